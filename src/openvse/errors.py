@@ -1,0 +1,43 @@
+"""The errors a user can cause, each with one line that says what was given, what is allowed and what to do."""
+
+from __future__ import annotations
+
+
+class OpenVSEError(Exception):
+    """Base of every error that is the input's fault; the command line prints its one line and exits with 2."""
+
+
+class RecipeError(OpenVSEError):
+    """A recipe names an unknown key or part, or gives a value that the part refuses."""
+
+
+class DataError(OpenVSEError):
+    """A data set is missing, empty or inconsistent."""
+
+
+class BadImageError(DataError):
+    """One picture cannot be used; the reason says why. Callers over many pictures report it and go on."""
+
+
+class StoreError(OpenVSEError):
+    """A feature store is missing, damaged, or made by another encoder."""
+
+
+class ModelError(OpenVSEError):
+    """A model folder is missing or damaged, or does not fit what it is used with."""
+
+
+class IndexFormatError(OpenVSEError):
+    """A search index is missing, damaged, of another version, or made by another model."""
+
+
+class TrainingError(OpenVSEError):
+    """Training cannot start or go on (a NaN loss, a run folder that belongs to another recipe)."""
+
+
+def nearest(name: str, allowed: list[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the closest allowed name, or an empty string."""
+    import difflib
+
+    match = difflib.get_close_matches(name, allowed, n=1)
+    return f"; did you mean {match[0]!r}?" if match else ""

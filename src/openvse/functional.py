@@ -1,0 +1,106 @@
+"""Pure tensor mathematics: no modules, no configuration. Shapes follow the legend in ``types``."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from openvse.types import EmbeddingSet
+
+MASKED = float("-inf")
+
+
+def masked_mean(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+    """Mean over the real elements of each item."""
+    weights = mask.to(local.dtype) / mask.sum(dim=1, keepdim=True).clamp(min=1).to(local.dtype)
+    return torch.einsum("bn,bnl->bl", weights, local.masked_fill(~mask.unsqueeze(-1), 0.0))
+
+
+def masked_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+    """Maximum over the real elements, in each dimension alone."""
+    return local.masked_fill(~mask.unsqueeze(-1), MASKED).amax(dim=1)
+
+
+def masked_k_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], k: int) -> Float[Tensor, "B L"]:
+    """Mean of the min(k, N_b) largest real elements in each dimension (VSE-infinity, section 3.2)."""
+    k = min(k, local.shape[1])
+    top = local.masked_fill(~mask.unsqueeze(-1), MASKED).topk(k, dim=1).values
+    return masked_mean(top, position_mask(mask.sum(dim=1), k))
+
+
+def sort_descending(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L N"]:
+    """Sort each dimension over the elements, largest first; padding comes last and is 0.
+
+    The sorted axis is the last one: sorting contiguous runs is 1.5 to 2 times faster than sorting strided ones.
+    """
+    columns = local.masked_fill(~mask.unsqueeze(-1), MASKED).transpose(1, 2).contiguous()
+    ranked = columns.sort(dim=-1, descending=True).values
+    return ranked.masked_fill(~position_mask(mask.sum(dim=1), local.shape[1]).unsqueeze(1), 0.0)
+
+
+def position_mask(lengths: Int[Tensor, "B"], size: int) -> Bool[Tensor, "B N"]:
+    """``[B, size]``, True at positions below each length."""
+    return torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
+
+
+def masked_softmax(logits: Float[Tensor, "*b N"], mask: Bool[Tensor, "*b N"]) -> Float[Tensor, "*b N"]:
+    """Softmax over the last axis with weight exactly 0 on masked elements."""
+    return torch.softmax(logits.masked_fill(~mask, MASKED), dim=-1).masked_fill(~mask, 0.0)
+
+
+def sinusoidal_positions(size: int, dim: int, device: torch.device | None = None) -> Float[Tensor, "N D"]:
+    """Sine and cosine of ``w_j * k`` for positions k = 0..size-1, ``w_j = 10000^(-2j/dim)`` (VSE-infinity, eq. 4).
+
+    The printed equation separates w_j and k by a comma; it is their product, as in the Transformer.
+    Even columns are sines, odd columns cosines.
+    """
+    frequencies = torch.exp(torch.arange(0, dim, 2, device=device) * (-math.log(10000.0) / dim))
+    angles = torch.arange(size, device=device).unsqueeze(1) * frequencies
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :dim]
+
+
+def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Tensor, "B N"]]:
+    """Move the real elements of each row to the front, in their order, and cut columns that hold only padding.
+
+    Args:
+        values: ``[B, N]`` or ``[B, N, L]``.
+        mask: which elements stay.
+
+    Returns:
+        The moved values (0 where nothing is left) and their mask.
+    """
+    lengths = mask.sum(dim=1)
+    longest = int(lengths.max())
+    order = (~mask).to(torch.int8).argsort(dim=1, stable=True)[:, :longest]
+    kept = position_mask(lengths, longest)
+    if values.dim() == 2:
+        return values.gather(1, order).masked_fill(~kept, 0), kept
+    moved = values.gather(1, order.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
+    return moved.masked_fill(~kept.unsqueeze(-1), 0), kept
+
+
+def keep_at_least_one(keep: Bool[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
+    """Return ``keep & mask``, but an item that would lose everything keeps its first real element."""
+    kept = keep & mask
+    emptied = mask.any(dim=1) & ~kept.any(dim=1)
+    first = mask & (mask.cumsum(dim=1) == 1)
+    return kept | (first & emptied.unsqueeze(1))
+
+
+def set_max_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
+    """``max_{k,l} v_{ik} . t_{tl}`` over existing embeddings: the cosine at K = 1 (PVSE eq. 5, MV-VSE eq. 6)."""
+    if images.vectors.shape[1] == texts.vectors.shape[1] == 1:
+        return images.vectors[:, 0] @ texts.vectors[:, 0].T
+    products = images.vectors.flatten(0, 1) @ texts.vectors.flatten(0, 1).T
+    exists = images.mask.flatten().unsqueeze(1) & texts.mask.flatten().unsqueeze(0)
+    shape = (*images.mask.shape, *texts.mask.shape)
+    return products.masked_fill(~exists, MASKED).view(shape).amax(dim=(1, 3))
+
+
+def normalize(vectors: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+    """Scale to unit L2 length, in at least single precision whatever autocast chose."""
+    return F.normalize(vectors if vectors.dtype == torch.float64 else vectors.float(), dim=-1)

@@ -1,0 +1,158 @@
+"""The nouns that the rooms exchange. This module imports nothing of openvse.
+
+One legend for every shape in the package:
+
+    I images or videos    T texts              B items of either kind
+    N local features of an item (grid cells, regions, frames, tokens), padded to the longest of a batch
+    L local width         K embeddings an item    D joint width    P positive pairs
+
+Masks are bool and True marks a real element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A collated batch of one modality, ready for an encoder.
+
+    Attributes:
+        values: token ids ``int64 [B, N]``, stored local features ``float [B, N, L]``, or pixels ``float [B, 3, H, W]``.
+        mask: ``bool [B, N]``, or None for pixels, whose encoder decides N.
+    """
+
+    values: Tensor
+    mask: Bool[Tensor, "B N"] | None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def to(self, device: torch.device | str) -> Inputs:
+        """Return the same batch on ``device``."""
+        mask = None if self.mask is None else self.mask.to(device, non_blocking=True)
+        return Inputs(self.values.to(device, non_blocking=True), mask)
+
+
+@dataclass(frozen=True)
+class Features:
+    """What an encoder yields: local features, and one global vector where the aggregator needs it (PIE-Net)."""
+
+    local: Float[Tensor, "B N L"]
+    mask: Bool[Tensor, "B N"]
+    pooled: Float[Tensor, "B D"] | None = None
+
+
+@dataclass(frozen=True)
+class EmbeddingSet:
+    """K embeddings an item in the joint space; K = 1 is the ordinary case, K = N keeps all tokens.
+
+    Attributes:
+        vectors: ``[B, K, D]``; unit length once they have left a Tower.
+        mask: ``[B, K]``, True where the embedding exists.
+        residual: ``[B, K, D]``, the part that PVSE's diversity term acts on.
+    """
+
+    vectors: Float[Tensor, "B K D"]
+    mask: Bool[Tensor, "B K"]
+    residual: Float[Tensor, "B K D"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, rows: slice) -> EmbeddingSet:
+        """Return a view of some items."""
+        residual = None if self.residual is None else self.residual[rows]
+        return EmbeddingSet(self.vectors[rows], self.mask[rows], residual)
+
+    def to(self, device: torch.device | str) -> EmbeddingSet:
+        """Return the same embeddings on ``device``."""
+        residual = None if self.residual is None else self.residual.to(device)
+        return EmbeddingSet(self.vectors.to(device), self.mask.to(device), residual)
+
+    def detach(self) -> EmbeddingSet:
+        """Return the embeddings without their graph."""
+        residual = None if self.residual is None else self.residual.detach()
+        return EmbeddingSet(self.vectors.detach(), self.mask, residual)
+
+    @staticmethod
+    def concatenate(parts: Sequence[EmbeddingSet]) -> EmbeddingSet:
+        """Join sets of items that agree in K and D; the residual is kept when every part has one."""
+        residuals = [part.residual for part in parts]
+        residual = None if any(r is None for r in residuals) else torch.cat([r for r in residuals if r is not None])
+        return EmbeddingSet(torch.cat([p.vectors for p in parts]), torch.cat([p.mask for p in parts]), residual)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A training batch: I images, T texts, and which of them belong together. No image stands in it twice."""
+
+    images: Inputs
+    texts: Inputs
+    positives: Bool[Tensor, "I T"]
+    description: str = ""
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the same batch on ``device``."""
+        return replace(
+            self,
+            images=self.images.to(device),
+            texts=self.texts.to(device),
+            positives=self.positives.to(device, non_blocking=True),
+        )
+
+
+@dataclass(frozen=True)
+class ScoredBatch:
+    """What an objective sees: the score matrix, which pairs are positive, and the embeddings behind the scores."""
+
+    scores: Float[Tensor, "I T"]
+    positives: Bool[Tensor, "I T"]
+    images: EmbeddingSet
+    texts: EmbeddingSet
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """Which image is relevant to which text: P explicit pairs, never a rule such as ``index // 5``.
+
+    Attributes:
+        images: ``int64 [P]`` image of each pair.
+        texts: ``int64 [P]`` text of each pair.
+        num_images: I.
+        num_texts: T.
+    """
+
+    images: Int[np.ndarray, "P"]
+    texts: Int[np.ndarray, "P"]
+    num_images: int
+    num_texts: int
+
+
+class FeatureSource(Protocol):
+    """Stored local features of images, by identifier (a feature store, or arrays in memory in tests)."""
+
+    @property
+    def dim(self) -> int:
+        """L, the width of a local feature."""
+        ...
+
+    def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
+        """Return where the items lie; raise StoreError naming those that are missing."""
+        ...
+
+    def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
+        """Read items as ``values float32 [B, N, L]`` with their mask, without loading anything else."""
+        ...
+
+
+ImageSource = str | Path | bytes
