@@ -1,0 +1,58 @@
+"""What every aggregator is: Features -> EmbeddingSet."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from openvse.errors import RecipeError
+from openvse.types import EmbeddingSet, Features
+
+
+class Aggregator(nn.Module, ABC):
+    """Turns the local features of each item into K embeddings of width D.
+
+    Attributes:
+        order_aware: True when the order of the elements matters; otherwise they are a set.
+        indexable: True when K is fixed and the result depends on the item alone, so that an index can hold it.
+    """
+
+    order_aware: ClassVar[bool] = False
+    indexable: ClassVar[bool] = True
+
+    @abstractmethod
+    def forward(self, features: Features) -> EmbeddingSet:
+        """Aggregate a batch; padding must not change the result, nor may the other items of the batch."""
+
+
+class Pooling(Aggregator):
+    """An aggregator that pools the elements into one vector of the same width.
+
+    Args:
+        input_dim: L, the width of the local features.
+        embed_dim: D, the joint width; a pooling changes no width, so the two must agree.
+
+    Raises:
+        RecipeError: the widths differ, so the encoder needs a projection.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+        super().__init__()
+        if input_dim != embed_dim:
+            raise RecipeError(
+                f"{type(self).__name__} pools local features {input_dim} wide, but the joint width is {embed_dim}: "
+                f"give the encoder a projection (projection: linear)"
+            )
+
+    @abstractmethod
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        """Pool the real elements of each item."""
+
+    def forward(self, features: Features) -> EmbeddingSet:
+        """Pool into K = 1 embedding an item."""
+        vectors = self.pool(features.local, features.mask).unsqueeze(1)
+        return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))

@@ -1,0 +1,70 @@
+"""Criteria: what a positive pair costs beside its anchor's negatives."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from openvse.errors import RecipeError
+from openvse.functional import MASKED
+from openvse.objectives.base import Criterion
+
+
+class Hinge(Criterion):
+    """``sum_n [margin - s_p + s_n]_+`` over an anchor's negatives n (VSE++; VSE-infinity, eq. 1).
+
+    Args:
+        margin: how much better the positive's cosine must be.
+    """
+
+    def __init__(self, *, margin: float = 0.2) -> None:
+        super().__init__()
+        self.margin = margin
+
+    def pair_loss(
+        self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"], negatives: Bool[Tensor, "P C"]
+    ) -> Float[Tensor, "P"]:
+        """Sum the violations over the negatives."""
+        violations = (self.margin - positive.unsqueeze(1) + scores).clamp(min=0)
+        return violations.masked_fill(~negatives, 0.0).sum(dim=1)
+
+
+class InfoNCE(Criterion):
+    """``-log( e^(s_p/t) / (e^(s_p/t) + sum_n e^(s_n/t)) )`` (van den Oord et al. 2018; CLIP).
+
+    Args:
+        temperature: t, which divides the scores.
+        learned: train t, starting from ``temperature``; it is kept at 0.01 or above, as in CLIP.
+
+    Raises:
+        RecipeError: the temperature is not positive.
+    """
+
+    MIN_TEMPERATURE = 0.01
+
+    def __init__(self, *, temperature: float = 0.05, learned: bool = False) -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise RecipeError(f"info_nce got temperature = {temperature}: it must be above 0 (usual: 0.01 to 0.1)")
+        start = torch.tensor(math.log(1.0 / temperature))
+        self.learned = learned
+        self.log_scale: Tensor
+        if learned:
+            self.log_scale = nn.Parameter(start)
+        else:
+            self.register_buffer("log_scale", start)
+
+    def pair_loss(
+        self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"], negatives: Bool[Tensor, "P C"]
+    ) -> Float[Tensor, "P"]:
+        """Compute ``softplus(logsumexp(negatives) - positive)`` at the temperature, which cannot overflow."""
+        log_scale = self.log_scale
+        if self.learned:
+            log_scale = log_scale.clamp(max=-math.log(self.MIN_TEMPERATURE))
+        scale = log_scale.exp().to(scores.dtype)
+        others = (scores * scale).masked_fill(~negatives, MASKED)
+        joint = torch.cat([(positive * scale).unsqueeze(1), others], dim=1)
+        return joint.logsumexp(dim=1) - joint[:, 0]

@@ -1,0 +1,11 @@
+"""Similarities: embeddings of images and texts -> scores."""
+
+from __future__ import annotations
+
+from openvse.registry import Registry
+from openvse.similarities.base import Similarity, score_blocks
+from openvse.similarities.set_max import SetMax
+
+SIMILARITIES: Registry[Similarity] = Registry("similarity", {"set_max": SetMax})
+
+__all__ = ["SIMILARITIES", "SetMax", "Similarity", "score_blocks"]

@@ -1,0 +1,42 @@
+"""What every similarity is: two EmbeddingSets -> a score matrix."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from openvse.types import EmbeddingSet
+
+
+class Similarity(nn.Module, ABC):
+    """Scores every image against every text.
+
+    Attributes:
+        indexable: True when inner-product search over single embeddings yields the exact candidates.
+    """
+
+    indexable: ClassVar[bool]
+
+    @abstractmethod
+    def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
+        """Score all pairs; embeddings that a mask excludes never count."""
+
+
+def score_blocks(
+    similarity: Similarity, images: EmbeddingSet, texts: EmbeddingSet, block_size: int = 1024
+) -> Iterator[tuple[slice, slice, Float[Tensor, "i t"]]]:
+    """Yield the score matrix in blocks of at most ``block_size`` a side, as (image rows, text rows, scores).
+
+    Memory is bounded by the block, whatever I and T are.
+    """
+    with torch.inference_mode():
+        for i in range(0, len(images), block_size):
+            rows = slice(i, min(i + block_size, len(images)))
+            for t in range(0, len(texts), block_size):
+                columns = slice(t, min(t + block_size, len(texts)))
+                yield rows, columns, similarity(images[rows], texts[columns])

@@ -1,0 +1,25 @@
+"""The largest cosine between the embeddings of two items."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from openvse.functional import set_max_scores
+from openvse.similarities.base import Similarity
+from openvse.types import EmbeddingSet
+
+
+class SetMax(Similarity):
+    """``s(V, T) = max_{k,l} cos(v_k, t_l)`` (PVSE section 3.2; MV-VSE eq. 6); the plain cosine at K = 1.
+
+    Its exact candidates come from one inner-product search per embedding, fused by maximum.
+    """
+
+    indexable: ClassVar[bool] = True
+
+    def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
+        """Score all pairs of unit-length embeddings."""
+        return set_max_scores(images, texts)
