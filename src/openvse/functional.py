@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from openvse.types import EmbeddingSet
+from openvse.types import EmbeddingSet, Inputs
 
 MASKED = float("-inf")
 
@@ -81,6 +82,18 @@ def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Ten
         return values.gather(1, order).masked_fill(~kept, 0), kept
     moved = values.gather(1, order.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
     return moved.masked_fill(~kept.unsqueeze(-1), 0), kept
+
+
+def pad(items: Sequence[Tensor]) -> Inputs:
+    """Collate items of different lengths, ``[N_b]`` or ``[N_b, L]``, into padded values and their mask.
+
+    Padding is 0. One copy into place, whatever the batch is.
+    """
+    lengths = torch.tensor([len(item) for item in items])
+    mask = position_mask(lengths, int(lengths.max()))
+    values = items[0].new_zeros((*mask.shape, *items[0].shape[1:]))
+    values[mask] = torch.cat(tuple(items))
+    return Inputs(values, mask)
 
 
 def keep_at_least_one(keep: Bool[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:

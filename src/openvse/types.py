@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class EmbeddingSet:
     def __len__(self) -> int:
         return len(self.vectors)
 
-    def __getitem__(self, rows: slice) -> EmbeddingSet:
-        """Return a view of some items."""
+    def __getitem__(self, rows: slice | Int[Tensor, "b"]) -> EmbeddingSet:
+        """Return some items: a view for a slice, a copy for positions."""
         residual = None if self.residual is None else self.residual[rows]
         return EmbeddingSet(self.vectors[rows], self.mask[rows], residual)
 
@@ -86,10 +87,18 @@ class EmbeddingSet:
 
     @staticmethod
     def concatenate(parts: Sequence[EmbeddingSet]) -> EmbeddingSet:
-        """Join sets of items that agree in K and D; the residual is kept when every part has one."""
-        residuals = [part.residual for part in parts]
-        residual = None if any(r is None for r in residuals) else torch.cat([r for r in residuals if r is not None])
-        return EmbeddingSet(torch.cat([p.vectors for p in parts]), torch.cat([p.mask for p in parts]), residual)
+        """Join sets of items that agree in D; the smaller K are padded, and the residual stays if every part has one."""
+        most = max(part.mask.shape[1] for part in parts)
+
+        def widen(tensors: list[Tensor]) -> Tensor:
+            return torch.cat([F.pad(t, (0, 0) * (t.dim() - 2) + (0, most - t.shape[1])) for t in tensors])
+
+        residuals = [part.residual for part in parts if part.residual is not None]
+        return EmbeddingSet(
+            widen([part.vectors for part in parts]),
+            widen([part.mask for part in parts]),
+            widen(residuals) if len(residuals) == len(parts) else None,
+        )
 
 
 @dataclass(frozen=True)

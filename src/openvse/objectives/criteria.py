@@ -60,7 +60,7 @@ class InfoNCE(Criterion):
     def pair_loss(
         self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"], negatives: Bool[Tensor, "P C"]
     ) -> Float[Tensor, "P"]:
-        """Compute ``softplus(logsumexp(negatives) - positive)`` at the temperature, which cannot overflow."""
+        """Compute ``logsumexp(positive and negatives) - positive`` at the temperature, which cannot overflow."""
         log_scale = self.log_scale
         if self.learned:
             log_scale = log_scale.clamp(max=-math.log(self.MIN_TEMPERATURE))

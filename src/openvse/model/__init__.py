@@ -1,0 +1,9 @@
+"""Models: two towers, their folder on disk, and the hub."""
+
+from __future__ import annotations
+
+from openvse.model.folder import read_config, read_weights, write_model
+from openvse.model.tower import Tower
+from openvse.model.two_tower import TwoTower, embed
+
+__all__ = ["Tower", "TwoTower", "embed", "read_config", "read_weights", "write_model"]

@@ -1,0 +1,72 @@
+"""A model on disk: config.json, model.safetensors and the encoders' assets. No pickle is ever read from it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_model, save_model
+
+from openvse.errors import ModelError
+
+if TYPE_CHECKING:
+    from openvse.model.two_tower import TwoTower
+
+FORMAT_VERSION = 1
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+
+
+def write_model(model: TwoTower, folder: Path) -> Path:
+    """Write a model folder; the weights appear last and by rename, so what was there stays whole until then."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.image.encoder.save_assets(folder / "image")
+    model.text.encoder.save_assets(folder / "text")
+    config = {"library_name": "openvse", "format_version": FORMAT_VERSION, "recipe": model.config}
+    partial = folder / f"{CONFIG}.partial"
+    partial.write_text(json.dumps(config, indent=2, default=str) + "\n")
+    os.replace(partial, folder / CONFIG)
+    partial = folder / f"{WEIGHTS}.partial"
+    save_model(model, str(partial))
+    os.replace(partial, folder / WEIGHTS)
+    return folder
+
+
+def read_config(folder: Path) -> Mapping[str, Any]:
+    """Return the recipe that a model folder was built from.
+
+    Raises:
+        ModelError: the folder is no model, is incomplete, or comes from a newer openvse.
+    """
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise ModelError(f"{folder} is no model folder: it has no {name} (train one, or name a finished run's best/)")
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+        version, recipe = config["format_version"], config["recipe"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{folder / CONFIG} is damaged ({error}): save the model again") from error
+    if version != FORMAT_VERSION:
+        raise ModelError(f"{folder} has model format {version}, this openvse reads {FORMAT_VERSION}: update openvse")
+    if not isinstance(recipe, dict):
+        raise ModelError(f"{folder / CONFIG} holds no recipe: save the model again")
+    return recipe
+
+
+def read_weights(model: TwoTower, folder: Path) -> None:
+    """Load the weights into a model of the same recipe.
+
+    Raises:
+        ModelError: the file is truncated, or its tensors are not this model's.
+    """
+    try:
+        load_model(model, str(folder / WEIGHTS))
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{folder / WEIGHTS} cannot be read ({error}): copy or save the model again") from error
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{folder / WEIGHTS} does not fit its config.json: {reason}") from error

@@ -1,0 +1,34 @@
+"""One side of a model: encoder -> aggregator -> unit length."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from torch import nn
+
+from openvse.aggregators import Aggregator
+from openvse.encoders.base import Encoder
+from openvse.functional import normalize
+from openvse.types import EmbeddingSet, Inputs
+
+EncoderT = TypeVar("EncoderT", bound=Encoder)
+
+
+class Tower(nn.Module, Generic[EncoderT]):
+    """Maps collated items of one modality to unit-length embeddings; the one place where they are normalised.
+
+    Args:
+        encoder: Inputs -> Features.
+        aggregator: Features -> EmbeddingSet.
+    """
+
+    def __init__(self, encoder: EncoderT, aggregator: Aggregator) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.aggregator = aggregator
+
+    def forward(self, inputs: Inputs) -> EmbeddingSet:
+        """Embed a batch: ``vectors [B, K, D]`` of length 1."""
+        embedded: EmbeddingSet = self.aggregator(self.encoder(inputs))
+        return replace(embedded, vectors=normalize(embedded.vectors))

@@ -1,0 +1,156 @@
+"""The model: two towers and the similarity between what they yield."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from PIL.Image import Image
+from torch import nn
+
+from openvse.encoders.base import ImageEncoder, TextEncoder
+from openvse.functional import pad
+from openvse.images import read_image
+from openvse.model.folder import write_model
+from openvse.model.tower import Tower
+from openvse.similarities import Similarity
+from openvse.types import EmbeddingSet, ImageSource, Inputs
+
+Positions = Int[np.ndarray, "B"]
+
+
+class TwoTower(nn.Module):
+    """Images and sentences in one space.
+
+    Args:
+        image: the tower of images.
+        text: the tower of sentences.
+        similarity: scores the embeddings of the two.
+        config: the resolved recipe that built the model; it goes into the model folder.
+
+    Example:
+        >>> model = openvse.load("runs/emoji/best")  # doctest: +SKIP
+        >>> scores = model.score(model.encode_image(["a.jpg"]), model.encode_text(["a dog"]))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        image: Tower[ImageEncoder],
+        text: Tower[TextEncoder],
+        similarity: Similarity,
+        config: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.image = image
+        self.text = text
+        self.similarity = similarity
+        self.config = dict(config)
+
+    def forward(self, images: Inputs, texts: Inputs) -> tuple[EmbeddingSet, EmbeddingSet]:
+        """Embed a batch of each modality."""
+        return self.image(images), self.text(texts)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return next(self.parameters()).device
+
+    @property
+    def indexable(self) -> bool:
+        """Whether an index of image embeddings can answer for this model exactly."""
+        return self.similarity.indexable and self.image.aggregator.indexable and self.text.aggregator.indexable
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the weights and of the recipe's model part: what an index must agree with."""
+        keys = ("embed_dim", "image", "text", "similarity")
+        digest = hashlib.sha256(json.dumps({k: self.config.get(k) for k in keys}, sort_keys=True).encode())
+        for name, weight in sorted(self.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()[:16]
+
+    def encode_image(
+        self, images: Sequence[ImageSource | Image | np.ndarray], batch_size: int = 64
+    ) -> EmbeddingSet:
+        """Embed pictures given as paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``.
+
+        Returns:
+            Embeddings on the CPU, ``[B, K, D]``, in the order given.
+
+        Raises:
+            BadImageError: a picture cannot be decoded.
+            ModelError: the model reads precomputed features only.
+        """
+        encoder = self.image.encoder
+
+        def batches() -> Iterator[tuple[Positions, Inputs]]:
+            for start in range(0, len(images), batch_size):
+                pictures = [encoder.preprocess(read_image(picture)) for picture in images[start : start + batch_size]]
+                yield np.arange(start, start + len(pictures)), Inputs(torch.stack(pictures), None)
+
+        return embed(self.image, batches(), self.device)
+
+    def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> EmbeddingSet:
+        """Embed sentences; returns embeddings on the CPU, ``[B, K, D]``, in the order given."""
+        tokens = self.text.encoder.tokenize(captions)
+        # Sentences of one length share a batch, so that little of it is padding.
+        order = np.argsort([len(ids) for ids in tokens], kind="stable")
+        batches = (
+            (chosen, pad([tokens[position] for position in chosen]))
+            for chosen in (order[start : start + batch_size] for start in range(0, len(order), batch_size))
+        )
+        return embed(self.text, batches, self.device)
+
+    @torch.inference_mode()
+    def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> torch.Tensor:
+        """Score all pairs, ``[I, T]``; for large sets use ``similarities.score_blocks``."""
+        scores: torch.Tensor = self.similarity(images, texts)
+        return scores
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model folder: config.json, model.safetensors and what the encoders need besides."""
+        return write_model(self, Path(folder))
+
+    def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
+        """Upload the model folder to the Hugging Face hub and return its address."""
+        import tempfile
+
+        from huggingface_hub import HfApi
+
+        api = HfApi(token=token)
+        api.create_repo(repo_id, private=private, exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            return str(api.upload_folder(repo_id=repo_id, folder_path=self.save(folder)))
+
+
+@torch.inference_mode()
+def embed(
+    tower: Tower[Any], batches: Iterable[tuple[Positions, Inputs]], device: torch.device | str
+) -> EmbeddingSet:
+    """Embed batches and put the items into the order of their positions.
+
+    Args:
+        tower: either side of a model; it is left in the mode it was found in.
+        batches: positions and inputs; together the positions name each item once.
+        device: where to compute.
+
+    Returns:
+        Embeddings on the CPU, sorted by position.
+    """
+    was_training = tower.training
+    tower.eval()
+    positions: list[Positions] = []
+    parts: list[EmbeddingSet] = []
+    for chosen, inputs in batches:
+        positions.append(chosen)
+        parts.append(tower(inputs.to(device)).to("cpu"))
+    tower.train(was_training)
+    joined = EmbeddingSet.concatenate(parts)
+    return joined[torch.from_numpy(np.argsort(np.concatenate(positions), kind="stable"))]

@@ -1,0 +1,144 @@
+"""What a recipe may say. Parts carry their own options, which their constructors check when they are built."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Part(BaseModel):
+    """A part by name; every other key is an argument of its constructor. ``gpo`` is short for ``{name: gpo}``."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorthand(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return dict(self.model_extra or {})
+
+
+class TowerSpec(_Strict):
+    """One side of the model."""
+
+    encoder: Part
+    aggregator: Part
+
+
+class DataSpec(_Strict):
+    """Where the pairs come from.
+
+    Attributes:
+        source: a folder or file whose kind is detected, or ``NAME:ROOT`` (``flickr8k:/data/flickr8k``).
+        features: a feature store to read instead of decoding pictures.
+        num_workers: processes that load batches ahead.
+    """
+
+    source: str = ""
+    features: str | None = None
+    num_workers: int = Field(0, ge=0)
+
+
+class OptimizerSpec(_Strict):
+    """The optimiser.
+
+    Attributes:
+        name: adamw or adam.
+        learning_rate: of everything that no multiplier names; a phase may set its own.
+        weight_decay: decoupled for adamw.
+        amsgrad: the AMSGrad variant.
+        multipliers: parameter-name prefix to factor of the learning rate, the longest prefix wins.
+    """
+
+    name: Literal["adamw", "adam"] = "adamw"
+    learning_rate: float = Field(5e-4, gt=0)
+    weight_decay: float = Field(1e-4, ge=0)
+    amsgrad: bool = False
+    multipliers: dict[str, float] = Field(default_factory=dict)
+
+
+class PhaseSpec(_Strict):
+    """Some epochs under the same conditions.
+
+    Attributes:
+        epochs: how many.
+        learning_rate: replaces the optimiser's for these epochs.
+        warmup_epochs: over this many epochs the learning rate climbs linearly from 0.
+        frozen: parameter-name prefixes that do not train.
+        objective: dotted overrides of the recipe's objective, for instance ``ranking.miner: all``.
+    """
+
+    epochs: int = Field(ge=1)
+    learning_rate: float | None = Field(None, gt=0)
+    warmup_epochs: float = Field(0.0, ge=0)
+    frozen: tuple[str, ...] = ()
+    objective: dict[str, Any] = Field(default_factory=dict)
+
+
+class TrainingSpec(_Strict):
+    """How to train.
+
+    Attributes:
+        batch_size: positive pairs a batch, in each process.
+        phases: run in order.
+        clip_norm: largest gradient norm; None does not clip.
+        precision: of the towers; scores and loss are always computed in single precision.
+        device: cpu, cuda, mps, or auto.
+        threads: CPU threads; None leaves PyTorch's choice.
+        checkpoint_every_s: seconds between checkpoints within an epoch; each epoch ends with one.
+        log_every: steps between lines of metrics.jsonl.
+    """
+
+    batch_size: int = Field(128, ge=2)
+    phases: tuple[PhaseSpec, ...] = Field(min_length=1)
+    clip_norm: float | None = Field(2.0, gt=0)
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    device: str = "auto"
+    threads: int | None = Field(None, ge=1)
+    checkpoint_every_s: float = Field(600.0, gt=0)
+    log_every: int = Field(20, ge=1)
+
+
+class Published(_Strict):
+    """The figures of the paper that a recipe follows, shown beside ours."""
+
+    source: str
+    metrics: dict[str, float]
+
+
+class Recipe(_Strict):
+    """Everything that decides a run: model, objective, data, training, seed."""
+
+    name: str
+    description: str = ""
+    seed: int = Field(0, ge=0)
+    embed_dim: int = Field(1024, ge=1)
+    image: TowerSpec
+    text: TowerSpec
+    similarity: Part = Part(name="set_max")
+    objective: dict[str, Part] = Field(min_length=1)
+    data: DataSpec = DataSpec()
+    optimizer: OptimizerSpec = OptimizerSpec()
+    training: TrainingSpec
+    published: Published | None = None
+
+    @field_validator("objective")
+    @classmethod
+    def _reserved(cls, value: dict[str, Part]) -> dict[str, Part]:
+        if "loss" in value:
+            raise ValueError("a term may not be called 'loss': that is the name of their sum")
+        return value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON-like values."""
+        return self.model_dump(mode="json")
