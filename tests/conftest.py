@@ -1,0 +1,52 @@
+"""What all tests share: shapes checked at run time, one thread a worker, and small pictures to work on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from jaxtyping import install_import_hook
+
+# Before anything imports openvse: from here on a tensor of a wrong shape or type raises at the call.
+install_import_hook("openvse", "beartype.beartype")
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from PIL import Image, ImageDraw, ImageFilter  # noqa: E402
+
+# Every worker of xdist would otherwise use all cores at once.
+torch.set_num_threads(1)
+
+PhotoMaker = Callable[..., list[Path]]
+
+
+def draw_photo(seed: int, size: tuple[int, int] = (96, 72)) -> Image.Image:
+    """Return a soft sky-to-ground gradient with two shapes and sensor noise, RGB ``size`` (width, height)."""
+    rng = np.random.default_rng(seed)
+    width, height = size
+    top, bottom = rng.integers(30, 226, (2, 1, 1, 3))
+    ramp = np.linspace(0.0, 1.0, height).reshape(-1, 1, 1)
+    picture = Image.fromarray(np.broadcast_to(top + (bottom - top) * ramp, (height, width, 3)).astype(np.uint8))
+    pen = ImageDraw.Draw(picture)
+    for shape in (pen.ellipse, pen.rectangle):
+        x, y = rng.integers(0, width // 2), rng.integers(0, height // 2)
+        box = (int(x), int(y), int(x + width // 3), int(y + height // 3))
+        shape(box, fill=tuple(int(c) for c in rng.integers(0, 256, 3)))
+    smooth = np.asarray(picture.filter(ImageFilter.GaussianBlur(0.7)), dtype=np.int16)
+    return Image.fromarray((smooth + rng.integers(-6, 7, smooth.shape)).clip(0, 255).astype(np.uint8))
+
+
+@pytest.fixture
+def make_photos(tmp_path: Path) -> PhotoMaker:
+    """Return a maker of photos: ``make_photos(3)`` writes ``tmp_path/photos/photo_0.jpg`` ... and returns the paths."""
+
+    def make(count: int, folder: str = "photos", size: tuple[int, int] = (96, 72)) -> list[Path]:
+        target = tmp_path / folder
+        target.mkdir(parents=True, exist_ok=True)
+        paths = [target / f"photo_{number}.jpg" for number in range(count)]
+        for number, path in enumerate(paths):
+            draw_photo(number, size).save(path, quality=90)
+        return paths
+
+    return make
