@@ -1,0 +1,32 @@
+"""openvse: visual-semantic embedding. Train, evaluate, explain and serve models in which pictures and sentences meet.
+
+``openvse.load(folder_or_hub_id)`` gives a model; nothing heavy is imported before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["SearchEngine", "TwoTower", "__version__", "load"]
+
+if TYPE_CHECKING:
+    from openvse.build import load_model as load
+    from openvse.model import TwoTower
+    from openvse.search import SearchEngine
+
+_LAZY = {
+    "load": ("openvse.build", "load_model"),
+    "TwoTower": ("openvse.model", "TwoTower"),
+    "SearchEngine": ("openvse.search", "SearchEngine"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (torch alone takes seconds)."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'openvse' has no attribute {name!r}")
+    from importlib import import_module
+
+    module, attribute = _LAZY[name]
+    return getattr(import_module(module), attribute)
