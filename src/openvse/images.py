@@ -1,0 +1,218 @@
+"""Reading pictures safely: a file becomes an upright RGB picture or a BadImageError, nothing else."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from PIL import Image
+
+from openvse.errors import BadImageError, DataError
+from openvse.types import ImageSource
+
+PictureSource: TypeAlias = ImageSource | Image.Image | np.ndarray
+"""A path, the bytes of a file, a PIL picture, or ``uint8 [H, W]``, ``[H, W, 3]`` or ``[H, W, 4]``."""
+
+MAX_PIXELS = 80_000_000
+"""Largest width x height that is decoded by default: 240 MB as RGB."""
+
+SUFFIXES = frozenset(
+    (
+        ".avif",
+        ".bmp",
+        ".gif",
+        ".jfif",
+        ".jp2",
+        ".jpeg",
+        ".jpg",
+        ".pgm",
+        ".png",
+        ".ppm",
+        ".tif",
+        ".tiff",
+        ".webp",
+    )
+)
+"""File names that ``find_images`` takes for pictures, in lower case."""
+
+# Pillow would hand an EPS file to Ghostscript and reads many rare formats: files whose content we do not choose
+# are offered only to the decoders of pictures that people really have.
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "AVIF", "JPEG2000")
+
+_ORIENTATION_TAG = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def read_image(source: PictureSource, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Decode a picture to upright RGB.
+
+    The first frame of an animation is taken, transparency is laid on white, 16-bit grey keeps its upper bits,
+    and the orientation that a camera wrote into EXIF is applied.
+
+    Args:
+        source: see ``PictureSource``.
+        max_pixels: a larger width x height is refused before anything is decoded. Above 178,956,970 pixels
+            Pillow's own limit refuses the file as well.
+
+    Returns:
+        A picture of mode RGB that does not depend on the source any more.
+
+    Raises:
+        BadImageError: with the path and the reason, when the source cannot be used.
+    """
+    label = _label(source)
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns of sizes, which are checked below, and of metadata, which does not concern the pixels.
+            warnings.simplefilter("ignore")
+            with _opened(source) as image:
+                width, height = image.size
+                if width * height > max_pixels:
+                    raise BadImageError(
+                        f"it has {width} x {height} pixels, at most {max_pixels:,} are decoded"
+                    )
+                return _upright(_to_rgb(image), image)
+    except BadImageError as error:
+        raise BadImageError(f"{label}: {error}") from None
+    except Exception as error:  # damaged files make decoders raise nearly anything
+        raise BadImageError(f"{label}: {_reason(error, source)}") from error
+
+
+def find_images(folder: str | Path) -> list[Path]:
+    """List the pictures below a folder, recursively and sorted; hidden files and folders are skipped.
+
+    Args:
+        folder: where to look.
+
+    Returns:
+        Paths that begin with ``folder``, chosen by suffix; the files are not opened.
+
+    Raises:
+        DataError: when there is no such folder.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise DataError(f"{root}: there is no such folder; give a folder of pictures")
+    found: list[Path] = []
+    for parent, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found.extend(
+            Path(parent, name)
+            for name in names
+            if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122 - speed
+        )
+    return sorted(found)
+
+
+def _label(source: PictureSource) -> str:
+    match source:
+        case bytes():
+            return f"a picture of {len(source):,} bytes"
+        case Image.Image():
+            return f"a picture of mode {source.mode}"
+        case np.ndarray():
+            return f"an array {source.dtype} {list(source.shape)}"
+        case _:
+            return str(source)
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Return those of our formats that this build of Pillow can read."""
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)
+
+
+def _opened(source: PictureSource) -> AbstractContextManager[Image.Image]:
+    """Read the header of a file, or wrap what is decoded already; nothing is decoded here."""
+    match source:
+        case Image.Image():
+            return nullcontext(source)
+        case np.ndarray():
+            return nullcontext(_from_array(source))
+        case bytes():
+            size, file = len(source), io.BytesIO(source)
+        case _:
+            size, file = Path(source).stat().st_size, source
+    if size == 0:
+        raise BadImageError("the file is empty")
+    return Image.open(file, formats=_formats())
+
+
+def _from_array(array: np.ndarray) -> Image.Image:
+    channels = array.shape[2] if array.ndim == 3 else 1
+    if array.dtype != np.uint8 or array.ndim not in (2, 3) or channels not in (1, 3, 4) or not array.size:
+        raise BadImageError("give uint8 [H, W], [H, W, 3] or [H, W, 4]")
+    return Image.fromarray(array[:, :, 0] if array.ndim == 3 and channels == 1 else array)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Decode the first frame and bring it to RGB on white."""
+    if image.mode == "F":
+        raise BadImageError("floating-point pixels have no defined white; save it with 8 or 16 bits")
+    if image.mode.startswith("I"):
+        return _from_deep_grey(np.asarray(image))
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        page = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(page, layer).convert("RGB")
+    rgb = image.convert("RGB")
+    return rgb.copy() if rgb is image else rgb
+
+
+def _from_deep_grey(grey: np.ndarray) -> Image.Image:
+    """Keep the upper 8 of 16 bits; Pillow itself would clip at 255 and return a nearly white picture."""
+    return Image.fromarray((grey.astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)).convert("RGB")
+
+
+def _upright(rgb: Image.Image, original: Image.Image) -> Image.Image:
+    try:
+        turn = _UPRIGHT.get(original.getexif().get(_ORIENTATION_TAG, 1))
+    except Exception:  # a damaged EXIF block is no reason to lose the picture
+        turn = None
+    return rgb if turn is None else rgb.transpose(turn)
+
+
+def _reason(error: Exception, source: PictureSource) -> str:
+    """Say in one line why Pillow or the file system gave up."""
+    match error:
+        case FileNotFoundError():
+            return "there is no such file"
+        case IsADirectoryError():
+            return "it is a folder, not a picture"
+        case PermissionError():
+            return "the file may not be read"
+        case Image.DecompressionBombError():
+            return "it claims more pixels than Pillow's limit of 178,956,970"
+        case Image.UnidentifiedImageError():
+            return (
+                "SVG is not supported, rasterise it first"
+                if _is_svg(source)
+                else "it is not a picture we read"
+            )
+        case _:
+            return f"it is damaged ({' '.join(str(error).split()) or type(error).__name__})"
+
+
+def _is_svg(source: PictureSource) -> bool:
+    match source:
+        case bytes():
+            return b"<svg" in source[:1024]
+        case str() | Path():
+            return Path(source).suffix.lower() in (".svg", ".svgz")
+        case _:
+            return False
