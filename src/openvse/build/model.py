@@ -1,0 +1,82 @@
+"""A model from a recipe, or from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from openvse.aggregators import AGGREGATORS
+from openvse.build.parts import build_part
+from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
+from openvse.errors import ModelError
+from openvse.model import Tower, TwoTower, read_config, read_weights
+from openvse.recipe import Recipe, parse_recipe
+from openvse.similarities import SIMILARITIES
+
+
+def build_model(recipe: Recipe, *, captions: Sequence[str] = (), assets: Path | None = None) -> TwoTower:
+    """Build an untrained model.
+
+    Args:
+        recipe: names the parts.
+        captions: the training captions, from which a vocabulary is built; never those of validation or test.
+        assets: a model folder whose vocabulary, tokenizer and backbone configuration are read instead.
+
+    Raises:
+        RecipeError: a part is unknown, an option is wrong, or the parts do not fit together.
+    """
+    torch.manual_seed(recipe.seed)
+    image_context = {"embed_dim": recipe.embed_dim, "assets": assets and assets / "image"}
+    image_encoder = build_part(IMAGE_ENCODERS, recipe.image.encoder, "image.encoder", image_context)
+    text_context = {"embed_dim": recipe.embed_dim, "assets": assets and assets / "text", "captions": captions}
+    text_encoder = build_part(TEXT_ENCODERS, recipe.text.encoder, "text.encoder", text_context)
+    towers = [
+        Tower(
+            encoder,
+            build_part(
+                AGGREGATORS,
+                spec.aggregator,
+                f"{side}.aggregator",
+                {"input_dim": encoder.local_dim, "embed_dim": recipe.embed_dim},
+            ),
+        )
+        for side, spec, encoder in (("image", recipe.image, image_encoder), ("text", recipe.text, text_encoder))
+    ]
+    similarity = build_part(SIMILARITIES, recipe.similarity, "similarity", {"embed_dim": recipe.embed_dim})
+    return TwoTower(towers[0], towers[1], similarity, recipe.to_dict())
+
+
+def load_model(source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None) -> TwoTower:
+    """Load a model folder, or download one from the Hugging Face hub, ready to encode.
+
+    Args:
+        source: a folder, or a hub id such as ``someone/flickr30k-vse-infinity``.
+        device: where the weights go.
+        revision: branch, tag or commit on the hub.
+
+    Raises:
+        ModelError: no such folder or hub id, or a damaged one.
+    """
+    folder = Path(source)
+    if not folder.exists():
+        folder = _download(str(source), revision)
+    config: Mapping[str, Any] = read_config(folder)
+    model = build_model(parse_recipe(config), assets=folder)
+    read_weights(model, folder)
+    return model.to(device).eval()
+
+
+def _download(repo_id: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(repo_id, revision=revision))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise ModelError(
+            f"{repo_id} is neither a folder nor a model that the hub gave ({reason}): check the path or the id"
+        ) from error

@@ -1,0 +1,66 @@
+"""One part from its name and options: the constructor's signature is the schema."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from openvse.errors import OpenVSEError, RecipeError
+from openvse.objectives import CRITERIA, MINERS, Criterion, Miner
+from openvse.recipe import Part, describe
+from openvse.registry import Registry
+
+PartT = TypeVar("PartT")
+
+# A constructor's argument of one of these types is itself a part.
+NESTED: Mapping[type, Registry[Any]] = {Miner: MINERS, Criterion: CRITERIA}
+
+
+def build_part(registry: Registry[PartT], part: Part, where: str, context: Mapping[str, Any] | None = None) -> PartT:
+    """Construct a part.
+
+    Args:
+        registry: the parts of its kind.
+        part: name and options, as in the recipe.
+        where: the part's path in the recipe, for messages.
+        context: arguments that the build decides (widths, a vocabulary), passed to those that take them.
+
+    Raises:
+        RecipeError: an unknown part or option, a value of the wrong type, or a combination the part refuses.
+    """
+    try:
+        factory = registry.get(part.name)
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from error
+    given = {key: value for key, value in (context or {}).items() if key in inspect.signature(factory).parameters}
+    options = _check_options(factory, part.options, given, where)
+    try:
+        return factory(**given, **options)
+    except OpenVSEError as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def _check_options(
+    factory: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """Validate options against the signature, and build those that are parts themselves."""
+    hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    fields: dict[str, Any] = {}
+    for name, parameter in inspect.signature(factory).parameters.items():
+        if name in given:
+            continue
+        hint = Part if hints[name] in NESTED else hints[name]
+        fields[name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
+    schema: type[BaseModel] = create_model("Options", __config__=ConfigDict(extra="forbid"), **fields)
+    try:
+        checked = schema.model_validate(dict(options))
+    except ValidationError as error:
+        raise RecipeError(f"recipe: {describe(error, schema, prefix=where)}") from error
+    return {name: _nested(hints[name], getattr(checked, name), f"{where}.{name}") for name in fields}
+
+
+def _nested(hint: Any, value: Any, where: str) -> Any:
+    return build_part(NESTED[hint], value, where) if hint in NESTED else value
