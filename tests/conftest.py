@@ -27,7 +27,9 @@ def draw_photo(seed: int, size: tuple[int, int] = (96, 72)) -> Image.Image:
     width, height = size
     top, bottom = rng.integers(30, 226, (2, 1, 1, 3))
     ramp = np.linspace(0.0, 1.0, height).reshape(-1, 1, 1)
-    picture = Image.fromarray(np.broadcast_to(top + (bottom - top) * ramp, (height, width, 3)).astype(np.uint8))
+    picture = Image.fromarray(
+        np.broadcast_to(top + (bottom - top) * ramp, (height, width, 3)).astype(np.uint8)
+    )
     pen = ImageDraw.Draw(picture)
     for shape in (pen.ellipse, pen.rectangle):
         x, y = rng.integers(0, width // 2), rng.integers(0, height // 2)
@@ -39,7 +41,7 @@ def draw_photo(seed: int, size: tuple[int, int] = (96, 72)) -> Image.Image:
 
 @pytest.fixture
 def make_photos(tmp_path: Path) -> PhotoMaker:
-    """Return a maker of photos: ``make_photos(3)`` writes ``tmp_path/photos/photo_0.jpg`` ... and returns the paths."""
+    """Return a maker: ``make_photos(3)`` writes three photos into ``tmp_path`` and returns their paths."""
 
     def make(count: int, folder: str = "photos", size: tuple[int, int] = (96, 72)) -> list[Path]:
         target = tmp_path / folder

@@ -1,0 +1,140 @@
+"""The house rule: a file imports from floors below its own or from its own room, never from a neighbour."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "src" / "openvse"
+
+# From the ground up; the rooms of one line are neighbours. Floors 0 and 3 have a step inside: the second line
+# of such a floor may use the first.
+STEPS: tuple[tuple[int, frozenset[str]], ...] = (
+    (0, frozenset({"errors", "types"})),
+    (0, frozenset({"functional", "registry", "images"})),
+    (1, frozenset({"encoders", "aggregators", "similarities", "objectives"})),
+    (2, frozenset({"model", "data", "features_store"})),
+    (3, frozenset({"recipe"})),
+    (3, frozenset({"build"})),
+    (4, frozenset({"evaluation", "extraction"})),
+    (5, frozenset({"training", "search"})),
+    (6, frozenset({"demo"})),
+    (7, frozenset({"cli"})),
+)
+HEIGHT = {room: height for height, (_, rooms) in enumerate(STEPS) for room in rooms}
+
+# The front door hands the public names out lazily, so it may name any room.
+FRONT = {"__init__", "__main__"}
+
+# What must not be imported before a command needs it: each costs a second or more.
+HEAVY = ("torch", "transformers", "accelerate", "numpy", "PIL")
+
+
+def room_of(path: Path, package: Path = PACKAGE) -> str:
+    """Return the room of a file: its folder in the package, or its own name where it stands alone."""
+    return path.relative_to(package).parts[0].removesuffix(".py")
+
+
+def imported_rooms(source: str) -> Iterator[str]:
+    """Yield the room behind every import of openvse in a source text, wherever it stands in the file."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, (
+                f"line {node.lineno}: relative imports hide the floor, write openvse.<room>"
+            )
+            module = node.module or ""
+            # `from openvse import data` names the room after the import.
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "openvse" else [module]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        yield from (name.split(".")[1] for name in names if name.startswith("openvse."))
+
+
+def breaches(room: str, source: str) -> list[str]:
+    """Return the rooms that a file of ``room`` imports and must not."""
+    return [
+        other
+        for other in imported_rooms(source)
+        if other != room and (other not in HEIGHT or HEIGHT[other] >= HEIGHT[room])
+    ]
+
+
+def sources() -> list[Path]:
+    """Return every file of the package but its front door."""
+    return sorted(path for path in PACKAGE.rglob("*.py") if room_of(path) not in FRONT)
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down(path: Path) -> None:
+    room = room_of(path)
+    assert room in HEIGHT, (
+        f"{room} is a new room: give it a floor in {Path(__file__).name} and docs/architecture.md"
+    )
+    assert breaches(room, path.read_text()) == []
+
+
+def test_the_ground_imports_nothing_of_ours() -> None:
+    for name in ("errors", "types"):
+        assert list(imported_rooms((PACKAGE / f"{name}.py").read_text())) == []
+
+
+def test_every_room_stands_on_one_floor() -> None:
+    floors = [floor for floor, _ in STEPS]
+    assert floors == sorted(floors)
+    assert sum(len(rooms) for _, rooms in STEPS) == len(HEIGHT)
+
+
+@pytest.mark.parametrize(
+    ("room", "source", "expected"),
+    [
+        ("aggregators", "from openvse.types import Features", []),
+        ("aggregators", "from openvse.aggregators.base import Pooling", []),
+        ("aggregators", "from openvse.encoders import Encoder", ["encoders"]),
+        ("aggregators", "import openvse.model.tower", ["model"]),
+        ("aggregators", "def late():\n    from openvse.training import fit", ["training"]),
+        ("aggregators", "from openvse import evaluation, types", ["evaluation"]),
+        ("types", "from openvse.functional import normalize", ["functional"]),
+        ("functional", "from openvse.types import Inputs", []),
+        ("build", "from openvse.recipe import Recipe", []),
+        ("recipe", "from openvse.build import build_model", ["build"]),
+        ("training", "from openvse.search import Index", ["search"]),
+        ("cli", "from openvse.nowhere import thing", ["nowhere"]),
+        ("cli", "import torch\nfrom rich import print", []),
+    ],
+)
+def test_the_checker_sees_every_kind_of_import(room: str, source: str, expected: list[str]) -> None:
+    assert breaches(room, source) == expected
+
+
+def test_relative_imports_are_refused() -> None:
+    with pytest.raises(AssertionError, match="relative imports"):
+        list(imported_rooms("from .base import Pooling"))
+
+
+@pytest.mark.parametrize("module", ["openvse", "openvse.cli"])
+def test_import_is_light(module: str) -> None:
+    code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+def test_every_module_imports_without_writing_or_speaking(tmp_path: Path) -> None:
+    names = [
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in sources()
+    ]
+    code = f"import importlib, sys\nsys.path.insert(0, {str(PACKAGE.parent)!r})\n"
+    code += f"for name in {names!r}:\n    importlib.import_module(name)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,228 @@
+"""The limits that keep the package liveable: sizes, types, documentation, names."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import re
+import statistics
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from openvse.registry import Registry
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "openvse"
+
+FILE_LINES = 400
+MEDIAN_FILE_LINES = 120
+FUNCTION_LINES = 60
+USUAL_FUNCTION_LINES = 30
+USUAL_SHARE = 0.9
+TEST_LINES_PER_CODE_LINE = 0.8
+
+# Modules that hold several small parts of one kind; everywhere else a part's file bears the part's name.
+SHARED_MODULES = {"miners", "criteria", "flickr"}
+# A path into somebody's machine; the brackets keep the pattern from finding itself.
+MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|root|home|Users|opt)/[\w.]")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A function, method or class of the package, and where it stands."""
+
+    where: str
+    node: Function | ast.ClassDef
+    parent: ast.AST
+
+    @property
+    def lines(self) -> int:
+        return (self.node.end_lineno or 0) - self.node.lineno + 1
+
+
+def files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def line_count(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def definitions(tree: ast.AST, where: str) -> Iterator[Definition]:
+    """Yield the definitions of a module and of its classes, and those nested in functions."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, Function | ast.ClassDef):
+            name = f"{where}:{node.name}" if ":" not in where else f"{where}.{node.name}"
+            yield Definition(name, node, tree)
+            yield from definitions(node, name)
+        else:
+            yield from definitions(node, where)
+
+
+def defined(*folders: str) -> list[Definition]:
+    return [
+        found
+        for path in files(*folders)
+        for found in definitions(ast.parse(path.read_text()), str(path.relative_to(ROOT)))
+    ]
+
+
+def functions(*folders: str) -> list[Definition]:
+    return [found for found in defined(*folders) if isinstance(found.node, Function)]
+
+
+def is_public(found: Definition) -> bool:
+    """Say whether users can reach a definition: no underscore on the way to it, and not inside a function."""
+    inside = isinstance(found.parent, Function)
+    return not inside and not any(part.startswith("_") for part in found.where.split(":")[1].split("."))
+
+
+def registries() -> list[Registry[object]]:
+    """Return every registry that a room of the package exports."""
+    rooms = [importlib.import_module(f"openvse.{path.parent.name}") for path in PACKAGE.glob("*/__init__.py")]
+    return [value for room in rooms for value in vars(room).values() if isinstance(value, Registry)]
+
+
+def parts() -> list[tuple[str, str, object]]:
+    return [(registry.kind, name, registry.get(name)) for registry in registries() for name in registry]
+
+
+def test_no_file_is_long() -> None:
+    long = {
+        str(p.relative_to(ROOT)): n
+        for p in files("src", "tests", "benchmarks")
+        if (n := line_count(p)) > FILE_LINES
+    }
+    assert long == {}
+
+
+def test_files_are_short_in_the_middle() -> None:
+    assert statistics.median(line_count(path) for path in files("src")) <= MEDIAN_FILE_LINES
+
+
+def test_no_function_is_long() -> None:
+    assert {f.where: f.lines for f in functions("src", "benchmarks") if f.lines > FUNCTION_LINES} == {}
+
+
+def test_most_functions_are_short() -> None:
+    lengths = [found.lines for found in functions("src")]
+    share = sum(length <= USUAL_FUNCTION_LINES for length in lengths) / len(lengths)
+    assert share >= USUAL_SHARE, (
+        f"only {share:.1%} of the functions have at most {USUAL_FUNCTION_LINES} lines"
+    )
+
+
+def test_no_function_swallows_keywords() -> None:
+    assert [f.where for f in functions("src") if f.node.args.kwarg is not None] == []
+
+
+def test_public_names_are_documented() -> None:
+    assert [
+        str(path.relative_to(ROOT)) for path in files("src") if not documented(ast.parse(path.read_text()))
+    ] == []
+    assert [found.where for found in defined("src") if is_public(found) and not documented(found.node)] == []
+
+
+def documented(node: Function | ast.ClassDef | ast.Module) -> bool:
+    return bool((ast.get_docstring(node) or "").strip())
+
+
+def test_every_function_is_typed() -> None:
+    untyped = [
+        f"{found.where}({argument.arg})"
+        for found in functions("src")
+        for argument in arguments(found)
+        if argument.annotation is None
+    ]
+    assert untyped == []
+    assert [found.where for found in functions("src") if found.node.returns is None] == []
+
+
+def arguments(found: Definition) -> list[ast.arg]:
+    """Return the arguments that need a type: all but a method's self or cls."""
+    spec = found.node.args
+    positional = [*spec.posonlyargs, *spec.args]
+    static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in found.node.decorator_list)
+    bound = isinstance(found.parent, ast.ClassDef) and not static
+    return [*positional[bound:], *spec.kwonlyargs, *([spec.vararg] if spec.vararg else [])]
+
+
+def test_no_drawer_for_odds_and_ends() -> None:
+    drawers = {"utils", "util", "helpers", "helper", "misc", "common"}
+    assert [path for path in files("src", "tests", "benchmarks") if path.stem in drawers] == []
+
+
+def test_tests_keep_up_with_the_code() -> None:
+    code = sum(map(line_count, files("src")))
+    tests = sum(map(line_count, files("tests")))
+    assert tests >= TEST_LINES_PER_CODE_LINE * code, f"{tests} lines of tests for {code} lines of code"
+
+
+def test_no_path_of_a_machine_is_tracked() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    found = {}
+    for name in filter(None, listed.stdout.split("\0")):
+        path = ROOT / name
+        text = path.read_bytes().decode(errors="ignore") if path.is_file() else ""
+        if match := MACHINE_PATH.search(text):
+            found[name] = match.group()
+    assert found == {}
+
+
+def test_registries_are_found() -> None:
+    kinds = {registry.kind for registry in registries()}
+    assert {"aggregator", "similarity", "miner", "criterion"} <= kinds
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "part"), parts(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_part_is_where_its_name_says(kind: str, name: str, part: object) -> None:
+    module = part.__module__.rsplit(".", 1)[1]
+    assert module == name or module in SHARED_MODULES, f"{kind} {name!r} is defined in {part.__module__}"
+    if inspect.isclass(part):
+        assert part.__name__.lower() == name.replace("_", "")
+    else:
+        assert name in part.__name__, f"the factory of {kind} {name!r} is called {part.__name__}"
+
+
+@pytest.mark.parametrize("path", files("src"), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_examples_in_docstrings_are_true(path: Path) -> None:
+    if ">>>" not in path.read_text():
+        return
+    name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    module = importlib.import_module(name)
+    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "caught"),
+    [
+        ("see " + "/work" + "/main", True),
+        ("'" + "/root" + "/.cache'", True),
+        ("a/work/b", False),
+        (".../home/x", False),
+    ],
+)
+def test_the_path_pattern(text: str, caught: bool) -> None:
+    assert bool(MACHINE_PATH.search(text)) is caught
+
+
+def test_definitions_reach_methods_and_nested_functions() -> None:
+    tree = ast.parse("class A:\n    def b(self, x):\n        def c(): ...\n\nif True:\n    def d(): ...")
+    found = {item.where: item for item in definitions(tree, "m.py")}
+    assert list(found) == ["m.py:A", "m.py:A.b", "m.py:A.b.c", "m.py:d"]
+    assert [argument.arg for argument in arguments(found["m.py:A.b"])] == ["x"]
+    assert found["m.py:A.b"].lines == 2
+    assert is_public(found["m.py:A.b"]) and not is_public(found["m.py:A.b.c"])
+    assert not is_public(Definition("m.py:_A.b", found["m.py:A.b"].node, tree))
