@@ -103,11 +103,20 @@ class EmbeddingSet:
 
 @dataclass(frozen=True)
 class Batch:
-    """A training batch: I images, T texts, and which of them belong together. No image stands in it twice."""
+    """A training batch: I images, T texts, and which of them belong together. No image stands in it twice.
+
+    Attributes:
+        images: the I images.
+        texts: the T texts.
+        positives: the pairs that belong together.
+        image_keys: one number an image, the same in every batch and process.
+        description: names the pairs, for messages.
+    """
 
     images: Inputs
     texts: Inputs
     positives: Bool[Tensor, "I T"]
+    image_keys: Int[Tensor, "I"]
     description: str = ""
 
     def to(self, device: torch.device | str) -> Batch:
@@ -117,6 +126,7 @@ class Batch:
             images=self.images.to(device),
             texts=self.texts.to(device),
             positives=self.positives.to(device, non_blocking=True),
+            image_keys=self.image_keys.to(device, non_blocking=True),
         )
 
 

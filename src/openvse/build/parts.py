@@ -35,12 +35,18 @@ def build_part(registry: Registry[PartT], part: Part, where: str, context: Mappi
         factory = registry.get(part.name)
     except RecipeError as error:
         raise RecipeError(f"{where}: {error}") from error
-    given = {key: value for key, value in (context or {}).items() if key in inspect.signature(factory).parameters}
+    given = {key: value for key, value in (context or {}).items() if key in _parameters(factory)}
     options = _check_options(factory, part.options, given, where)
     try:
         return factory(**given, **options)
     except OpenVSEError as error:
         raise type(error)(f"{where}: {error}") from error
+
+
+def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the named parameters; a module without a constructor of its own has none."""
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {n: p for n, p in inspect.signature(factory).parameters.items() if p.kind not in variadic}
 
 
 def _check_options(
@@ -49,7 +55,7 @@ def _check_options(
     """Validate options against the signature, and build those that are parts themselves."""
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
     fields: dict[str, Any] = {}
-    for name, parameter in inspect.signature(factory).parameters.items():
+    for name, parameter in _parameters(factory).items():
         if name in given:
             continue
         hint = Part if hints[name] in NESTED else hints[name]

@@ -1,0 +1,70 @@
+"""The state of a run on disk: all it needs to go on to the same numbers."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from openvse.errors import TrainingError
+
+FORMAT_VERSION = 1
+
+
+@dataclass
+class Progress:
+    """Where a run stands.
+
+    Attributes:
+        epoch: the epoch under way, from 0; equal to the number of epochs when training is over.
+        step: batches of it that are done.
+        global_step: batches of all epochs that are done.
+        best_rsum: the best validation RSUM, -1 before the first.
+        best_epoch: the epoch that reached it.
+        loss_sum: sum of this epoch's losses, for its mean.
+        seconds: time spent training, over all sessions.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    global_step: int = 0
+    best_rsum: float = -1.0
+    best_epoch: int = -1
+    loss_sum: float = 0.0
+    seconds: float = 0.0
+
+
+def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> None:
+    """Write a checkpoint so that the file under ``path`` is always whole: the old one or the new one."""
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        torch.save({"format_version": FORMAT_VERSION, "progress": asdict(progress), **state}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
+    """Read a checkpoint; only tensors and plain values are unpickled.
+
+    Raises:
+        TrainingError: there is none, it is damaged, or another version of openvse wrote it.
+    """
+    if not path.is_file():
+        raise TrainingError(f"{path} does not exist: nothing to resume; start the run without --resume")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        version = state.pop("format_version")
+        progress = Progress(**state.pop("progress"))
+    except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError, TypeError, ValueError, OSError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise TrainingError(
+            f"checkpoint {path} is damaged ({reason}): delete it and start the run again; best/ is untouched"
+        ) from error
+    if version != FORMAT_VERSION:
+        raise TrainingError(f"checkpoint {path} has format {version}, this openvse reads {FORMAT_VERSION}")
+    return progress, state

@@ -1,0 +1,67 @@
+"""Gathering a batch over processes with gradient, so that every process sees all in-batch negatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Bool, Int
+from torch import Tensor
+from torch.distributed.nn.functional import all_gather
+
+from openvse.types import EmbeddingSet
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The embeddings of all processes, in the order of their ranks, and which pairs are positive."""
+
+    images: EmbeddingSet
+    texts: EmbeddingSet
+    positives: Bool[Tensor, "I T"]
+
+
+def gather_batch(
+    images: EmbeddingSet, texts: EmbeddingSet, positives: Bool[Tensor, "I T"], image_keys: Int[Tensor, "I"]
+) -> Gathered:
+    """Join the batches of all processes; with one process, return what was given.
+
+    Every process computes the whole loss. The backward pass adds up the gradients of all of them, and the mean
+    that data parallelism takes over processes makes that the gradient of the one loss.
+
+    Args:
+        images: I local image embeddings; I may differ between processes.
+        texts: T local text embeddings.
+        positives: local pairs.
+        image_keys: one number an image, equal in all processes: an image that two processes hold is a positive
+            of its texts in both.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return Gathered(images, texts, positives)
+    all_keys = _gather_rows(image_keys)
+    # [all I, T]: an image is positive to a local text when it is one of the text's local positives.
+    same = (all_keys.unsqueeze(1) == image_keys.unsqueeze(0)).to(torch.float32)
+    columns = same @ positives.to(torch.float32) > 0
+    return Gathered(_gather_set(images), _gather_set(texts), _gather_rows(columns.T.contiguous()).T)
+
+
+def _gather_set(embedded: EmbeddingSet) -> EmbeddingSet:
+    residual = None if embedded.residual is None else _gather_rows(embedded.residual)
+    return EmbeddingSet(_gather_rows(embedded.vectors), _gather_rows(embedded.mask), residual)
+
+
+def _gather_rows(rows: Tensor) -> Tensor:
+    """Concatenate the rows of all processes; they are padded to the longest, as gathering needs equal shapes."""
+    count = torch.tensor([len(rows)], device=rows.device)
+    counts = [torch.zeros_like(count) for _ in range(dist.get_world_size())]
+    dist.all_gather(counts, count)
+    sizes = [int(c) for c in counts]
+    padded = torch.cat([rows, rows.new_zeros((max(sizes) - len(rows), *rows.shape[1:]))])
+    if rows.is_floating_point():
+        parts = list(all_gather(padded))
+    else:
+        wire = padded.to(torch.uint8) if padded.dtype == torch.bool else padded
+        parts = [torch.empty_like(wire) for _ in sizes]
+        dist.all_gather(parts, wire)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(rows.dtype)

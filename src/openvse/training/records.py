@@ -1,0 +1,121 @@
+"""What a run writes down (metrics.jsonl, TensorBoard) and what it tells whoever watches."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step of training.
+
+    Attributes:
+        epoch: from 1.
+        step: done steps of the epoch.
+        global_step: done steps of the run.
+        terms: each weighted term of the loss, and ``loss``.
+        learning_rate: the base rate.
+        images_per_s: positive pairs per second over the last steps.
+    """
+
+    epoch: int
+    step: int
+    global_step: int
+    terms: Mapping[str, float]
+    learning_rate: float
+    images_per_s: float
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """One epoch of training and the validation after it; ``best`` says whether it is the best so far."""
+
+    epoch: int
+    loss: float
+    metrics: Mapping[str, float]
+    best: bool
+    seconds: float
+
+
+class Watcher(Protocol):
+    """Whoever watches a run; the command line draws a progress bar."""
+
+    def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
+        """Training begins, or goes on."""
+        ...
+
+    def step(self, report: StepReport) -> None:
+        """A step is done."""
+        ...
+
+    def epoch(self, report: EpochReport) -> None:
+        """An epoch and its validation are done."""
+        ...
+
+    def warn(self, message: str) -> None:
+        """Something needs the user's attention."""
+        ...
+
+
+class Silent:
+    """Watches and says nothing."""
+
+    def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
+        """Say nothing."""
+
+    def step(self, report: StepReport) -> None:
+        """Say nothing."""
+
+    def epoch(self, report: EpochReport) -> None:
+        """Say nothing."""
+
+    def warn(self, message: str) -> None:
+        """Say nothing."""
+
+
+class MetricsLog:
+    """Appends to ``metrics.jsonl`` and TensorBoard.
+
+    Args:
+        folder: the run's folder.
+        last_step: a resumed run repeats what came after its checkpoint; records beyond this step are dropped.
+    """
+
+    def __init__(self, folder: Path, last_step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._path = folder / "metrics.jsonl"
+        _keep_until(self._path, last_step)
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=last_step + 1)
+
+    def write(self, kind: str, global_step: int, values: Mapping[str, float], **extra: Any) -> None:
+        """Add one record; a reader sees whole lines only."""
+        record = {"kind": kind, "global_step": global_step, **extra, **values}
+        with self._path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        for name, value in values.items():
+            self._board.add_scalar(f"{kind}/{name}", value, global_step)
+
+    def close(self) -> None:
+        """Flush TensorBoard."""
+        self._board.close()
+
+
+def _keep_until(path: Path, last_step: int) -> None:
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text().splitlines():
+        try:
+            if json.loads(line)["global_step"] <= last_step:
+                kept.append(line)
+        except (ValueError, KeyError):
+            continue  # the line that a killed run was writing
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(f"{line}\n" for line in kept))
+    os.replace(partial, path)
