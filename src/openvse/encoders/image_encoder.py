@@ -1,0 +1,86 @@
+"""What all image encoders share: backbone or stored features -> size augmentation -> projection."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from openvse.encoders.backbone import set_backbone_mode
+from openvse.encoders.base import ImageEncoder
+from openvse.encoders.projection import PROJECTIONS
+from openvse.encoders.size_augmentation import FeatureAugmentation, FeatureMode
+from openvse.errors import ModelError
+from openvse.types import Features, Inputs
+
+
+class LocalFeatureEncoder(ImageEncoder):
+    """Projects local features to the joint width; pixels go through the backbone first.
+
+    Args:
+        backbone: pixels to raw features; its parameters train only with ``fine_tune``.
+        feature_dim: C, the width of the raw features.
+        fingerprint: what made the raw features.
+        embed_dim: D.
+        projection: a name of ``PROJECTIONS``.
+        size_augmentation: what training hides: none, region or grid.
+        augmentation_rate: probability that a local feature is hidden.
+        fine_tune: train the backbone too; its BatchNorm statistics stay as they are.
+    """
+
+    def __init__(
+        self,
+        *,
+        backbone: nn.Module,
+        feature_dim: int,
+        fingerprint: str,
+        embed_dim: int,
+        projection: str,
+        size_augmentation: FeatureMode,
+        augmentation_rate: float,
+        fine_tune: bool,
+    ) -> None:
+        super().__init__()
+        self.feature_dim = feature_dim
+        # Fine-tuning moves the weights: features stored before it must not pass for features made after it.
+        self.fingerprint = f"{fingerprint}:fine_tuned" if fine_tune else fingerprint
+        self.fine_tune = fine_tune
+        self.backbone = backbone
+        if not fine_tune:
+            backbone.requires_grad_(False)
+        self.augmentation = FeatureAugmentation(size_augmentation, rate=augmentation_rate)
+        self.projection = PROJECTIONS.get(projection)(input_dim=feature_dim, embed_dim=embed_dim)
+        self.local_dim = self.projection.output_dim
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> LocalFeatureEncoder:
+        """Set the mode; a frozen backbone and all its BatchNorm layers stay in evaluation mode."""
+        super().train(mode)
+        set_backbone_mode(self.backbone, training=mode, fine_tune=self.fine_tune)
+        return self
+
+    def forward(self, inputs: Inputs) -> Features:
+        """Encode pixels (no mask) or stored features ``[B, N, C]`` with their mask.
+
+        Raises:
+            ModelError: stored features of another width, or given to a backbone that should be trained.
+        """
+        raw, mask = self._raw(inputs)
+        mask = self.augmentation(mask)
+        return Features(self.projection(raw, mask), mask)
+
+    def _raw(self, inputs: Inputs) -> tuple[Float[Tensor, "B N C"], Bool[Tensor, "B N"]]:
+        if inputs.mask is None:
+            with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
+                raw = self.extract(inputs.values)
+            return raw, torch.ones(raw.shape[:2], dtype=torch.bool, device=raw.device)
+        if inputs.values.shape[-1] != self.feature_dim:
+            raise ModelError(
+                f"the stored features are {inputs.values.shape[-1]} wide, {self.fingerprint} makes "
+                f"{self.feature_dim}: extract them again with this encoder, or set its feature_dim"
+            )
+        if self.training and self.fine_tune:
+            raise ModelError(
+                "fine_tune needs pictures, not stored features: set fine_tune=false or drop the store"
+            )
+        return inputs.values, inputs.mask

@@ -1,0 +1,118 @@
+"""Projections of raw local features to the joint width, chosen by name in a recipe."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from openvse.registry import Registry
+
+
+class Projection(nn.Module, ABC):
+    """Maps each local feature from the raw width C to the width the aggregator reads.
+
+    Args:
+        input_dim: C.
+        output_dim: L of the features that leave the encoder.
+    """
+
+    def __init__(self, *, input_dim: int, output_dim: int) -> None:
+        super().__init__()
+        self.input_dim = input_dim
+        self.output_dim = output_dim
+
+    @abstractmethod
+    def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
+        """Project a batch; what stands at masked positions is without meaning."""
+
+
+class LinearProjection(Projection):
+    """One linear layer, Xavier-uniform, bias 0: what VSE++ and VSE-infinity use for grids and for BERT.
+
+    Args:
+        input_dim: C.
+        embed_dim: D.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+        super().__init__(input_dim=input_dim, output_dim=embed_dim)
+        self.linear = _xavier_linear(input_dim, embed_dim)
+
+    def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
+        """Project every position."""
+        projected: Tensor = self.linear(local)
+        return projected
+
+
+class ResidualMLP(Projection):
+    """``fc(x) + MLP(x)``, the region projection of VSE-infinity (section 4.1 and its released code).
+
+    The MLP goes from C to D/2 to D, with BatchNorm and ReLU between. Deviation: the released BatchNorm counts
+    padding rows too, so that an item's embedding depends on its batch-mates in training; here only real rows
+    count, unless ``count_padding`` asks for the released behaviour.
+
+    Args:
+        input_dim: C.
+        embed_dim: D.
+        count_padding: let padding rows enter the BatchNorm statistics, as released.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int, count_padding: bool = False) -> None:
+        super().__init__(input_dim=input_dim, output_dim=embed_dim)
+        self.count_padding = count_padding
+        hidden_dim = max(1, embed_dim // 2)
+        self.linear = _xavier_linear(input_dim, embed_dim)
+        self.mlp = nn.Sequential(
+            nn.Linear(input_dim, hidden_dim),
+            nn.BatchNorm1d(hidden_dim),
+            nn.ReLU(),
+            nn.Linear(hidden_dim, embed_dim),
+        )
+
+    def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
+        """Project the real rows; the others become 0 (with ``count_padding``, all rows are projected)."""
+        counted = torch.ones_like(mask) if self.count_padding else mask
+        rows = local[counted]
+        projected = self.linear(rows) + self.mlp(rows)
+        scattered: Tensor = projected.new_zeros(*mask.shape, self.output_dim).masked_scatter(
+            counted.unsqueeze(-1), projected
+        )
+        return scattered
+
+
+class NoProjection(Projection):
+    """The raw features themselves, L = C: for aggregators that bring their own projection.
+
+    Args:
+        input_dim: C.
+        embed_dim: D, of the joint space; not used here.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+        super().__init__(input_dim=input_dim, output_dim=input_dim)
+
+    def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
+        """Return the features as they are."""
+        return local
+
+
+def _xavier_linear(input_dim: int, output_dim: int) -> nn.Linear:
+    linear = nn.Linear(input_dim, output_dim)
+    nn.init.xavier_uniform_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+PROJECTIONS: Registry[Projection] = Registry(
+    "projection",
+    {
+        "linear": LinearProjection,
+        "residual_mlp": ResidualMLP,
+        "residual_mlp_counting_padding": partial(ResidualMLP, count_padding=True),
+        "none": NoProjection,
+    },
+)

@@ -1,0 +1,132 @@
+"""Size augmentation: in training, sets lose elements at random, so that pooling learns sets of every size.
+
+VSE-infinity, section 3.4; the rates of the three kinds of set are those of its released code. Everything
+random comes from PyTorch's global generator, which the trainer seeds and checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from openvse.errors import RecipeError, nearest
+from openvse.functional import compact, keep_at_least_one
+
+FeatureMode = Literal["none", "region", "grid"]
+TokenMode = Literal["none", "drop", "bert_style"]
+
+AUGMENTED_GRIDS = 0.8  # share of grid images that lose cells at all
+SMALLEST_GRID_RATE = 0.2  # a grid's own rate lies between this share of `rate` and `rate`
+MASK_SHARE, RANDOM_SHARE = 0.5, 0.1  # of the chosen tokens; the rest is deleted
+
+
+class FeatureAugmentation(nn.Module):
+    """Hides local features of images: the mask shrinks, the features stay where they are.
+
+    ``region``: each is dropped with probability ``rate``. ``grid``: 80 % of the images drop theirs with
+    probability ``rate * u``, u uniform in [0.2, 1] for each image. ``none``: nothing happens.
+
+    Args:
+        mode: none, region or grid.
+        rate: probability of a drop, in [0, 1).
+
+    Raises:
+        RecipeError: an unknown mode or a rate outside [0, 1).
+    """
+
+    def __init__(self, mode: FeatureMode, *, rate: float = 0.2) -> None:
+        super().__init__()
+        _check(mode, FeatureMode, rate)
+        self.mode = mode
+        self.rate = rate
+
+    def forward(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
+        """Return the mask of what stays: at least one element an item; all of them in evaluation."""
+        if not self.training or self.mode == "none":
+            return mask
+        rate = torch.full((len(mask), 1), self.rate, device=mask.device)
+        if self.mode == "grid":
+            rate *= torch.empty_like(rate).uniform_(SMALLEST_GRID_RATE, 1.0)
+            rate *= torch.rand_like(rate) < AUGMENTED_GRIDS
+        return keep_at_least_one(torch.rand(mask.shape, device=mask.device) >= rate, mask)
+
+
+class TokenAugmentation(nn.Module):
+    """Deletes or replaces tokens; what stays moves to the front.
+
+    ``drop``: each token is deleted with probability ``rate`` (the paper). ``bert_style``: each is chosen with
+    probability ``rate``; of the chosen ones half become the mask token, a tenth a random token, and the rest
+    are deleted (the released default). ``none``: nothing happens.
+
+    Args:
+        mode: none, drop or bert_style.
+        rate: probability that a token is chosen, in [0, 1).
+        mask_id: the token that hides another one; only ``bert_style`` needs it.
+        replacements: ids that a random token is drawn from.
+        protected: ids that are never chosen, such as sentence boundaries.
+
+    Raises:
+        RecipeError: an unknown mode, a rate outside [0, 1), or ``bert_style`` without a mask token.
+    """
+
+    replacements: Tensor
+    protected: Tensor
+
+    def __init__(
+        self,
+        mode: TokenMode,
+        *,
+        rate: float = 0.2,
+        mask_id: int | None,
+        replacements: Sequence[int],
+        protected: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        _check(mode, TokenMode, rate)
+        if mode == "bert_style" and (mask_id is None or not replacements):
+            raise RecipeError(
+                "size_augmentation 'bert_style' needs a tokenizer with a mask token: use 'drop'"
+            )
+        self.mode = mode
+        self.rate = rate
+        self.mask_id = mask_id
+        self.register_buffer(
+            "replacements", torch.tensor(list(replacements), dtype=torch.int64), persistent=False
+        )
+        self.register_buffer("protected", torch.tensor(list(protected), dtype=torch.int64), persistent=False)
+
+    def forward(
+        self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]
+    ) -> tuple[Int[Tensor, "B M"], Bool[Tensor, "B M"]]:
+        """Return the augmented ids and their mask, M <= N; in evaluation both come back as they are."""
+        if not self.training or self.mode == "none":
+            return ids, mask
+        chosen = (torch.rand(ids.shape, device=ids.device) < self.rate) & ~torch.isin(ids, self.protected)
+        if self.mode == "bert_style":
+            ids, chosen = self._replace(ids, chosen)
+        return compact(ids, keep_at_least_one(~chosen, mask))
+
+    def _replace(
+        self, ids: Int[Tensor, "B N"], chosen: Bool[Tensor, "B N"]
+    ) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
+        """Replace some of the chosen tokens; return the ids and the tokens that are left to delete."""
+        fate = torch.rand(ids.shape, device=ids.device)
+        masked = chosen & (fate < MASK_SHARE)
+        swapped = chosen & ~masked & (fate < MASK_SHARE + RANDOM_SHARE)
+        drawn = self.replacements[torch.randint(len(self.replacements), ids.shape, device=ids.device)]
+        ids = torch.where(swapped, drawn, ids.masked_fill(masked, self.mask_id or 0))
+        return ids, chosen & ~masked & ~swapped
+
+
+def _check(mode: str, modes: Any, rate: float) -> None:
+    allowed = list(get_args(modes))
+    if mode not in allowed:
+        raise RecipeError(
+            f"unknown size_augmentation {mode!r}{nearest(mode, allowed)} (allowed: {', '.join(allowed)})"
+        )
+    if not 0 <= rate < 1:
+        raise RecipeError(f"augmentation_rate is {rate}: give a probability from 0 to below 1")

@@ -1,0 +1,107 @@
+"""The words of the training captions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from openvse.errors import DataError, ModelError
+
+PAD, UNKNOWN, MASK, START, END = range(5)
+SPECIALS = ("<pad>", "<unk>", "<mask>", "<start>", "<end>")
+_WORD = re.compile(r"[^\W_]+")
+
+
+def split_words(caption: str) -> list[str]:
+    """Return the lower-case words of a caption: runs of letters and digits of any script; the rest separates.
+
+    Example:
+        >>> split_words("A man's 2 T-shirts.")
+        ['a', 'man', 's', '2', 't', 'shirts']
+    """
+    return _WORD.findall(caption.lower())
+
+
+class Vocabulary:
+    """Words with their ids: five special tokens first, then the words in the order given.
+
+    It is built from the training captions only: a word known from the test captions alone would have an
+    embedding that never trained.
+
+    Args:
+        words: the words that have an id of their own.
+
+    Example:
+        >>> vocabulary = Vocabulary.from_captions(["a dog", "a cat"], min_count=2)
+        >>> vocabulary.encode("A bird").tolist()
+        [5, 1]
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self._ids = {word: index for index, word in enumerate((*SPECIALS, *words))}
+
+    @classmethod
+    def from_captions(cls, captions: Iterable[str], *, min_count: int = 1) -> Vocabulary:
+        """Take the words of the training captions, the most frequent first, ties in alphabetical order.
+
+        Args:
+            captions: the training captions.
+            min_count: leave out words that occur less often.
+
+        Raises:
+            DataError: no word occurs that often.
+        """
+        counts = Counter(word for caption in captions for word in split_words(caption))
+        kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda w: (-counts[w], w))
+        if not kept:
+            raise DataError(
+                f"the training captions hold no word {min_count} times: lower min_count or give more"
+            )
+        return cls(kept)
+
+    def id_of(self, word: str) -> int:
+        """Return the id of a word, ``UNKNOWN`` for one that is not in the vocabulary."""
+        return self._ids.get(word, UNKNOWN)
+
+    def encode(self, caption: str, *, boundaries: bool = False) -> Int[Tensor, "N"]:
+        """Return the token ids of a caption, at least one: a caption without words becomes ``<unk>``.
+
+        Args:
+            caption: any text.
+            boundaries: put ``<start>`` before and ``<end>`` behind, as VSE++ does.
+        """
+        ids = [self.id_of(word) for word in split_words(caption)] or [UNKNOWN]
+        return torch.tensor([START, *ids, END] if boundaries else ids)
+
+    def save(self, path: Path) -> None:
+        """Write the words as JSON, by rename: a reader never sees half a file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_text(json.dumps({"words": self.words}, ensure_ascii=False, indent=0), encoding="utf-8")
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Vocabulary:
+        """Read what ``save`` wrote.
+
+        Raises:
+            ModelError: the file is missing or damaged.
+        """
+        try:
+            words = json.loads(path.read_text(encoding="utf-8"))["words"]
+        except OSError as error:
+            raise ModelError(f"{path} cannot be read: copy or save the whole model folder again") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"{path} is no vocabulary: copy or save the model folder again") from error
+        return cls([str(word) for word in words])
+
+    def __len__(self) -> int:
+        return len(self._ids)
