@@ -1,0 +1,188 @@
+"""A run: from a recipe to a folder with checkpoints, logs and the best model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from accelerate import Accelerator, DistributedDataParallelKwargs
+from torch.utils.data import DataLoader
+
+from openvse.build import build_model, build_objective
+from openvse.data import Corpus, EpochBatches, ImageLoader, PairDataset, image_loader, open_corpus
+from openvse.errors import RecipeError, TrainingError
+from openvse.evaluation import embed_corpus, evaluate
+from openvse.extraction import ExtractionProgress, extract_features
+from openvse.features_store import FeatureStore
+from openvse.model import TwoTower
+from openvse.recipe import Recipe
+from openvse.training.checkpoint import Progress
+from openvse.training.records import Silent, Watcher
+from openvse.training.trainer import Loaders, Trainer
+from openvse.types import Batch, FeatureSource
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: where the best model lies and what it reached on validation."""
+
+    best: Path
+    progress: Progress
+
+
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    on_extraction: Callable[[ExtractionProgress], None] | None = None,
+) -> RunResult:
+    """Train as a recipe says; the test split is never read.
+
+    Args:
+        recipe: what to do.
+        folder: the run's folder: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``.
+        resume: go on with the run in ``folder``; on the CPU it ends at the same numbers as one that never stopped.
+        watcher: told about every step.
+        on_extraction: told how the extraction of features goes (``data.features: auto``).
+
+    Raises:
+        RecipeError: the recipe does not build.
+        DataError: the data cannot be used.
+        TrainingError: the folder holds another run, or the loss is no number.
+    """
+    watcher = watcher or Silent()
+    spec = recipe.training
+    if spec.threads is not None:
+        torch.set_num_threads(spec.threads)
+    accelerator = Accelerator(
+        cpu=spec.device == "cpu",
+        mixed_precision={"fp32": "no"}.get(spec.precision, spec.precision),
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+    if accelerator.is_main_process:
+        _claim(folder, recipe, resume)
+    accelerator.wait_for_everyone()
+    corpus = open_corpus(_source(recipe))
+    for problem in corpus.problems:
+        watcher.warn(problem)
+    training = corpus.split("train")
+    model = build_model(recipe, captions=training.captions)
+    features = open_features(recipe, model, corpus, folder, on_extraction)
+    torch.manual_seed(recipe.seed + accelerator.process_index)
+    trainer = Trainer(
+        recipe,
+        model,
+        [build_objective(recipe, phase) for phase in spec.phases],
+        _loaders(recipe, model, training, corpus.split("validation"), features, accelerator),
+        folder,
+        accelerator,
+        watcher,
+    )
+    if resume:
+        trainer.resume()
+    return RunResult(folder / "best", trainer.fit())
+
+
+def open_features(
+    recipe: Recipe,
+    model: TwoTower,
+    corpus: Corpus,
+    folder: Path,
+    progress: Callable[[ExtractionProgress], None] | None = None,
+) -> FeatureSource | None:
+    """Open the recipe's feature store; ``auto`` first extracts what it lacks into the run's folder.
+
+    Raises:
+        StoreError: no store, or one that another encoder made.
+        RecipeError: ``auto`` with a backbone that trains, whose features would be out of date after one step.
+    """
+    encoder = model.image.encoder
+    where = recipe.data.features
+    if where is None:
+        return None
+    if where != AUTO:
+        return FeatureStore.open(Path(where), encoder.fingerprint)
+    if encoder.fine_tune:
+        raise RecipeError("recipe: data.features: auto stores what a frozen backbone yields: set fine_tune: false")
+    store = folder / "features"
+    images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
+    extract_features(encoder, images, store, progress=progress)
+    return FeatureStore.open(store, encoder.fingerprint)
+
+
+def _loaders(
+    recipe: Recipe,
+    model: TwoTower,
+    training: Corpus,
+    validation: Corpus,
+    features: FeatureSource | None,
+    accelerator: Accelerator,
+) -> Loaders:
+    images: ImageLoader = image_loader(model.image.encoder, training, features, augment=True)
+    dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions), seed=recipe.seed)
+
+    def batches(epoch: int, start: int) -> EpochBatches:
+        return EpochBatches(
+            len(dataset),
+            recipe.training.batch_size,
+            seed=recipe.seed,
+            epoch=epoch,
+            start=start,
+            rank=accelerator.process_index,
+            num_processes=accelerator.num_processes,
+        )
+
+    def epoch(number: int, start: int) -> Iterable[Batch]:
+        dataset.set_epoch(number)
+        # A generator of its own: the loader must not draw from the stream that dropout draws from.
+        return DataLoader(
+            dataset,
+            sampler=batches(number, start),
+            batch_size=None,
+            num_workers=recipe.data.num_workers,
+            generator=torch.Generator().manual_seed(recipe.seed),
+            pin_memory=accelerator.device.type == "cuda",
+        )
+
+    def validate(trained: TwoTower) -> dict[str, float]:
+        embedded = embed_corpus(trained, validation, features)
+        report = evaluate(embedded.images, embedded.texts, embedded.corpus.relevance, trained.similarity)
+        return dict(report.metrics)
+
+    return Loaders(epoch, len(batches(0, 0)), validate)
+
+
+def _source(recipe: Recipe) -> str:
+    if not recipe.data.source:
+        raise RecipeError("recipe: data.source is not set: add data.source=FOLDER (or flickr8k:FOLDER, file.csv)")
+    return recipe.data.source
+
+
+def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
+    """Make the run's folder, or check that it holds this very recipe's run."""
+    written = folder / "recipe.yaml"
+    tree: dict[str, Any] = recipe.to_dict()
+    if resume and written.is_file():
+        before = yaml.safe_load(written.read_text())
+        changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
+        if changed:
+            raise TrainingError(
+                f"run {folder} was started with another {', '.join(changed)}: resume with its own "
+                f"{written}, or start a new run in another folder"
+            )
+        return
+    if not resume and (folder / "last.pt").exists():
+        raise TrainingError(f"{folder} already holds a run: go on with --resume, or choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = written.with_suffix(".partial")
+    partial.write_text(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    os.replace(partial, written)

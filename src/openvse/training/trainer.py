@@ -1,0 +1,226 @@
+"""The training loop, short and the only one."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import nn
+
+from openvse.errors import TrainingError
+from openvse.model import TwoTower
+from openvse.objectives import Objective
+from openvse.recipe import Recipe
+from openvse.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from openvse.training.diagnostics import CollapseDetector
+from openvse.training.distributed import gather_batch
+from openvse.training.optimizer import Schedule, build_optimizer, check_prefixes, freeze
+from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
+from openvse.types import Batch, ScoredBatch
+
+COLLAPSE_EVERY = 5
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """What the trainer reads.
+
+    Attributes:
+        epoch: (epoch, first step) -> the batches from there on; the order follows (seed, epoch) alone.
+        steps_per_epoch: how many batches a whole epoch has.
+        validate: embeds the validation split with the model as it stands and returns its metrics.
+    """
+
+    epoch: Callable[[int, int], Iterable[Batch]]
+    steps_per_epoch: int
+    validate: Callable[[TwoTower], dict[str, float]]
+
+
+class Trainer:
+    """Trains a model as a recipe says; holds the model and the objectives, which do not know each other.
+
+    Args:
+        recipe: phases, optimiser, precision.
+        model: trained in place.
+        objectives: one for each phase.
+        loaders: batches and validation.
+        folder: the run's folder.
+        accelerator: device, precision and processes.
+        watcher: told about every step.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: TwoTower,
+        objectives: list[Objective],
+        loaders: Loaders,
+        folder: Path,
+        accelerator: Accelerator,
+        watcher: Watcher,
+    ) -> None:
+        self.recipe, self.loaders, self.folder = recipe, loaders, folder
+        self.accelerator, self.watcher = accelerator, watcher
+        self.model = model
+        self.objectives = nn.ModuleList(objectives).to(accelerator.device)
+        self.schedule = Schedule(recipe.optimizer, recipe.training.phases, loaders.steps_per_epoch)
+        # Parts whose encoder froze them for good (fine_tune: false) never train, whatever a phase says.
+        named = [*model.named_parameters(), *self.objectives.named_parameters(prefix="objectives")]
+        self.trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        names = [name for name, _ in self.trainable]
+        for index, phase in enumerate(recipe.training.phases):
+            check_prefixes(phase.frozen, names, f"training.phases.{index}.frozen")
+        self.optimizer = accelerator.prepare_optimizer(build_optimizer(recipe.optimizer, self.trainable))
+        self.wrapped: nn.Module = accelerator.prepare_model(model)
+        self.progress = Progress()
+        self.collapse = CollapseDetector()
+
+    def fit(self) -> Progress:
+        """Train from where the run stands to its last epoch.
+
+        Raises:
+            TrainingError: the loss is no number; the checkpoint of the last good state stays.
+        """
+        log = MetricsLog(self.folder, self.progress.global_step) if self.accelerator.is_main_process else None
+        self.watcher.started(
+            total_steps=self.schedule.num_epochs * self.loaders.steps_per_epoch,
+            done_steps=self.progress.global_step,
+            num_epochs=self.schedule.num_epochs,
+        )
+        try:
+            while self.progress.epoch < self.schedule.num_epochs:
+                self._train_epoch(log)
+                self._finish_epoch(log)
+        finally:
+            if log is not None:
+                log.close()
+        return self.progress
+
+    def resume(self) -> None:
+        """Take up the state of ``last.pt``."""
+        self.progress, state = load_checkpoint(self.folder / "last.pt")
+        try:
+            self.model.load_state_dict(state["model"])
+            self.objectives.load_state_dict(state["objectives"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            if self.accelerator.scaler is not None:
+                self.accelerator.scaler.load_state_dict(state["scaler"])
+            _set_random_state(state["random"][self.accelerator.process_index])
+        except (KeyError, IndexError, RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise TrainingError(
+                f"checkpoint {self.folder / 'last.pt'} does not fit this run ({reason}): resume with the recipe "
+                f"and the number of processes that it was started with"
+            ) from error
+
+    def _train_epoch(self, log: MetricsLog | None) -> None:
+        progress, spec = self.progress, self.recipe.training
+        freeze(self.trainable, spec.phases[self.schedule.phase_index(progress.epoch)].frozen)
+        objective = self._enter_phase(progress.epoch)
+        self.wrapped.train()
+        started = saved = last = time.monotonic()
+        spent, last_step = progress.seconds, progress.step
+        for batch in self.loaders.epoch(progress.epoch, progress.step):
+            rate = self.schedule.apply(self.optimizer, progress.epoch, progress.step)
+            terms = self._step(batch.to(self.accelerator.device), objective)
+            progress.step += 1
+            progress.global_step += 1
+            progress.loss_sum += terms["loss"]
+            now = time.monotonic()
+            progress.seconds = spent + now - started
+            if progress.step % spec.log_every == 0 or progress.step == self.loaders.steps_per_epoch:
+                pairs = (progress.step - last_step) * spec.batch_size * self.accelerator.num_processes
+                speed = pairs / max(now - last, 1e-9)
+                last, last_step = now, progress.step
+                self._report(log, StepReport(progress.epoch + 1, progress.step, progress.global_step, terms, rate, speed))
+            if now - saved >= spec.checkpoint_every_s:
+                self._checkpoint()
+                saved = time.monotonic()
+
+    def _step(self, batch: Batch, objective: Objective) -> dict[str, float]:
+        """Take one optimiser step and return the terms of the loss."""
+        images, texts = self.wrapped(batch.images, batch.texts)
+        gathered = gather_batch(images, texts, batch.positives, batch.image_keys)
+        scores = self.model.similarity(gathered.images, gathered.texts)
+        scored = ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts)
+        values = objective(scored)
+        terms = {name: float(value.detach()) for name, value in values.items()}
+        if not math.isfinite(terms["loss"]):
+            raise TrainingError(
+                f"the loss is {terms['loss']} at step {self.progress.global_step + 1} on {batch.description}: check "
+                f"the features for NaN, lower optimizer.learning_rate or set training.precision=fp32; "
+                f"the last checkpoint is untouched"
+            )
+        if self.progress.global_step % COLLAPSE_EVERY == 0:
+            warning = self.collapse.update(terms["loss"], objective.at_collapse(scored))
+            if warning:
+                self.watcher.warn(warning)
+        self.optimizer.zero_grad()
+        self.accelerator.backward(values["loss"])
+        if self.recipe.training.clip_norm is not None:
+            self.accelerator.clip_grad_norm_([p for _, p in self.trainable], self.recipe.training.clip_norm)
+        self.optimizer.step()
+        return terms
+
+    def _finish_epoch(self, log: MetricsLog | None) -> None:
+        """Validate, keep the best, and write the checkpoint from which the next epoch starts."""
+        progress = self.progress
+        mean_loss = progress.loss_sum / max(progress.step, 1)
+        progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
+        if self.accelerator.is_main_process:
+            metrics = self.loaders.validate(self.model)
+            best = metrics["rsum"] > progress.best_rsum
+            if best:
+                progress.best_rsum, progress.best_epoch = metrics["rsum"], progress.epoch
+                self.model.save(self.folder / "best")
+            if log is not None:
+                log.write("validation", progress.global_step, metrics, epoch=progress.epoch)
+            self.watcher.epoch(EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds))
+        self.accelerator.wait_for_everyone()
+        self._checkpoint()
+
+    def _enter_phase(self, epoch: int) -> Objective:
+        """Return the epoch's objective; what it learned in the phase before (a temperature) goes with it."""
+        index = self.schedule.phase_index(epoch)
+        objective = self.objectives[index]
+        if index and self.schedule.phase_index(epoch - 1) < index and self.progress.step == 0:
+            objective.load_state_dict(self.objectives[index - 1].state_dict(), strict=False)
+        return objective  # type: ignore[return-value]  # ModuleList forgets the type of its members
+
+    def _report(self, log: MetricsLog | None, report: StepReport) -> None:
+        if log is not None:
+            extra = {"learning_rate": report.learning_rate, "images_per_s": report.images_per_s}
+            log.write("train", report.global_step, {**report.terms, **extra}, epoch=report.epoch)
+        self.watcher.step(report)
+
+    def _checkpoint(self) -> None:
+        random: list[dict[str, Any]] = gather_object([_random_state()])
+        if self.accelerator.is_main_process:
+            scaler = self.accelerator.scaler
+            state = {
+                "model": self.model.state_dict(),
+                "objectives": self.objectives.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "scaler": {} if scaler is None else scaler.state_dict(),
+                "random": random,
+            }
+            save_checkpoint(self.folder / "last.pt", self.progress, state)
+
+
+def _random_state() -> dict[str, Any]:
+    """Return the states that dropout and size augmentation draw from; data order needs none."""
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    return {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
