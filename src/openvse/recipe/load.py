@@ -22,7 +22,7 @@ def list_recipes() -> list[str]:
     if root is None:
         return []
     files = (path.relative_to(root).with_suffix("") for path in root.rglob("*.yaml"))
-    return sorted(str(name) for name in files if not name.name.startswith("_"))
+    return sorted(str(name) for name in files if not str(name).startswith("_"))
 
 
 def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:

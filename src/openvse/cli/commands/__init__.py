@@ -1,0 +1,7 @@
+"""The commands; each file registers its own, and imports what is heavy only when it runs."""
+
+from __future__ import annotations
+
+from openvse.cli.commands import data, demo, evaluate, extract, recipes, search, train
+
+__all__ = ["data", "demo", "evaluate", "extract", "recipes", "search", "train"]

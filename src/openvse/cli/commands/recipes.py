@@ -1,0 +1,30 @@
+"""``openvse recipes``: what there is to name in a recipe."""
+
+from __future__ import annotations
+
+import typer
+
+from openvse.cli.app import app
+
+
+@app.command()
+def recipes() -> None:
+    """List the shipped recipes."""
+    from openvse.recipe import list_recipes
+
+    for name in list_recipes():
+        typer.echo(name)
+
+
+@app.command()
+def parts() -> None:
+    """List the parts that a recipe may name."""
+    from openvse.aggregators import AGGREGATORS
+    from openvse.data import DATASETS
+    from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
+    from openvse.objectives import CRITERIA, MINERS, TERMS
+    from openvse.similarities import SIMILARITIES
+
+    rooms = (IMAGE_ENCODERS, TEXT_ENCODERS, AGGREGATORS, SIMILARITIES, TERMS, MINERS, CRITERIA, DATASETS)
+    for registry in rooms:
+        typer.echo(f"{registry.kind}: {', '.join(registry.names())}")

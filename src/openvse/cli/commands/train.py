@@ -1,0 +1,56 @@
+"""``openvse train``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from openvse.cli.app import app
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A YAML file or a shipped name; see 'openvse recipes'.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key.path=value, for instance data.source=photos seed=1")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder [default: runs/RECIPE-sSEED].")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    processes: Annotated[int, typer.Option(min=1, help="Data-parallel processes on this machine.")] = 1,
+) -> None:
+    """Train a model; the best by validation RSUM lies in OUT/best."""
+    if processes > 1 and "RANK" not in os.environ:
+        launch(processes)
+    from openvse.cli.progress import TrainingBar, bar, console, counted
+    from openvse.recipe import load_recipe
+    from openvse.training import Silent
+    from openvse.training import train as run
+
+    chosen = load_recipe(recipe, overrides or [])
+    folder = out or Path("runs") / f"{chosen.name.replace('/', '_')}-s{chosen.seed}"
+    leading = os.environ.get("RANK", "0") == "0"
+    with counted("extracting features") as extraction, bar() as progress:
+        result = run(
+            chosen,
+            folder,
+            resume=resume,
+            watcher=TrainingBar(progress) if leading else Silent(),
+            on_extraction=lambda state: extraction(state.done, state.total, state.images_per_s),
+        )
+    if leading:
+        reached = result.progress
+        console.print(f"best: epoch {reached.best_epoch}, validation rsum {reached.best_rsum:.1f}", highlight=False)
+        typer.echo(result.best)
+
+
+def launch(processes: int) -> None:
+    """Start this very command once a process, under PyTorch's launcher, and end with its exit code."""
+    import subprocess
+
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    finished = subprocess.run([*command, "-m", "openvse.cli", *sys.argv[1:]], check=False)
+    raise typer.Exit(finished.returncode)
