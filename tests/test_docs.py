@@ -1,0 +1,96 @@
+"""What the documentation shows must work: recipes, data files, and the names of parts."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from openvse.aggregators import AGGREGATORS
+from openvse.data import DATASETS
+from openvse.data.open_corpus import open_corpus
+from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
+from openvse.objectives import CRITERIA, MINERS, TERMS
+from openvse.recipe import parse_recipe
+from openvse.similarities import SIMILARITIES
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PARTS = (IMAGE_ENCODERS, TEXT_ENCODERS, AGGREGATORS, SIMILARITIES, TERMS, MINERS, CRITERIA)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+
+
+def table(page: str, heading: str) -> str:
+    """Return the first table below a heading."""
+    section = (DOCS / page).read_text().split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    return "\n".join(line for line in section.splitlines() if line.startswith("|"))
+
+
+def test_recipes_in_the_documentation_are_recipes() -> None:
+    found = [parse_recipe(yaml.safe_load(block)) for block in blocks("recipes.md", "yaml")]
+    assert [recipe.name for recipe in found] == ["my_vse_infinity"]
+    assert sum(phase.epochs for phase in found[0].training.phases) == 25
+
+
+@pytest.mark.parametrize("registry", PARTS, ids=lambda registry: registry.kind)
+def test_the_list_of_parts_is_complete(registry) -> None:
+    row = next(
+        line
+        for line in table("recipes.md", "The parts").splitlines()
+        if line.startswith(f"| {registry.kind} ")
+    )
+    assert sorted(re.findall(r"`(\w+)`", row)) == registry.names()
+
+
+def test_every_data_set_is_described() -> None:
+    assert [name for name in DATASETS if f"`{name}`" not in (DOCS / "data.md").read_text()] == []
+
+
+def test_the_shown_metadata_opens(tmp_path: Path, make_photos) -> None:
+    lines = blocks("data.md", "json")[0]
+    photos = make_photos(2)
+    for line, photo in zip(lines.splitlines(), photos, strict=True):
+        target = tmp_path / "set" / json.loads(line)["file_name"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        photo.rename(target)
+    (tmp_path / "set" / "metadata.jsonl").write_text(lines)
+    corpus = open_corpus(tmp_path / "set")
+    assert (corpus.relevance.num_images, corpus.relevance.num_texts) == (2, 3)
+    assert corpus.problems == ()
+
+
+def test_the_shown_table_opens(tmp_path: Path, make_photos) -> None:
+    shown = next(block for block in blocks("data.md", "text") if block.startswith("file_name"))
+    for number, photo in enumerate(make_photos(2), start=1):
+        photo.rename(tmp_path / f"000{number}.jpg")
+    (tmp_path / "captions.csv").write_text(shown)
+    corpus = open_corpus(tmp_path / "captions.csv")
+    assert corpus.splits == ("train", "test")
+    assert len(corpus.captions) == 3
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    assert [page for page in DOCS.rglob("*.md") if str(page.relative_to(DOCS)) not in navigation] == []
+
+
+def test_every_room_is_in_the_architecture() -> None:
+    package = ROOT / "src" / "openvse"
+    rooms = {
+        path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+    text = (DOCS / "architecture.md").read_text()
+    assert sorted(room for room in rooms if not room.startswith("_") and f"`{room}`" not in text) == []
+
+
+def test_the_citation_names_its_papers() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["license"] == "Apache-2.0"
+    assert len(citation["references"]) == 6
+    assert all(paper["title"] and paper["authors"] and paper["year"] for paper in citation["references"])
