@@ -1,0 +1,164 @@
+"""The files of a feature store, and what makes them hold together.
+
+    features.npy   local features of all items, one after the other: [rows, C], float16 or float32
+    lengths.npy    N of each item: int64 [items]
+    ids.txt        the identifier of each item, UTF-8, one a line
+    store.json     the manifest: format, encoder, and how much of the other files is committed
+    writer.lock    held while a process writes
+
+The first three only ever grow. A commit makes them durable and then replaces the manifest by rename, so its
+cost does not depend on the size of the store; what lies beyond the manifest's counts is the rest of an
+interrupted write, which readers ignore and the next writer cuts off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from openvse.errors import StoreError
+
+StoreDtype = Literal["float16", "float32"]
+
+FORMAT = "openvse-features"
+VERSION = 1
+
+FEATURES = "features.npy"
+LENGTHS = "lengths.npy"
+IDS = "ids.txt"
+MANIFEST = "store.json"
+LOCK = "writer.lock"
+
+# What numpy itself gives to the header of a small array: magic, length, padded text.
+HEADER_BYTES = 128
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What ``store.json`` says: how the features were made, and how much of them is committed.
+
+    Attributes:
+        encoder: fingerprint of the image encoder that made the features.
+        dim: C, the width of a local feature.
+        dtype: how a number is stored.
+        created_by: the version of openvse that created the store.
+        items: committed items.
+        rows: committed local features, the sum of all N.
+        id_bytes: committed bytes of ``ids.txt``.
+    """
+
+    encoder: str
+    dim: int
+    dtype: StoreDtype
+    created_by: str
+    items: int = 0
+    rows: int = 0
+    id_bytes: int = 0
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one local feature on disk."""
+        return self.dim * np.dtype(self.dtype).itemsize
+
+    @property
+    def file_bytes(self) -> dict[str, int]:
+        """Bytes of each growing file that are committed."""
+        return {
+            FEATURES: HEADER_BYTES + self.rows * self.row_bytes,
+            LENGTHS: HEADER_BYTES + self.items * np.dtype(np.int64).itemsize,
+            IDS: self.id_bytes,
+        }
+
+    def header(self, name: str) -> bytes:
+        """Return the first bytes of a growing file."""
+        if name == FEATURES:
+            return npy_header(np.dtype(self.dtype), (self.rows, self.dim))
+        return npy_header(np.dtype(np.int64), (self.items,)) if name == LENGTHS else b""
+
+    def write(self, folder: Path) -> None:
+        """Replace the manifest of a store by rename: this is the commit."""
+        partial = folder / f"{MANIFEST}.partial"
+        with partial.open("w") as file:
+            json.dump({"format": FORMAT, "version": VERSION, **asdict(self)}, file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(folder / MANIFEST)
+
+    def check(self, folder: Path, expected_encoder: str | None) -> None:
+        """Raise StoreError unless all that is committed is there and was made by the expected encoder."""
+        if expected_encoder is not None and expected_encoder != self.encoder:
+            raise StoreError(
+                f"feature store {folder} was made by encoder {self.encoder!r}, not by {expected_encoder!r}: "
+                f"extract again into another folder, or use the encoder that made it"
+            )
+        for name, expected in self.file_bytes.items():
+            path = folder / name
+            found = path.stat().st_size if path.is_file() else 0
+            if found < expected:
+                raise StoreError(
+                    f"feature store {folder} is damaged: {name} has {found} of {expected} bytes; "
+                    f"delete the folder and extract again"
+                )
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a store.
+
+    Raises:
+        StoreError: there is no store in the folder, its manifest is damaged, or its format is another.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise StoreError(f"no feature store at {folder} (no {MANIFEST}): make one with 'openvse extract'")
+    try:
+        fields = json.loads(path.read_text())
+        name, version = fields.pop("format"), fields.pop("version")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise _damaged(folder) from error
+    if (name, version) != (FORMAT, VERSION):
+        raise StoreError(
+            f"feature store {folder} has format {name} {version}, this openvse reads {FORMAT} {VERSION}: "
+            f"extract again, or use the openvse that made it"
+        )
+    try:
+        manifest = Manifest(**fields)
+        counts = (manifest.dim, manifest.items, manifest.rows, manifest.id_bytes)
+        sound = all(type(count) is int and count >= 0 for count in counts)
+    except TypeError as error:
+        raise _damaged(folder) from error
+    if not sound or manifest.dtype not in ("float16", "float32"):
+        raise _damaged(folder)
+    return manifest
+
+
+def encode_ids(ids: Iterable[str]) -> bytes:
+    """Return what ``ids.txt`` holds for some identifiers; file names that are no valid UTF-8 survive."""
+    return "".join(f"{item}\n" for item in ids).encode(errors="surrogateescape")
+
+
+def read_ids(folder: Path, id_bytes: int) -> tuple[str, ...]:
+    """Return the committed identifiers of a store, which fill the first ``id_bytes`` of their file."""
+    with (folder / IDS).open("rb") as file:
+        return tuple(file.read(id_bytes).decode(errors="surrogateescape").split("\n")[:-1])
+
+
+def npy_header(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
+    """Return a header of the ``.npy`` format, version 1.0, that keeps its size whatever the shape."""
+    text = repr({"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": shape}).encode()
+    magic = b"\x93NUMPY\x01\x00"
+    room = HEADER_BYTES - len(magic) - 2
+    return magic + room.to_bytes(2, "little") + text.ljust(room - 1) + b"\n"
+
+
+def _damaged(folder: Path) -> StoreError:
+    return StoreError(
+        f"feature store {folder} is damaged: {MANIFEST} cannot be understood; "
+        f"delete the folder and extract again"
+    )

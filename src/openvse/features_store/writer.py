@@ -1,0 +1,217 @@
+"""Writing a feature store: append, commit, be killed at any moment, continue."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import openvse
+from openvse.errors import StoreError
+from openvse.features_store.layout import (
+    FEATURES,
+    HEADER_BYTES,
+    IDS,
+    LENGTHS,
+    LOCK,
+    MANIFEST,
+    Manifest,
+    StoreDtype,
+    encode_ids,
+    read_ids,
+    read_manifest,
+)
+
+
+class FeatureStoreWriter:
+    """Creates a feature store, or continues one; a context manager that commits when it ends.
+
+    Items become part of the store with ``commit``. A writer that is killed loses what came after its last
+    commit and nothing else: the next writer cuts the remains off and goes on.
+
+    Example:
+        >>> with FeatureStoreWriter(Path("features"), fingerprint="vit", dim=768) as store:  # doctest: +SKIP
+        ...     store.add("a.jpg", torch.zeros(197, 768))
+    """
+
+    def __init__(self, path: Path, *, fingerprint: str, dim: int, dtype: StoreDtype = "float16") -> None:
+        """Lock the store and make it ready for more.
+
+        Args:
+            path: folder of the store, created where it is missing.
+            fingerprint: the encoder that makes the features.
+            dim: C, the width of a local feature.
+            dtype: how a number is stored; float16 halves the disk and holds numbers up to 65504.
+
+        Raises:
+            StoreError: the folder holds a damaged store or one of another encoder, width or number format, or
+                another process writes to it.
+        """
+        self.path = path
+        with ExitStack() as opening, _disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            opening.enter_context(_locked(path))
+            if not (path / MANIFEST).exists():
+                _create(path, Manifest(fingerprint, dim, dtype, openvse.__version__))
+            self._manifest = read_manifest(path)
+            self._manifest.check(path, fingerprint)
+            _check_numbers(path, self._manifest, dim, dtype)
+            self._files = {name: opening.enter_context((path / name).open("r+b")) for name in self._sizes}
+            for name, size in self._sizes.items():
+                self._files[name].truncate(size)
+            self._open = opening.pop_all()
+        self._ids = set(read_ids(path, self._manifest.id_bytes))
+        self._new: dict[str, int] = {}
+        self._rows = self._manifest.rows
+
+    def __enter__(self) -> FeatureStoreWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._ids) + len(self._new)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._ids or item in self._new
+
+    def add(self, item: str, local: Float[Tensor, "N C"]) -> None:
+        """Append the local features of one item; they count once they are committed.
+
+        Args:
+            item: identifier, for instance the file name.
+            local: at least one local feature, on any device.
+
+        Raises:
+            StoreError: the identifier is there already or cannot be one; the features are none, of another
+                width, not finite, or too large for the number format; or the disk refuses. The store stays as
+                it was.
+        """
+        self._check_item(item, local)
+        stored = local.detach().to("cpu", getattr(torch, self._manifest.dtype)).contiguous()
+        with _disk_errors(self.path):
+            # Sought anew each time: after a failed write the position is anywhere.
+            self._files[FEATURES].seek(HEADER_BYTES + self._rows * self._manifest.row_bytes)
+            self._files[FEATURES].write(stored.numpy().data)
+        self._rows += len(stored)
+        self._new[item] = len(stored)
+
+    def commit(self) -> None:
+        """Make everything added so far a durable part of the store.
+
+        Raises:
+            StoreError: the disk refuses; the store stays at its last commit.
+        """
+        if not self._new:
+            return
+        ids = encode_ids(self._new)
+        lengths = np.fromiter(self._new.values(), dtype="<i8", count=len(self._new)).tobytes()
+        manifest = replace(
+            self._manifest, items=len(self), rows=self._rows, id_bytes=self._manifest.id_bytes + len(ids)
+        )
+        with _disk_errors(self.path):
+            for name, tail in ((FEATURES, b""), (LENGTHS, lengths), (IDS, ids)):
+                self._append(name, tail, manifest.header(name))
+            manifest.write(self.path)
+        self._manifest = manifest
+        self._ids.update(self._new)
+        self._new.clear()
+
+    def close(self) -> None:
+        """Commit, and let others write."""
+        with _disk_errors(self.path), self._open:
+            self.commit()
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return self._manifest.file_bytes
+
+    def _append(self, name: str, tail: bytes, header: bytes) -> None:
+        """Write what is new behind what is committed, and the header in its place; then wait for the disk."""
+        file = self._files[name]
+        if tail:
+            file.seek(self._sizes[name])
+            file.write(tail)
+        file.seek(0)
+        file.write(header)
+        file.flush()
+        os.fsync(file.fileno())
+
+    def _check_item(self, item: str, local: Tensor) -> None:
+        dim, dtype = self._manifest.dim, self._manifest.dtype
+        if item in self:
+            raise StoreError(
+                f"feature store {self.path} holds {item!r} already: give each item an id of its own"
+            )
+        if not item or "\n" in item:
+            raise StoreError(f"{item!r} cannot be an id of a feature store: give one line of text")
+        if local.shape[0] == 0 or local.shape[1] != dim:
+            raise StoreError(
+                f"features of {item!r} have shape {list(local.shape)}, this store takes [N, {dim}], N >= 1"
+            )
+        peak = float(local.detach().abs().max())
+        if not math.isfinite(peak):
+            raise StoreError(f"features of {item!r} hold NaN or infinity: check the picture and the encoder")
+        if peak > np.finfo(dtype).max:
+            raise StoreError(
+                f"features of {item!r} reach {peak:.6g}, {dtype} ends at {np.finfo(dtype).max:.6g}: "
+                f"write to a new store with dtype float32"
+            )
+
+
+def _create(folder: Path, empty: Manifest) -> None:
+    features = folder / FEATURES
+    if features.exists() and features.stat().st_size > HEADER_BYTES:
+        # Somebody's data, or a store that lost its manifest: not ours to overwrite.
+        raise StoreError(f"{folder} holds {FEATURES} but no {MANIFEST}: delete it, or choose another folder")
+    for name in empty.file_bytes:
+        (folder / name).write_bytes(empty.header(name))
+    empty.write(folder)
+
+
+def _check_numbers(folder: Path, manifest: Manifest, dim: int, dtype: StoreDtype) -> None:
+    if (manifest.dim, manifest.dtype) != (dim, dtype):
+        raise StoreError(
+            f"feature store {folder} holds {manifest.dtype} of width {manifest.dim}, "
+            f"not {dtype} of width {dim}: write to another folder"
+        )
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the store's lock; the kernel lets go of it when the process ends, however it ends."""
+    import fcntl  # POSIX only, and reading needs no lock
+
+    with (folder / LOCK).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise StoreError(
+                f"feature store {folder} is being written by process {file.read()}: "
+                f"wait for its end, or stop it"
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+@contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"feature store {folder} cannot be written ({error.strerror or error}): "
+            f"make room or choose another folder, and run again; it continues from the last commit"
+        ) from error
