@@ -1,0 +1,39 @@
+"""Evaluation: embeddings and relevance -> ranks -> a report."""
+
+from __future__ import annotations
+
+from openvse.evaluation.evaluator import evaluate
+from openvse.evaluation.metrics import (
+    Metrics,
+    bootstrap_replicates,
+    chance_metrics,
+    mean_metrics,
+    mean_rank,
+    median_rank,
+    normalized_median_rank,
+    percentile_intervals,
+    recall_at_k,
+    retrieval_metrics,
+)
+from openvse.evaluation.ranking import QueryRanks, Ranks, rank_by_counting
+from openvse.evaluation.report import Protocol, Remarks, Report
+
+__all__ = [
+    "Metrics",
+    "Protocol",
+    "QueryRanks",
+    "Ranks",
+    "Remarks",
+    "Report",
+    "bootstrap_replicates",
+    "chance_metrics",
+    "evaluate",
+    "mean_metrics",
+    "mean_rank",
+    "median_rank",
+    "normalized_median_rank",
+    "percentile_intervals",
+    "rank_by_counting",
+    "recall_at_k",
+    "retrieval_metrics",
+]

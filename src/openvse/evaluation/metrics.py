@@ -1,0 +1,158 @@
+"""What ranks amount to: recall at K, median and mean rank, bootstrap intervals, and the same by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from openvse.errors import DataError
+from openvse.evaluation.ranking import QueryRanks, Ranks
+from openvse.types import Relevance
+
+RECALL_AT = (1, 5, 10)
+"""The K of R@K, as the field reports them; RSUM adds these up over both directions."""
+
+CONFIDENCE = 0.95
+"""Of the reported intervals."""
+
+Metrics: TypeAlias = dict[str, float]
+"""``i2t_r1 ... t2i_r10`` and ``rsum`` in percent, ``*_medr`` and ``*_meanr`` in places, ``*_nmr`` a share."""
+
+Replicates: TypeAlias = dict[str, Float[np.ndarray, "R"]]
+
+_RESAMPLED_AT_ONCE = 1 << 22
+
+
+def recall_at_k(ranks: Int[np.ndarray, "Q"], k: int) -> float:
+    """Percentage of queries with a relevant candidate among the first ``k``; 100 where there are only k."""
+    return 100.0 * float(np.mean(ranks <= k))
+
+
+def median_rank(ranks: Int[np.ndarray, "Q"]) -> float:
+    """Median place of the best relevant candidate (MedR); of two middle places, their mean."""
+    return float(np.median(ranks))
+
+
+def mean_rank(ranks: Int[np.ndarray, "Q"]) -> float:
+    """Mean place of the best relevant candidate (MeanR)."""
+    return float(np.mean(ranks))
+
+
+def normalized_median_rank(ranks: Int[np.ndarray, "Q"], num_candidates: int) -> float:
+    """Median rank divided by the size of the gallery (nMR in PVSE), so that galleries can be compared."""
+    return median_rank(ranks) / num_candidates
+
+
+def retrieval_metrics(ranks: Ranks) -> Metrics:
+    """Return all metrics of both directions and RSUM, the sum of the six recalls."""
+    directions = {"i2t": ranks.i2t, "t2i": ranks.t2i}
+    metrics = {f"{name}_r{k}": recall_at_k(d.ranks, k) for name, d in directions.items() for k in RECALL_AT}
+    metrics["rsum"] = sum(metrics.values())
+    for name, direction in directions.items():
+        metrics[f"{name}_medr"] = median_rank(direction.ranks)
+        metrics[f"{name}_meanr"] = mean_rank(direction.ranks)
+        metrics[f"{name}_nmr"] = normalized_median_rank(direction.ranks, direction.num_candidates)
+    return metrics
+
+
+def chance_metrics(relevance: Relevance) -> Metrics:
+    """Return what a random order is expected to reach: recalls, RSUM and mean ranks.
+
+    With m of N candidates relevant, ``P(rank <= K) = 1 - C(N-m, K) / C(N, K)``, which is
+    ``1 - prod_{j<K} (N-m-j) / (N-j)``; the best of the m stands on place ``(N+1) / (m+1)`` on average.
+    """
+    images, texts = np.unique(np.stack([relevance.images, relevance.texts]), axis=1)
+    sides = {"i2t": (images, relevance.num_texts), "t2i": (texts, relevance.num_images)}
+    relevant = {name: np.unique(queries, return_counts=True)[1] for name, (queries, _) in sides.items()}
+    metrics = {
+        f"{name}_r{k}": 100.0 * float(np.mean(1.0 - _misses(count, sides[name][1], k)))
+        for name, count in relevant.items()
+        for k in RECALL_AT
+    }
+    metrics["rsum"] = sum(metrics.values())
+    for name, count in relevant.items():
+        metrics[f"{name}_meanr"] = float(np.mean((sides[name][1] + 1) / (count + 1)))
+    return metrics
+
+
+def bootstrap_replicates(
+    ranks: Ranks, relevance: Relevance, *, resamples: int = 1000, seed: int = 0
+) -> Replicates:
+    """Compute the recalls, RSUM and mean ranks again on resampled data sets.
+
+    Images are drawn with replacement, and the captions of an image go with it: they are no independent
+    evidence. A text that is relevant to m images goes with each of them by 1/m. Drawing images is the same as
+    weighting them by multinomial counts, so every resample is a row of one matrix product. Medians are left
+    out: they move in whole places, and a percentile of them says little.
+
+    Args:
+        ranks: the ranks of ``relevance``.
+        relevance: which texts belong to which image.
+        resamples: how many data sets are drawn.
+        seed: of the draws.
+
+    Returns:
+        For each metric its value on every resample.
+    """
+    _, unit = np.unique(relevance.images, return_inverse=True)
+    share = 1.0 / np.bincount(relevance.texts, minlength=relevance.num_texts)[relevance.texts]
+    asked = np.searchsorted(ranks.t2i.queries, relevance.texts)
+    of_texts = share[:, None] * _columns(ranks.t2i)[asked]
+    totals = np.column_stack([_columns(ranks.i2t), *(np.bincount(unit, column) for column in of_texts.T)])
+    sums = _resampled_sums(totals, resamples, np.random.default_rng(seed))
+    width = totals.shape[1] // 2
+    replicates: Replicates = {}
+    for name, half in (("i2t", sums[:, :width]), ("t2i", sums[:, width:])):
+        means = half[:, :-1] / half[:, -1:]
+        replicates |= {f"{name}_r{k}": 100.0 * means[:, column] for column, k in enumerate(RECALL_AT)}
+        replicates[f"{name}_meanr"] = means[:, -1]
+    replicates["rsum"] = sum(replicates[f"{name}_r{k}"] for name in ("i2t", "t2i") for k in RECALL_AT)
+    return replicates
+
+
+def percentile_intervals(
+    replicates: Sequence[Replicates], confidence: float = CONFIDENCE
+) -> dict[str, tuple[float, float]]:
+    """Return the percentile interval of each metric, averaged over folds that were resampled apart."""
+    tails = 50.0 * (1.0 - confidence), 50.0 * (1.0 + confidence)
+    intervals = {}
+    for name in replicates[0]:
+        low, high = np.percentile(np.mean([part[name] for part in replicates], axis=0), tails)
+        intervals[name] = (float(low), float(high))
+    return intervals
+
+
+def mean_metrics(parts: Sequence[Metrics]) -> Metrics:
+    """Return the mean of each metric over parts of a data set (folds)."""
+    if not parts:
+        raise DataError("there is nothing to average: give the metrics of at least one fold")
+    return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
+
+
+def _columns(direction: QueryRanks) -> Float[np.ndarray, "Q C"]:
+    """One row a query: found within each K (0 or 1), rank, and 1 to count the queries."""
+    found = direction.ranks[:, None] <= np.array(RECALL_AT)
+    return np.column_stack([found, direction.ranks, np.ones(len(direction.ranks))]).astype(np.float64)
+
+
+def _resampled_sums(
+    totals: Float[np.ndarray, "U C"], resamples: int, generator: np.random.Generator
+) -> Float[np.ndarray, "R C"]:
+    """Sum the rows drawn for each resample, holding a bounded number of weights at a time."""
+    count = len(totals)
+    step = max(1, _RESAMPLED_AT_ONCE // count)
+    chances = np.full(count, 1.0 / count)
+    weights = (
+        generator.multinomial(count, chances, size=min(step, resamples - start))
+        for start in range(0, resamples, step)
+    )
+    return np.concatenate([drawn.astype(np.float64) @ totals for drawn in weights])
+
+
+def _misses(relevant: Int[np.ndarray, "Q"], candidates: int, k: int) -> Float[np.ndarray, "Q"]:
+    """Chance that none of the first ``k`` places of a random order is relevant."""
+    places = np.arange(min(k, candidates))
+    return np.prod(np.clip(candidates - relevant[:, None] - places, 0, None) / (candidates - places), axis=1)

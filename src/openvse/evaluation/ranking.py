@@ -1,0 +1,193 @@
+"""Ranks without sorting: count, block by block, the candidates that stand before the best relevant one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from openvse.errors import DataError, ModelError
+from openvse.types import Relevance
+
+ScoreBlock = Callable[[slice, slice], Float[Tensor, "I T"]]
+"""Scores of some images against some texts; called twice for some blocks, it must answer the same."""
+
+
+@dataclass(frozen=True)
+class QueryRanks:
+    """Ranks of one direction, 1 = best; queries without a relevant candidate have none and are left out.
+
+    Attributes:
+        queries: which query each rank belongs to, ascending.
+        ranks: place of the best relevant candidate.
+        tied: whether an irrelevant candidate scores the same as the best relevant one.
+        num_queries: how many were asked, those left out included.
+        num_candidates: size of the gallery.
+    """
+
+    queries: Int[np.ndarray, "Q"]
+    ranks: Int[np.ndarray, "Q"]
+    tied: Bool[np.ndarray, "Q"]
+    num_queries: int
+    num_candidates: int
+
+    @property
+    def num_tied(self) -> int:
+        """How many queries have a tie at their best relevant candidate."""
+        return int(self.tied.sum())
+
+    @property
+    def num_excluded(self) -> int:
+        """How many queries have no relevant candidate."""
+        return self.num_queries - len(self.queries)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks of both directions: images asking for texts (``i2t``) and texts asking for images (``t2i``)."""
+
+    i2t: QueryRanks
+    t2i: QueryRanks
+
+
+@torch.no_grad()
+def rank_by_counting(
+    score_block: ScoreBlock,
+    relevance: Relevance,
+    *,
+    block_size: int = 1024,
+    device: torch.device | str = "cpu",
+) -> Ranks:
+    """Rank the best relevant candidate of every query, both ways, holding one block of scores at a time.
+
+    ``rank = 1 + #{irrelevant c : s(q, c) >= max_{relevant r} s(q, r)}``: ties count against the model, so
+    that equal embeddings rank last instead of first. Other relevant candidates are never ahead of the best.
+
+    The blocks that hold a relevant pair are scored first, for the best relevant score of each query; then
+    every block is scored and counted. Where the texts follow the order of their images, the pairs lie along
+    the diagonal and the first pass is a few per cent of the second.
+
+    Args:
+        score_block: scores of a slice of images against a slice of texts, ``[I, T]``.
+        relevance: the relevant pairs.
+        block_size: images and texts of a block at most; memory is bounded by its square.
+        device: where ``score_block`` puts its scores.
+
+    Raises:
+        DataError: no pair is relevant, or one points outside the images or texts.
+        ModelError: a score is NaN or infinite.
+    """
+    blocks = _Blocks(relevance, block_size, device)
+    images, texts, best = [], [], []
+    for rows, columns, pair in blocks.with_pairs():
+        best.append(_finite(score_block(rows, columns))[pair])
+        images.append(pair[0] + rows.start)
+        texts.append(pair[1] + columns.start)
+    relevant = torch.cat(best)
+    i2t = _Counter(torch.cat(images), relevant, relevance.num_images)
+    t2i = _Counter(torch.cat(texts), relevant, relevance.num_texts)
+    for rows, columns, pair in blocks:
+        scores = _finite(score_block(rows, columns)).index_put(pair, relevant.new_tensor(-torch.inf))
+        i2t.add(rows, scores)
+        t2i.add(columns, scores.T)
+    return Ranks(i2t.ranks(relevance.num_texts), t2i.ranks(relevance.num_images))
+
+
+Pairs = tuple[Int[Tensor, "P"], Int[Tensor, "P"]]
+"""Row and column of each relevant pair inside a block."""
+
+
+class _Blocks:
+    """The rectangles of the score matrix, each with the relevant pairs inside it."""
+
+    def __init__(self, relevance: Relevance, size: int, device: torch.device | str) -> None:
+        _check(relevance)
+        self._rows, self._columns = _cuts(relevance.num_images, size), _cuts(relevance.num_texts, size)
+        row = np.searchsorted(self._rows, relevance.images, side="right") - 1
+        column = np.searchsorted(self._columns, relevance.texts, side="right") - 1
+        self._across = len(self._columns) - 1
+        number = row * self._across + column
+        order = np.argsort(number, kind="stable")
+        self._starts = np.searchsorted(number[order], np.arange((len(self._rows) - 1) * self._across + 1))
+        self._images = torch.from_numpy((relevance.images - self._rows[row])[order]).to(device)
+        self._texts = torch.from_numpy((relevance.texts - self._columns[column])[order]).to(device)
+
+    def __iter__(self) -> Iterator[tuple[slice, slice, Pairs]]:
+        return map(self._block, range(len(self._starts) - 1))
+
+    def with_pairs(self) -> Iterator[tuple[slice, slice, Pairs]]:
+        """Only the blocks that hold a pair."""
+        return map(self._block, np.flatnonzero(np.diff(self._starts)).tolist())
+
+    def _block(self, number: int) -> tuple[slice, slice, Pairs]:
+        row, column = divmod(number, self._across)
+        inside = slice(*self._starts[number : number + 2].tolist())
+        return (
+            slice(*self._rows[row : row + 2].tolist()),
+            slice(*self._columns[column : column + 2].tolist()),
+            (self._images[inside], self._texts[inside]),
+        )
+
+
+class _Counter:
+    """Counts, in one direction, the candidates ahead of the best relevant one, and those ahead or level."""
+
+    def __init__(self, queries: Int[Tensor, "P"], relevant: Float[Tensor, "P"], num_queries: int) -> None:
+        nothing = relevant.new_full((num_queries,), -torch.inf)
+        self._best = nothing.scatter_reduce(0, queries, relevant, "amax").unsqueeze(1)
+        self._ahead = queries.new_zeros(num_queries)
+        self._level = queries.new_zeros(num_queries)
+
+    def add(self, queries: slice, scores: Float[Tensor, "Q C"]) -> None:
+        """Count a block, whose relevant pairs hold -inf."""
+        self._ahead[queries] += (scores > self._best[queries]).sum(dim=1)
+        self._level[queries] += (scores >= self._best[queries]).sum(dim=1)
+
+    def ranks(self, num_candidates: int) -> QueryRanks:
+        """Return the ranks of the queries that have a relevant candidate."""
+        asked = (self._best.squeeze(1) > -torch.inf).nonzero().squeeze(1)
+        ahead, level = self._ahead[asked], self._level[asked]
+        return QueryRanks(
+            queries=asked.cpu().numpy(),
+            ranks=(level + 1).cpu().numpy(),
+            tied=(level > ahead).cpu().numpy(),
+            num_queries=len(self._best),
+            num_candidates=num_candidates,
+        )
+
+
+def _cuts(count: int, size: int) -> Int[np.ndarray, "C"]:
+    """Bounds of the fewest blocks of at most ``size``, all of nearly equal length.
+
+    A remainder of one row would be scored by another kernel (matrix x vector), whose rounding breaks ties.
+    """
+    blocks = -(-count // size)
+    return np.arange(blocks + 1, dtype=np.int64) * count // max(blocks, 1)
+
+
+def _finite(scores: Float[Tensor, "I T"]) -> Float[Tensor, "I T"]:
+    """Return the scores, or raise ModelError when one is NaN or infinite: counting would misplace it."""
+    low, high = torch.aminmax(scores)
+    if not torch.isfinite(high - low):
+        raise ModelError(
+            "a score is NaN or infinite, so nothing can be ranked: look for NaN in the model's embeddings"
+        )
+    return scores
+
+
+def _check(relevance: Relevance) -> None:
+    if not len(relevance.images):
+        raise DataError("no image is relevant to any text, so nothing can be ranked: give at least one pair")
+    for name, ids, count in (
+        ("image", relevance.images, relevance.num_images),
+        ("text", relevance.texts, relevance.num_texts),
+    ):
+        outside = ids[(ids < 0) | (ids >= count)]
+        if len(outside):
+            raise DataError(
+                f"relevance names {name} {outside[0]}, allowed are 0 to {count - 1}: correct the pairs"
+            )

@@ -1,0 +1,146 @@
+"""The result of an evaluation, with everything that is needed to read it rightly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from openvse.evaluation.metrics import CONFIDENCE, RECALL_AT, Metrics
+
+_RECALLS = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT), "rsum"]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How the numbers came about.
+
+    Attributes:
+        data: name of the data set.
+        split: which part of it.
+        num_images: pictures asked for, and asking.
+        num_texts: sentences asking, and asked for.
+        folds: parts of the data set that were evaluated apart and averaged (COCO 1K: 5); 1 is the whole.
+        block_size: side of the blocks of scores.
+        seed: of the bootstrap.
+        resamples: of the bootstrap; 0 means that no intervals were computed.
+        ties: how ties are counted.
+    """
+
+    data: str
+    split: str
+    num_images: int
+    num_texts: int
+    folds: int
+    block_size: int
+    seed: int
+    resamples: int
+    ties: str = "pessimistic"
+
+
+@dataclass(frozen=True)
+class Remarks:
+    """What happened to queries that a rank alone does not show.
+
+    Attributes:
+        tied_i2t: images with an irrelevant text exactly as good as their best relevant one.
+        tied_t2i: texts with such an image.
+        excluded_i2t: images without a relevant text; they are candidates, but not queries.
+        excluded_t2i: texts without a relevant image.
+    """
+
+    tied_i2t: int
+    tied_t2i: int
+    excluded_i2t: int
+    excluded_t2i: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """Metrics with their protocol, intervals, chance level and the published figures beside them.
+
+    Attributes:
+        metrics: see ``Metrics``.
+        protocol: how they came about.
+        remarks: ties and queries left out.
+        intervals: lower and upper bound, for the metrics that have them.
+        chance: what a random order is expected to reach on the same data.
+        model: fingerprint of the model, or empty.
+        published: label (paper and setting) to its figures, under the same names as ``metrics``.
+        problems: what was skipped on the way, one line each.
+    """
+
+    metrics: Metrics
+    protocol: Protocol
+    remarks: Remarks
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    chance: Metrics = field(default_factory=dict)
+    model: str = ""
+    published: Mapping[str, Metrics] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Return the whole report as indented JSON."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def to_markdown(self) -> str:
+        """Return the report as a page: recalls, ranks, protocol and problems."""
+        name = " ".join(filter(None, (self.protocol.data, self.protocol.split)))
+        sections = [
+            f"# Retrieval{f' on {name}' if name else ''}",
+            _table(["", *map(_title, _RECALLS)], self._recall_rows()),
+            _table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], self._rank_rows()),
+            "\n".join(f"- {line}" for line in self._protocol_lines()),
+        ]
+        if self.problems:
+            sections += ["## Problems", "\n".join(f"- {problem}" for problem in self.problems)]
+        return "\n\n".join(sections) + "\n"
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        for name, text in (("report.md", self.to_markdown()), ("report.json", self.to_json())):
+            partial = target / f".{name}.partial"
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(target / name)
+        return target
+
+    def _recall_rows(self) -> Iterator[list[str]]:
+        yield ["**this model**", *(f"**{self.metrics[name]:.1f}**" for name in _RECALLS)]
+        if self.intervals:
+            bounds = [self.intervals[name] for name in _RECALLS]
+            yield [f"{CONFIDENCE:.0%} interval", *(f"{low:.1f} to {high:.1f}" for low, high in bounds)]
+        for label, figures in {**self.published, **({"chance": self.chance} if self.chance else {})}.items():
+            yield [label, *(f"{figures[name]:.1f}" if name in figures else "" for name in _RECALLS)]
+
+    def _rank_rows(self) -> Iterator[list[str]]:
+        for side, title in (("i2t", "image to text"), ("t2i", "text to image")):
+            medr, meanr, nmr = (self.metrics[f"{side}_{name}"] for name in ("medr", "meanr", "nmr"))
+            chance = f"{self.chance[f'{side}_meanr']:.1f}" if self.chance else ""
+            yield [title, f"{medr:g}", f"{meanr:.1f}", chance, f"{nmr:.4f}"]
+
+    def _protocol_lines(self) -> Iterator[str]:
+        told, seen = self.protocol, self.remarks
+        folds = f", mean of {told.folds} folds" if told.folds > 1 else ""
+        yield f"{told.num_images:,} images, {told.num_texts:,} texts{folds}"
+        yield f"ties are {told.ties}: {seen.tied_i2t:,} images and {seen.tied_t2i:,} texts have one"
+        if seen.excluded_i2t or seen.excluded_t2i:
+            yield f"without a relevant partner: {seen.excluded_i2t:,} images and {seen.excluded_t2i:,} texts"
+        if told.resamples:
+            yield f"intervals: bootstrap over images, {told.resamples:,} resamples, seed {told.seed}"
+        if self.model:
+            yield f"model {self.model}"
+
+
+def _title(metric: str) -> str:
+    if metric == "rsum":
+        return "RSUM"
+    side, k = metric.split("_r")
+    return f"{side} R@{k}"
+
+
+def _table(header: Sequence[str], rows: Iterator[list[str]]) -> str:
+    lines = [list(header), ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
