@@ -28,7 +28,7 @@ USUAL_FUNCTION_LINES = 30
 USUAL_SHARE = 0.9
 TEST_LINES_PER_CODE_LINE = 0.8
 
-# Modules that hold several small parts of one kind, or whose name would be that of one of Python's own modules;
+# Modules that hold several small parts of one kind, or that would be called like one of Python's own modules;
 # everywhere else a part's file bears the part's name.
 SHARED_MODULES = {"miners", "criteria", "flickr", "csv_file"}
 # A path into somebody's machine; the brackets keep the pattern from finding itself.

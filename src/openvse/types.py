@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -157,6 +157,7 @@ class Relevance:
     num_texts: int
 
 
+@runtime_checkable
 class FeatureSource(Protocol):
     """Stored local features of images, by identifier (a feature store, or arrays in memory in tests)."""
 
