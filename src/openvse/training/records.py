@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class EpochReport:
     seconds: float
 
 
+@runtime_checkable
 class Watcher(Protocol):
     """Whoever watches a run; the command line draws a progress bar."""
 
