@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from openvse.errors import BadImageError, DataError
 from openvse.types import ImageSource
@@ -41,7 +41,7 @@ SUFFIXES = frozenset(
 )
 """File names that ``find_images`` takes for pictures, in lower case."""
 
-# Pillow would hand an EPS file to Ghostscript and reads many rare formats: files whose content we do not choose
+# Pillow would hand an EPS file to Ghostscript and reads many rare formats: files whose content is not ours
 # are offered only to the decoders of pictures that people really have.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "AVIF", "JPEG2000")
 
@@ -77,7 +77,7 @@ def read_image(source: PictureSource, *, max_pixels: int = MAX_PIXELS) -> Image.
     label = _label(source)
     try:
         with warnings.catch_warnings():
-            # Pillow warns of sizes, which are checked below, and of metadata, which does not concern the pixels.
+            # Pillow warns of sizes, which are checked below, and of metadata, which is not needed.
             warnings.simplefilter("ignore")
             with _opened(source) as image:
                 width, height = image.size
@@ -113,7 +113,8 @@ def find_images(folder: str | Path) -> list[Path]:
         found.extend(
             Path(parent, name)
             for name in names
-            if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122 - speed
+            if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122 -
+            speed
         )
     return sorted(found)
 
@@ -145,9 +146,12 @@ def _opened(source: PictureSource) -> AbstractContextManager[Image.Image]:
         case np.ndarray():
             return nullcontext(_from_array(source))
         case bytes():
-            size, file = len(source), io.BytesIO(source)
+            return _opened_file(io.BytesIO(source), len(source))
         case _:
-            size, file = Path(source).stat().st_size, source
+            return _opened_file(source, Path(source).stat().st_size)
+
+
+def _opened_file(file: str | Path | io.BytesIO, size: int) -> Image.Image:
     if size == 0:
         raise BadImageError("the file is empty")
     return Image.open(file, formats=_formats())
@@ -198,7 +202,7 @@ def _reason(error: Exception, source: PictureSource) -> str:
             return "the file may not be read"
         case Image.DecompressionBombError():
             return "it claims more pixels than Pillow's limit of 178,956,970"
-        case Image.UnidentifiedImageError():
+        case UnidentifiedImageError():
             return (
                 "SVG is not supported, rasterise it first"
                 if _is_svg(source)

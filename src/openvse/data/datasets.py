@@ -1,0 +1,75 @@
+"""From what a user types to a corpus. Adding a data set takes a file of its own and one line here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from openvse.data.corpus import Corpus
+from openvse.data.csv_file import open_csv
+from openvse.data.flickr import detect_flickr, open_flickr8k, open_flickr30k
+from openvse.data.folder import metadata_files, open_folder
+from openvse.data.openmoji import open_openmoji
+from openvse.errors import DataError
+from openvse.images import find_images
+from openvse.registry import Registry
+
+DATASETS: Registry[Corpus] = Registry(
+    "data set",
+    {
+        "csv": open_csv,
+        "flickr30k": open_flickr30k,
+        "flickr8k": open_flickr8k,
+        "folder": open_folder,
+        "openmoji": open_openmoji,
+    },
+)
+"""Loaders by name: ``(root: Path, *, strict: bool, require_images: bool) -> Corpus``."""
+
+_EXPECTED = (
+    'expected metadata.jsonl with lines {"file_name": "a.jpg", "captions": ["a sentence"]}, metadata.csv, '
+    "a .csv or .tsv file, or Flickr's own files"
+)
+
+
+def open_corpus(spec: str | Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+    """Open a data set.
+
+    Args:
+        spec: ``NAME:ROOT``, for instance ``flickr8k:/data/f8k``, or a path whose kind is found out: a folder
+            with ``metadata.jsonl`` or ``metadata.csv``, a ``.csv`` or ``.tsv`` file, or a folder with
+            Flickr's files.
+        strict: raise at captions without a picture, pictures without a caption and empty captions, which are
+            otherwise skipped and counted in ``Corpus.problems``.
+        require_images: False when precomputed features stand in for the pictures.
+
+    Raises:
+        DataError: when nothing is there, the kind cannot be found out, or the data are not usable.
+        RecipeError: for an unknown data set name.
+    """
+    name, root = _parse(spec)
+    if not root.exists() and name != "openmoji":
+        raise DataError(f"{root}: there is no such file or folder; check the path")
+    return DATASETS.get(name or _detect(root))(root, strict=strict, require_images=require_images)
+
+
+def _parse(spec: str | Path) -> tuple[str, Path]:
+    """Cut ``NAME:ROOT``; the name is "" when the spec is a path."""
+    name, colon, root = str(spec).partition(":")
+    if colon and (name in DATASETS or (name.isidentifier() and len(name) > 1 and not Path(spec).exists())):
+        return name, Path(root).expanduser()
+    return "", Path(spec).expanduser()
+
+
+def _detect(root: Path) -> str:
+    """Return the name of the loader that fits a path."""
+    if root.is_file():
+        if root.suffix.lower() in (".csv", ".tsv"):
+            return "csv"
+        raise DataError(f"{root}: not a data set ({_EXPECTED})")
+    if metadata_files(root):
+        return "folder"
+    flickr = detect_flickr(root)
+    if flickr:
+        return flickr.name
+    pictures = len(find_images(root))
+    raise DataError(f"{root}: {pictures or 'no'} picture(s) and no captions there ({_EXPECTED})")

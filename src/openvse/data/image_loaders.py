@@ -1,0 +1,141 @@
+"""Where the images of a batch come from: stored features, or picture files decoded on the way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+
+from openvse.data.corpus import Corpus
+from openvse.encoders.base import ImageEncoder
+from openvse.errors import BadImageError
+from openvse.images import read_image
+from openvse.types import FeatureSource, Inputs
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RandomView:
+    """Which random view of an image training sees: it follows from these and the image's position alone.
+
+    So neither the number of workers nor the batch that an image falls into changes what is drawn for it.
+    """
+
+    seed: int
+    epoch: int
+
+    def generator(self, position: int) -> torch.Generator:
+        """Return the generator of one image."""
+        state = np.random.SeedSequence((self.seed, self.epoch, position)).generate_state(1, np.uint64)
+        return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+
+
+class ImageLoader(Protocol):
+    """Loads images of a corpus by their positions."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        ...
+
+    def load(
+        self, positions: Int[np.ndarray, "B"], view: RandomView | None = None
+    ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
+        """Return the inputs of the images that can be used, and which of the positions those are.
+
+        Args:
+            positions: which images.
+            view: the random view for training; None for the deterministic one.
+
+        Raises:
+            BadImageError: when none of the images can be used.
+        """
+        ...
+
+
+class StoredImages:
+    """Images whose local features lie in a store; a batch is gathered at once.
+
+    Args:
+        source: the store.
+        image_ids: the images of the corpus, in order.
+
+    Raises:
+        StoreError: when the store lacks some of them.
+    """
+
+    def __init__(self, source: FeatureSource, image_ids: Sequence[str]) -> None:
+        self._source = source
+        self._rows = source.positions(image_ids)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def load(
+        self, positions: Int[np.ndarray, "B"], view: RandomView | None = None
+    ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
+        """Gather features; the view does not matter, as encoders augment features themselves."""
+        return self._source.gather(self._rows[positions]), np.ones(len(positions), dtype=bool)
+
+
+class PixelImages:
+    """Picture files, decoded when they are asked for.
+
+    A file that cannot be used is logged with its path, once in each process, and left out.
+
+    Args:
+        paths: the pictures of the corpus, in order.
+        encoder: whose ``preprocess`` makes pixels of a picture.
+        augment: take random views where the caller asks for them.
+    """
+
+    def __init__(self, paths: Sequence[Path], encoder: ImageEncoder, *, augment: bool = False) -> None:
+        self._paths = paths
+        self._preprocess = encoder.preprocess
+        self._augment = augment
+        self._reported: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def load(
+        self, positions: Int[np.ndarray, "B"], view: RandomView | None = None
+    ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
+        """Decode pictures to ``float [B, 3, H, W]``."""
+        pixels = [self._decode(position, view if self._augment else None) for position in positions.tolist()]
+        usable = [picture for picture in pixels if picture is not None]
+        if not usable:
+            first = self._paths[int(positions[0])]
+            raise BadImageError(
+                f"none of {len(pixels)} pictures can be used (first: {first}); check the files"
+            )
+        return Inputs(torch.stack(usable), None), np.array([picture is not None for picture in pixels])
+
+    def _decode(self, position: int, view: RandomView | None) -> torch.Tensor | None:
+        try:
+            image = read_image(self._paths[position])
+        except BadImageError as error:
+            if position not in self._reported:
+                self._reported.add(position)
+                _logger.warning("skipped a picture: %s", error)
+            return None
+        return self._preprocess(image, view.generator(position) if view else None)
+
+
+def image_loader(
+    encoder: ImageEncoder, corpus: Corpus, features: FeatureSource | None, *, augment: bool = False
+) -> ImageLoader:
+    """Return the loader of a corpus: from stored features where there are some, else from the picture files.
+
+    Raises:
+        StoreError: when the store lacks some of the images.
+    """
+    if features is not None:
+        return StoredImages(features, corpus.image_ids)
+    return PixelImages(corpus.image_paths, encoder, augment=augment)
