@@ -110,12 +110,8 @@ def find_images(folder: str | Path) -> list[Path]:
     found: list[Path] = []
     for parent, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found.extend(
-            Path(parent, name)
-            for name in names
-            if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122 -
-            speed
-        )
+        visible = (Path(parent, name) for name in names if not name.startswith("."))
+        found.extend(path for path in visible if path.suffix.lower() in SUFFIXES)
     return sorted(found)
 
 

@@ -8,8 +8,11 @@ from collections.abc import Iterable, Sequence
 _WORD = re.compile(r"[\w\u2019'-]+")
 _CLOCK = re.compile(r".*(o\u2019clock|-thirty)$")
 # Man, woman and person forms of one activity share their picture but for the hair.
-_PEOPLE = frozenset(("man", "men", "woman", "women", "person", "people", "adult", "boy", "girl", "child", "and"))
-_KEYWORDS_A_TEXT = 4 _MOST_KEYWORD_TEXTS = 3
+_PEOPLE = frozenset(
+    ("man", "men", "woman", "women", "person", "people", "adult", "boy", "girl", "child", "and")
+)
+_KEYWORDS_A_TEXT = 4
+_MOST_KEYWORD_TEXTS = 3
 
 
 def emoji_captions(name: str, aliases: Iterable[str], keywords: Sequence[str]) -> list[str]:
