@@ -53,14 +53,16 @@ def masked_softmax(logits: Float[Tensor, "*b N"], mask: Bool[Tensor, "*b N"]) ->
     return torch.softmax(logits.masked_fill(~mask, MASKED), dim=-1).masked_fill(~mask, 0.0)
 
 
-def sinusoidal_positions(size: int, dim: int, device: torch.device | None = None) -> Float[Tensor, "N D"]:
+def sinusoidal_positions(
+    size: int, dim: int, *, dtype: torch.dtype = torch.float32, device: torch.device | None = None
+) -> Float[Tensor, "N D"]:
     """Sine and cosine of ``w_j * k`` for positions k = 0..size-1, ``w_j = 10000^(-2j/dim)`` (VSE-infinity, eq. 4).
 
     The printed equation separates w_j and k by a comma; it is their product, as in the Transformer.
     Even columns are sines, odd columns cosines.
     """
-    frequencies = torch.exp(torch.arange(0, dim, 2, device=device) * (-math.log(10000.0) / dim))
-    angles = torch.arange(size, device=device).unsqueeze(1) * frequencies
+    frequencies = torch.exp(torch.arange(0, dim, 2, dtype=dtype, device=device) * (-math.log(10000.0) / dim))
+    angles = torch.arange(size, dtype=dtype, device=device).unsqueeze(1) * frequencies
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :dim]
 
 

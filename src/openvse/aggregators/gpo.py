@@ -62,7 +62,7 @@ class GPO(Pooling):
         """
         longest = int(sizes.max())
         weight = self.score.weight
-        positions = sinusoidal_positions(longest, self.position_dim, weight.device).to(weight.dtype)
+        positions = sinusoidal_positions(longest, self.position_dim, dtype=weight.dtype, device=weight.device)
         # Packing makes the backward direction of each size start at its own last position.
         packed = pack_padded_sequence(
             positions.expand(len(sizes), -1, -1), sizes.cpu(), batch_first=True, enforce_sorted=False

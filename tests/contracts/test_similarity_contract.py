@@ -1,0 +1,52 @@
+"""What every registered similarity must hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from openvse.functional import normalize
+from openvse.similarities import SIMILARITIES, Similarity, score_blocks
+from openvse.types import EmbeddingSet
+
+
+def make(name: str) -> Similarity:
+    torch.manual_seed(0)
+    return SIMILARITIES.get(name)().double().eval()
+
+
+def embeddings(items: int, k: int, seed: int, masked: bool = False) -> EmbeddingSet:
+    generator = torch.Generator().manual_seed(seed)
+    vectors = normalize(torch.randn(items, k, 6, dtype=torch.float64, generator=generator))
+    mask = torch.ones(items, k, dtype=torch.bool)
+    if masked:
+        mask[:, 1:] = torch.rand(items, k - 1, generator=generator) > 0.5
+    return EmbeddingSet(vectors, mask)
+
+
+@pytest.mark.parametrize("name", SIMILARITIES)
+class TestSimilarityContract:
+    @pytest.mark.parametrize(("k_images", "k_texts"), [(1, 1), (3, 1), (3, 2)])
+    @pytest.mark.parametrize("block_size", [1, 3, 100])
+    def test_blocks_equal_the_full_matrix(self, name: str, k_images: int, k_texts: int, block_size: int) -> None:
+        similarity = make(name)
+        images, texts = embeddings(7, k_images, 0, k_images > 1), embeddings(5, k_texts, 1, k_texts > 1)
+        full = similarity(images, texts)
+        assembled = torch.full_like(full, float("nan"))
+        for rows, columns, scores in score_blocks(similarity, images, texts, block_size):
+            assert scores.shape[0] <= block_size and scores.shape[1] <= block_size
+            assembled[rows, columns] = scores
+        torch.testing.assert_close(assembled, full, rtol=0, atol=1e-12)
+
+    def test_one_embedding_a_side_is_the_cosine(self, name: str) -> None:
+        images, texts = embeddings(4, 1, 0), embeddings(6, 1, 1)
+        cosine = torch.nn.functional.cosine_similarity(images.vectors, texts.vectors.transpose(0, 1), dim=-1)
+        torch.testing.assert_close(make(name)(images, texts), cosine, rtol=0, atol=1e-12)
+
+    def test_a_masked_embedding_never_wins_even_if_all_scores_are_negative(self, name: str) -> None:
+        axis = torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)
+        # The second embedding would score 1, but is not there.
+        images = EmbeddingSet(torch.stack([-axis, axis]).unsqueeze(0), torch.tensor([[True, False]]))
+        texts = EmbeddingSet(axis.view(1, 1, -1), torch.ones(1, 1, dtype=torch.bool))
+        assert make(name)(images, texts).item() == pytest.approx(-1.0)
+        assert make(name)(texts, images).item() == pytest.approx(-1.0)

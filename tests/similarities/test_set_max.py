@@ -1,0 +1,41 @@
+"""Set-max against a loop over all pairs of embeddings."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openvse.similarities import SetMax
+from openvse.types import EmbeddingSet
+
+
+def random_set(items: int, k: int, seed: int) -> EmbeddingSet:
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.rand(items, k, generator=generator) > 0.4
+    mask[:, 0] = True
+    return EmbeddingSet(torch.randn(items, k, 5, dtype=torch.float64, generator=generator), mask)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 99))
+def test_equals_the_loop(num_images: int, num_texts: int, k: int, m: int, seed: int) -> None:
+    images, texts = random_set(num_images, k, seed), random_set(num_texts, m, seed + 1)
+    scores = SetMax()(images, texts)
+    for i in range(num_images):
+        for t in range(num_texts):
+            best = max(
+                float(images.vectors[i, a] @ texts.vectors[t, b])
+                for a in range(k)
+                for b in range(m)
+                if images.mask[i, a] and texts.mask[t, b]
+            )
+            assert abs(float(scores[i, t]) - best) < 1e-10
+
+
+def test_gradient_goes_to_the_winning_pair_alone() -> None:
+    images, texts = random_set(1, 3, 0), random_set(1, 2, 1)
+    full = EmbeddingSet(images.vectors.requires_grad_(), torch.ones(1, 3, dtype=torch.bool))
+    SetMax()(full, EmbeddingSet(texts.vectors, torch.ones(1, 2, dtype=torch.bool))).sum().backward()
+    assert full.vectors.grad is not None
+    assert int((full.vectors.grad.abs().sum(dim=-1) > 0).sum()) == 1
