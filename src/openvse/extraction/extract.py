@@ -86,7 +86,7 @@ def extract_features(
 
     Pictures are decoded in threads while the encoder computes: decoders let go of Python's lock. The store is
     committed every few seconds and when the function ends, in whatever way, so that an interrupted extraction
-    continues where it was. A picture that cannot be used is reported and left out; the next run tries it again.
+    continues where it was. A picture that cannot be used is reported and left out; the next run tries again.
 
     Args:
         encoder: what makes the features; it is moved to ``device``.
@@ -147,7 +147,7 @@ def _decoded(
     jobs = (pool.submit(_decode, encoder, item, path) for item, path in images)
     waiting: deque[Future[_Picture]] = deque(islice(jobs, BATCHES_AHEAD * batch_size))
     while waiting:
-        batch = []
+        batch: list[_Picture] = []
         while waiting and len(batch) < batch_size:
             batch.append(waiting.popleft().result())
             waiting.extend(islice(jobs, 1))
@@ -191,7 +191,8 @@ def _evaluating(encoder: ImageEncoder) -> Iterator[None]:
 def _check_unique(images: Sequence[tuple[str, Path]]) -> None:
     paths: dict[str, Path] = {}
     for item, path in images:
-        if paths.setdefault(item, path) is not path:
+        if item in paths:
             raise DataError(
                 f"id {item!r} stands for {paths[item]} and for {path}: give each picture its own id"
             )
+        paths[item] = path

@@ -102,10 +102,7 @@ class Manifest:
             path = folder / name
             found = path.stat().st_size if path.is_file() else 0
             if found < expected:
-                raise StoreError(
-                    f"feature store {folder} is damaged: {name} has {found} of {expected} bytes; "
-                    f"delete the folder and extract again"
-                )
+                raise damaged(folder, f"{name} has {found} of {expected} bytes")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -121,7 +118,7 @@ def read_manifest(folder: Path) -> Manifest:
         fields = json.loads(path.read_text())
         name, version = fields.pop("format"), fields.pop("version")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise _damaged(folder) from error
+        raise damaged(folder, f"{MANIFEST} cannot be understood") from error
     if (name, version) != (FORMAT, VERSION):
         raise StoreError(
             f"feature store {folder} has format {name} {version}, this openvse reads {FORMAT} {VERSION}: "
@@ -132,9 +129,9 @@ def read_manifest(folder: Path) -> Manifest:
         counts = (manifest.dim, manifest.items, manifest.rows, manifest.id_bytes)
         sound = all(type(count) is int and count >= 0 for count in counts)
     except TypeError as error:
-        raise _damaged(folder) from error
+        raise damaged(folder, f"{MANIFEST} cannot be understood") from error
     if not sound or manifest.dtype not in ("float16", "float32"):
-        raise _damaged(folder)
+        raise damaged(folder, f"{MANIFEST} holds impossible values")
     return manifest
 
 
@@ -143,10 +140,14 @@ def encode_ids(ids: Iterable[str]) -> bytes:
     return "".join(f"{item}\n" for item in ids).encode(errors="surrogateescape")
 
 
-def read_ids(folder: Path, id_bytes: int) -> tuple[str, ...]:
-    """Return the committed identifiers of a store, which fill the first ``id_bytes`` of their file."""
+def read_ids(folder: Path, manifest: Manifest) -> tuple[str, ...]:
+    """Return the committed identifiers of a store, in the order of its items."""
     with (folder / IDS).open("rb") as file:
-        return tuple(file.read(id_bytes).decode(errors="surrogateescape").split("\n")[:-1])
+        text = file.read(manifest.id_bytes).decode(errors="surrogateescape")
+    ids = tuple(text.split("\n")[:-1])
+    if len(ids) != manifest.items:
+        raise damaged(folder, f"{IDS} names {len(ids)} of {manifest.items} items")
+    return ids
 
 
 def npy_header(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
@@ -157,8 +158,6 @@ def npy_header(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
     return magic + room.to_bytes(2, "little") + text.ljust(room - 1) + b"\n"
 
 
-def _damaged(folder: Path) -> StoreError:
-    return StoreError(
-        f"feature store {folder} is damaged: {MANIFEST} cannot be understood; "
-        f"delete the folder and extract again"
-    )
+def damaged(folder: Path, what: str) -> StoreError:
+    """Return the error of a store that no extraction leaves behind, however it ends."""
+    return StoreError(f"feature store {folder} is damaged: {what}; delete the folder and extract again")

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 
 from openvse.errors import StoreError
-from openvse.features_store.layout import FEATURES, HEADER_BYTES, LENGTHS, read_ids, read_manifest
+from openvse.features_store.layout import FEATURES, HEADER_BYTES, LENGTHS, damaged, read_ids, read_manifest
 from openvse.functional import position_mask
 from openvse.types import Inputs
 
@@ -21,13 +21,13 @@ from openvse.types import Inputs
 class FeatureStore:
     """Local features of images on disk, by identifier; a ``FeatureSource``.
 
-    Each item is read at its place in the file, straight into the padded batch. Measured against a fancy index of
-    a memory map this is as fast or faster from the page cache and several times faster from disk, where a map
-    faults page by page; and the pages of a map count as memory of this process, until the whole store does. To
-    map the file all the same: ``np.load(path / "features.npy", mmap_mode="r")``.
+    Each item is read at its place in the file, straight into the padded batch. Measured against a fancy index
+    of a memory map this is as fast or faster from the page cache and several times faster from disk, where a
+    map faults page by page; and the pages of a map count as memory of this process, until the whole store
+    does. To map the file all the same: ``np.load(path / "features.npy", mmap_mode="r")``.
 
-    The store is what was committed when it was opened; a writer may go on meanwhile. It pickles as its path, so
-    that each worker of a data loader reads for itself.
+    The store is what was committed when it was opened; a writer may go on meanwhile. It pickles as its path,
+    so that each worker of a data loader reads for itself.
 
     Example:
         >>> store = FeatureStore.open(Path("features"))  # doctest: +SKIP
@@ -41,10 +41,7 @@ class FeatureStore:
         self._manifest.check(path, expected_fingerprint)
         self._lengths = np.fromfile(path / LENGTHS, "<i8", self._manifest.items, offset=HEADER_BYTES)
         if self._lengths.sum() != self._manifest.rows:
-            raise StoreError(
-                f"feature store {path} is damaged: {LENGTHS} and store.json disagree; "
-                f"delete the folder and extract again"
-            )
+            raise damaged(path, f"{LENGTHS} does not add up to its {self._manifest.rows} features")
         self._starts = np.cumsum(self._lengths) - self._lengths
         self._file = os.open(path / FEATURES, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
@@ -86,7 +83,7 @@ class FeatureStore:
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """The identifier of each item, in the order of the positions."""
-        return read_ids(self.path, self._manifest.id_bytes)
+        return read_ids(self.path, self._manifest)
 
     @cached_property
     def _position_of(self) -> dict[str, int]:
@@ -131,7 +128,4 @@ class FeatureStore:
 
     def _read(self, rows: np.ndarray, offset: int) -> None:
         if os.preadv(self._file, [rows.data], offset) != rows.nbytes:
-            raise StoreError(
-                f"feature store {self.path} is damaged: {FEATURES} became shorter while it was read; "
-                f"delete the folder and extract again"
-            )
+            raise damaged(self.path, f"{FEATURES} became shorter since the store was opened")

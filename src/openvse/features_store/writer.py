@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -38,8 +38,8 @@ class FeatureStoreWriter:
     commit and nothing else: the next writer cuts the remains off and goes on.
 
     Example:
-        >>> with FeatureStoreWriter(Path("features"), fingerprint="vit", dim=768) as store:  # doctest: +SKIP
-        ...     store.add("a.jpg", torch.zeros(197, 768))
+        >>> with FeatureStoreWriter(Path("features"), fingerprint="vit", dim=768) as writer:  # doctest: +SKIP
+        ...     writer.add("a.jpg", local)
     """
 
     def __init__(self, path: Path, *, fingerprint: str, dim: int, dtype: StoreDtype = "float16") -> None:
@@ -67,10 +67,10 @@ class FeatureStoreWriter:
             self._files = {name: opening.enter_context((path / name).open("r+b")) for name in self._sizes}
             for name, size in self._sizes.items():
                 self._files[name].truncate(size)
+            # The row behind each item; of those committed before, only the last matters. Adding an item and
+            # committing each change one thing, at their end, so an interrupt leaves nothing half-done.
+            self._ends = dict.fromkeys(read_ids(path, self._manifest), self._manifest.rows)
             self._open = opening.pop_all()
-        self._ids = set(read_ids(path, self._manifest.id_bytes))
-        self._new: dict[str, int] = {}
-        self._rows = self._manifest.rows
 
     def __enter__(self) -> FeatureStoreWriter:
         return self
@@ -79,10 +79,10 @@ class FeatureStoreWriter:
         self.close()
 
     def __len__(self) -> int:
-        return len(self._ids) + len(self._new)
+        return len(self._ends)
 
     def __contains__(self, item: object) -> bool:
-        return item in self._ids or item in self._new
+        return item in self._ends
 
     def add(self, item: str, local: Float[Tensor, "N C"]) -> None:
         """Append the local features of one item; they count once they are committed.
@@ -97,13 +97,13 @@ class FeatureStoreWriter:
                 it was.
         """
         self._check_item(item, local)
-        stored = local.detach().to("cpu", getattr(torch, self._manifest.dtype)).contiguous()
+        stored = local.detach().float().cpu().numpy().astype(self._manifest.dtype, order="C")
+        start = self._rows
         with _disk_errors(self.path):
             # Sought anew each time: after a failed write the position is anywhere.
-            self._files[FEATURES].seek(HEADER_BYTES + self._rows * self._manifest.row_bytes)
-            self._files[FEATURES].write(stored.numpy().data)
-        self._rows += len(stored)
-        self._new[item] = len(stored)
+            self._files[FEATURES].seek(HEADER_BYTES + start * self._manifest.row_bytes)
+            self._files[FEATURES].write(stored.data)
+        self._ends[item] = start + len(stored)
 
     def commit(self) -> None:
         """Make everything added so far a durable part of the store.
@@ -111,25 +111,27 @@ class FeatureStoreWriter:
         Raises:
             StoreError: the disk refuses; the store stays at its last commit.
         """
-        if not self._new:
+        old = self._manifest
+        new = dict(islice(self._ends.items(), old.items, None))
+        if not new:
             return
-        ids = encode_ids(self._new)
-        lengths = np.fromiter(self._new.values(), dtype="<i8", count=len(self._new)).tobytes()
-        manifest = replace(
-            self._manifest, items=len(self), rows=self._rows, id_bytes=self._manifest.id_bytes + len(ids)
-        )
+        ids = encode_ids(new)
+        lengths = np.diff(np.fromiter(new.values(), "<i8"), prepend=old.rows).tobytes()
+        manifest = replace(old, items=len(self), rows=self._rows, id_bytes=old.id_bytes + len(ids))
         with _disk_errors(self.path):
             for name, tail in ((FEATURES, b""), (LENGTHS, lengths), (IDS, ids)):
                 self._append(name, tail, manifest.header(name))
             manifest.write(self.path)
         self._manifest = manifest
-        self._ids.update(self._new)
-        self._new.clear()
 
     def close(self) -> None:
         """Commit, and let others write."""
         with _disk_errors(self.path), self._open:
             self.commit()
+
+    @property
+    def _rows(self) -> int:
+        return next(reversed(self._ends.values()), 0)
 
     @property
     def _sizes(self) -> dict[str, int]:
