@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ class RandomView:
         return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
 
 
+@runtime_checkable
 class ImageLoader(Protocol):
     """Loads images of a corpus by their positions."""
 
