@@ -45,8 +45,7 @@ def evaluate(
     relevance: Relevance,
     similarity: Scorer,
     *,
-    data: str = "",
-    split: str = "",
+    name: str = "",
     model: str = "",
     folds: int = 1,
     resamples: int = 1000,
@@ -63,8 +62,7 @@ def evaluate(
         texts: embeddings of the texts.
         relevance: which belong together.
         similarity: scores a block of images against a block of texts.
-        data: name of the data set, for the report.
-        split: part of the data set, for the report.
+        name: which data set and split, for the report.
         model: fingerprint of the model, for the report.
         folds: evaluate this many runs of consecutive images apart, each with its texts; average (COCO: 5).
         resamples: of the bootstrap; 0 leaves the intervals out.
@@ -90,9 +88,7 @@ def evaluate(
         intervals = percentile_intervals(replicates)
     return Report(
         metrics=mean_metrics([retrieval_metrics(ranked) for ranked in ranks]),
-        protocol=Protocol(
-            data, split, relevance.num_images, relevance.num_texts, folds, size, seed, resamples
-        ),
+        protocol=Protocol(name, relevance.num_images, relevance.num_texts, folds, size, seed, resamples),
         remarks=_remarks(ranks, relevance),
         intervals=intervals,
         chance=mean_metrics([chance_metrics(part.relevance) for part in parts]),

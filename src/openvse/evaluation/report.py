@@ -17,8 +17,7 @@ class Protocol:
     """How the numbers came about.
 
     Attributes:
-        data: name of the data set.
-        split: which part of it.
+        name: the data set, and which part of it.
         num_images: pictures asked for, and asking.
         num_texts: sentences asking, and asked for.
         folds: parts of the data set that were evaluated apart and averaged (COCO 1K: 5); 1 is the whole.
@@ -28,8 +27,7 @@ class Protocol:
         ties: how ties are counted.
     """
 
-    data: str
-    split: str
+    name: str
     num_images: int
     num_texts: int
     folds: int
@@ -86,9 +84,8 @@ class Report:
 
     def to_markdown(self) -> str:
         """Return the report as a page: recalls, ranks, protocol and problems."""
-        name = " ".join(filter(None, (self.protocol.data, self.protocol.split)))
         sections = [
-            f"# Retrieval{f' on {name}' if name else ''}",
+            f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
             _table(["", *map(_title, _RECALLS)], self._recall_rows()),
             _table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], self._rank_rows()),
             "\n".join(f"- {line}" for line in self._protocol_lines()),
