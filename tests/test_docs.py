@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import typer.main
 import yaml
 
+import openvse.cli.commands  # noqa: F401 - registers the commands
 from openvse.aggregators import AGGREGATORS
-from openvse.data import DATASETS
-from openvse.data.open_corpus import open_corpus
+from openvse.cli.app import app
+from openvse.data import DATASETS, open_corpus
 from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
 from openvse.objectives import CRITERIA, MINERS, TERMS
-from openvse.recipe import parse_recipe
+from openvse.recipe import list_recipes, parse_recipe
 from openvse.similarities import SIMILARITIES
 
 ROOT = Path(__file__).parent.parent
@@ -46,6 +49,26 @@ def test_the_list_of_parts_is_complete(registry) -> None:
         if line.startswith(f"| {registry.kind} ")
     )
     assert sorted(re.findall(r"`(\w+)`", row)) == registry.names()
+
+
+def command_lines() -> list[str]:
+    """Return every `openvse ...` line of the pages and of the recipes' headers."""
+    pages = [path for path in (ROOT / "README.md", *DOCS.rglob("*.md")) if path.is_file()]
+    shell = [
+        block for page in pages for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
+    shown = re.findall(r"^openvse .*$", "\n".join(shell), flags=re.MULTILINE)
+    headers = "\n".join(path.read_text() for path in (ROOT / "recipes").rglob("*.yaml"))
+    return shown + re.findall(r"^# (openvse .*)$", headers, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", sorted(set(command_lines())))
+def test_command_lines_parse(line: str) -> None:
+    _, *words = shlex.split(line, comments=True)
+    command = typer.main.get_command(app).commands[words[0]]
+    context = command.make_context(words[0], words[1:])
+    if "/" in (recipe := context.params.get("recipe", "")):
+        assert recipe in list_recipes()
 
 
 def test_every_data_set_is_described() -> None:
