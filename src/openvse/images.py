@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -22,24 +23,7 @@ PictureSource: TypeAlias = ImageSource | Image.Image | np.ndarray
 MAX_PIXELS = 80_000_000
 """Largest width x height that is decoded by default: 240 MB as RGB."""
 
-SUFFIXES = frozenset(
-    (
-        ".avif",
-        ".bmp",
-        ".gif",
-        ".jfif",
-        ".jp2",
-        ".jpeg",
-        ".jpg",
-        ".pgm",
-        ".png",
-        ".ppm",
-        ".tif",
-        ".tiff",
-        ".webp",
-    )
-)
-"""File names that ``find_images`` takes for pictures, in lower case."""
+_PICTURE_NAME = re.compile(r"[^.].*\.(avif|bmp|gif|jfif|jp2|jpe?g|pgm|png|ppm|tiff?|webp)", re.IGNORECASE)
 
 # Pillow would hand an EPS file to Ghostscript and reads many rare formats: files whose content is not ours
 # are offered only to the decoders of pictures that people really have.
@@ -110,8 +94,7 @@ def find_images(folder: str | Path) -> list[Path]:
     found: list[Path] = []
     for parent, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        visible = (Path(parent, name) for name in names if not name.startswith("."))
-        found.extend(path for path in visible if path.suffix.lower() in SUFFIXES)
+        found.extend(Path(parent, name) for name in names if _PICTURE_NAME.fullmatch(name))
     return sorted(found)
 
 

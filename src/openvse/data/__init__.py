@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from openvse.data.batches import image_batches, text_batches
+from openvse.data.batches import PlacedInputs, image_batches, text_batches
 from openvse.data.corpus import Corpus, Record, build_corpus
 from openvse.data.datasets import DATASETS, open_corpus
 from openvse.data.flickr_check import Finding, check_flickr
-from openvse.data.image_loaders import ImageLoader, PixelImages, RandomView, StoredImages, image_loader
+from openvse.data.image_loaders import (
+    ImageLoader,
+    PixelImages,
+    RandomView,
+    StoredImages,
+    image_loader,
+    with_features,
+)
 from openvse.data.pairs import BatchKey, EpochBatches, PairDataset
 
 __all__ = [
@@ -18,6 +25,7 @@ __all__ = [
     "ImageLoader",
     "PairDataset",
     "PixelImages",
+    "PlacedInputs",
     "RandomView",
     "Record",
     "StoredImages",
@@ -27,4 +35,5 @@ __all__ = [
     "image_loader",
     "open_corpus",
     "text_batches",
+    "with_features",
 ]

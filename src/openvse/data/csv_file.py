@@ -68,20 +68,18 @@ def _rows(path: Path) -> Iterator[tuple[int, str, str, str]]:
     header = [name.strip().lower() for name in next(reader)]
     image, caption = _column(path, header, IMAGE_COLUMNS), _column(path, header, CAPTION_COLUMNS)
     split = header.index("split") if "split" in header else None
+    start = reader.line_num + 1  # a quoted caption may go over several lines
     try:
-        for row in filter(any, reader):
-            if len(row) != len(header):
-                raise csv.Error(f"{len(row)} columns where the header has {len(header)}")
-            yield (
-                reader.line_num,
-                row[image].strip(),
-                row[caption],
-                "" if split is None else row[split].strip(),
-            )
+        for row in reader:
+            if any(row):
+                if len(row) != len(header):
+                    raise csv.Error(f"{len(row)} columns where the header has {len(header)}")
+                yield start, row[image].strip(), row[caption], "" if split is None else row[split].strip()
+            start = reader.line_num + 1
     except csv.Error as error:
         raise DataError(
-            f"{path}, line {reader.line_num}: {error}; put a caption that contains a delimiter or "
-            "a quotation mark between quotation marks, and double those inside it"
+            f"{path}, line {start}: {error}; put a caption that contains a delimiter or a quotation mark "
+            "between quotation marks, and double those inside it"
         ) from error
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from openvse.data.corpus import Corpus, Record, build_corpus
@@ -88,8 +87,14 @@ def open_flickr(
     return build_corpus(layout.name, records, strict=strict, require_images=require_images)
 
 
-open_flickr8k = partial(open_flickr, FLICKR8K)
-open_flickr30k = partial(open_flickr, FLICKR30K)
+def open_flickr8k(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+    """Open Flickr8k; see ``open_flickr``."""
+    return open_flickr(FLICKR8K, root, strict=strict, require_images=require_images)
+
+
+def open_flickr30k(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+    """Open Flickr30k; see ``open_flickr``."""
+    return open_flickr(FLICKR30K, root, strict=strict, require_images=require_images)
 
 
 def detect_flickr(root: Path) -> FlickrLayout | None:

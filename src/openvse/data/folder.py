@@ -12,6 +12,7 @@ from openvse.data.corpus import Corpus, Record, build_corpus
 from openvse.data.csv_file import read_lines, read_table
 from openvse.data.splits import is_split
 from openvse.errors import DataError
+from openvse.images import find_images
 
 METADATA = ("metadata.jsonl", "metadata.csv")
 
@@ -23,6 +24,7 @@ def open_folder(root: Path, *, strict: bool = False, require_images: bool = True
     each picture; ``text`` or ``caption`` with one sentence may stand for ``captions``, and ``split`` may be
     absent. ``metadata.csv`` has the columns that ``open_csv`` reads. Instead of one metadata file in the
     folder there may be one in each of the subfolders train, validation and test, which are then the splits.
+    A picture that no line lists counts as an image without a caption.
 
     Args:
         root: the folder; image identifiers are paths relative to it.
@@ -38,7 +40,13 @@ def open_folder(root: Path, *, strict: bool = False, require_images: bool = True
         raise DataError(
             f"{root}: no {' or '.join(METADATA)} there or in train/, validation/, test/; write one"
         )
-    records = (record for file in files for record in _read(file, root))
+    records = [record for file in files for record in _read(file, root)]
+    listed = {record.path for record in records}
+    records += [
+        Record(path.relative_to(root).as_posix(), path, ())
+        for path in find_images(root)
+        if path not in listed
+    ]
     return build_corpus(root.resolve().name, records, strict=strict, require_images=require_images)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 
 from openvse.data.corpus import Corpus
 from openvse.encoders.base import ImageEncoder
-from openvse.errors import BadImageError
+from openvse.errors import BadImageError, StoreError
 from openvse.images import read_image
 from openvse.types import FeatureSource, Inputs
 
@@ -140,3 +140,26 @@ def image_loader(
     if features is not None:
         return StoredImages(features, corpus.image_ids)
     return PixelImages(corpus.image_paths, encoder, augment=augment)
+
+
+def with_features(corpus: Corpus, features: FeatureSource | None) -> Corpus:
+    """Leave out images that a store lacks (their pictures could not be decoded), and say so in ``problems``.
+
+    Raises:
+        StoreError: when the store has none of the images.
+    """
+    if features is None:
+        return corpus
+    stored = np.fromiter((item in features for item in corpus.image_ids), dtype=bool, count=len(corpus))
+    if stored.all():
+        return corpus
+    if not stored.any():
+        raise StoreError(
+            f"the feature store has none of the {len(corpus)} images of {corpus.name} "
+            f"(such as {corpus.image_ids[0]}): give this data set's store, or run 'openvse extract' on it"
+        )
+    first = corpus.image_ids[int(np.flatnonzero(~stored)[0])]
+    problem = (
+        f"{corpus.name}: {(~stored).sum()} image(s) have no stored features and are skipped (first: {first})"
+    )
+    return replace(corpus.select(np.flatnonzero(stored)), problems=(*corpus.problems, problem))

@@ -106,7 +106,7 @@ class PairDataset(Dataset[Batch]):
         if (len(images), len(tokens)) != (len(corpus), len(corpus.captions)):
             raise DataError(
                 f"{corpus.name} has {len(corpus)} images and {len(corpus.captions)} captions, "
-                f"but {len(images)} images and {len(tokens)} tokenized captions are given: take all from one corpus"
+                f"but {len(images)} images and {len(tokens)} token lists are given; make them from one corpus"
             )
         self._image_ids = corpus.image_ids
         self._images = images

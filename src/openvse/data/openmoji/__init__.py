@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from openvse.data.openmoji.loader import open_openmoji
+from openvse.data.openmoji.openmoji import open_openmoji
 
 __all__ = ["open_openmoji"]

@@ -62,7 +62,7 @@ def open_openmoji(root: Path, *, strict: bool = False, require_images: bool = Tr
 def split_by_group(
     groups: Mapping[str, str], num_test: int = NUM_TEST, num_validation: int = NUM_VALIDATION
 ) -> dict[str, str]:
-    """Keep groups whole: in the order of their hashes they fill test, then validation, and train has the rest.
+    """Keep groups whole: in the order of their hashes they fill test, then validation; train has the rest.
 
     Args:
         groups: the group of each item; the group "flag" goes to training.
