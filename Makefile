@@ -26,7 +26,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 docs: $(INSTALLED)
-	$(BIN)/mkdocs build --strict --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 bench: $(INSTALLED)  ## Run every benchmark, one after the other, and print its table.
 	for script in benchmarks/[a-z]*.py; do echo "== $$script" && $(BIN)/python $$script || exit 1; done
