@@ -1,0 +1,22 @@
+"""Search: a folder of pictures -> an index -> the pictures that fit a sentence."""
+
+from __future__ import annotations
+
+from openvse.search.backend import ExactBackend, VectorBackend
+from openvse.search.contact_sheet import contact_sheet
+from openvse.search.engine import Hit, SearchEngine
+from openvse.search.index import Index, Item
+from openvse.search.indexing import IndexProgress, IndexReport, build_index
+
+__all__ = [
+    "ExactBackend",
+    "Hit",
+    "Index",
+    "IndexProgress",
+    "IndexReport",
+    "Item",
+    "SearchEngine",
+    "VectorBackend",
+    "build_index",
+    "contact_sheet",
+]

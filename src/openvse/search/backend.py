@@ -1,0 +1,78 @@
+"""Finding the nearest embeddings: the seam for search libraries, and the exact search that needs none."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from openvse.functional import set_max_scores
+from openvse.types import EmbeddingSet
+
+
+class VectorBackend(Protocol):
+    """Answers which items score best; an approximate index is another class with this one method."""
+
+    def search(self, queries: EmbeddingSet, top_k: int) -> tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]:
+        """Return scores, best first, and positions of the best ``min(top_k, count)`` items of every query."""
+        ...
+
+
+_LOW = 0xFFFFFFFF
+
+
+class ExactBackend:
+    """Scores every item, block by block over the memory map, and keeps the best of what it has seen.
+
+    Equal scores are ordered by position, whatever the block size: the order of hits never depends on chance.
+
+    Args:
+        vectors: embeddings of the items, ``[count, K, D]``, in memory or mapped.
+        block_values: numbers of a block, of embeddings and of scores alike; memory is bounded by it.
+    """
+
+    def __init__(self, vectors: Float[np.ndarray, "count K D"], block_values: int = 1 << 22) -> None:
+        self._vectors, self._block_values = vectors, block_values
+
+    @torch.inference_mode()
+    def search(self, queries: EmbeddingSet, top_k: int) -> tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]:
+        """Return scores, best first, and positions of the best ``min(top_k, count)`` items of every query."""
+        count, num_embeddings, dim = self._vectors.shape
+        # At least 256 items a block: queries are taken together as long as their scores fit.
+        products = num_embeddings * queries.mask.shape[1]
+        together = max(1, self._block_values // (256 * products))
+        step = max(1, self._block_values // max(num_embeddings * dim, products * min(together, len(queries))))
+        parts = [queries[start : start + together] for start in range(0, len(queries), together)]
+        best = [torch.empty(len(part), 0, dtype=torch.int64) for part in parts]
+        for start in range(0, count, step):
+            block = torch.from_numpy(self._vectors[start : start + step]).float()
+            items = EmbeddingSet(block, torch.ones(block.shape[:2], dtype=torch.bool))
+            for number, part in enumerate(parts):
+                found = _largest(_keys(set_max_scores(part, items), start), top_k)
+                best[number] = _largest(torch.cat([best[number], found], dim=1), top_k)
+        return _unpack(torch.cat(best))
+
+
+def _keys(scores: Float[Tensor, "Q n"], start: int) -> Int[Tensor, "Q n"]:
+    """Pack score and position into one integer that sorts by score, then by the lower position.
+
+    The bits of a float, read as an integer, sort like the float; those of negative floats sort in reverse, so
+    all but their sign are flipped. They go into the upper half, the inverted position into the lower.
+    """
+    bits = (scores.float() + 0.0).view(torch.int32)  # adding 0 makes -0.0 and 0.0 one
+    high = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() << 32
+    return high + (_LOW - torch.arange(start, start + scores.shape[1]))
+
+
+def _unpack(keys: Int[Tensor, "Q k"]) -> tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]:
+    """Return the scores and positions that ``_keys`` packed."""
+    high = (keys >> 32).int()
+    bits = torch.where(high < 0, high ^ 0x7FFFFFFF, high)
+    return bits.view(torch.float32), _LOW - (keys & _LOW)
+
+
+def _largest(keys: Int[Tensor, "Q n"], count: int) -> Int[Tensor, "Q k"]:
+    return keys.topk(min(count, keys.shape[1]), dim=1).values

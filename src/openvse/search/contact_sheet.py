@@ -1,0 +1,115 @@
+"""Search results as one web page that holds its pictures itself."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from openvse.errors import BadImageError
+from openvse.images import read_image
+from openvse.search.engine import Hit
+
+THUMBNAIL_PX = 360
+"""Longer side of a thumbnail: twice its size on the page, for dense screens."""
+
+
+def contact_sheet(
+    results: Mapping[str, Sequence[Hit]],
+    title: str = "Search results",
+    *,
+    note: str = "",
+    badges: Mapping[str, str] | None = None,
+    correct: Mapping[str, Collection[str]] | None = None,
+) -> str:
+    """Return an HTML page with a row of thumbnails for every query; it needs no other file and no network.
+
+    Args:
+        results: the hits of each query, best first.
+        title: heading of the page.
+        note: a sentence under the heading, for instance what was searched.
+        badges: by ``Hit.id``, a short label on its picture (such as "held out").
+        correct: by query, the ids of the right answers, which are marked.
+    """
+    right = correct or {}
+    thumbnail = cache(_thumbnail)  # a picture that answers several queries is read once
+    sections = [
+        _section(query, hits, badges or {}, right.get(query, ()), thumbnail)
+        for query, hits in results.items()
+    ]
+    return _PAGE.format(
+        title=escape(title),
+        style=files("openvse.search").joinpath("contact_sheet.css").read_text(encoding="utf-8"),
+        note=f"<p>{escape(note)}</p>" if note else "",
+        sections="\n".join(sections),
+    )
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header>
+<h1>{title}</h1>
+{note}
+</header>
+<main>
+{sections}
+</main>
+</body>
+</html>
+"""
+
+
+def _section(
+    query: str,
+    hits: Sequence[Hit],
+    badges: Mapping[str, str],
+    right: Collection[str],
+    thumbnail: Callable[[Path], str | None],
+) -> str:
+    cards = "\n".join(
+        _card(hit, badges.get(hit.id, ""), hit.id in right, thumbnail(hit.path)) for hit in hits
+    )
+    answer = f"<ol>\n{cards}\n</ol>" if hits else "<p>No picture was found.</p>"
+    return f"<section>\n<h2>{escape(query)}</h2>\n{answer}\n</section>"
+
+
+def _card(hit: Hit, badge: str, is_right: bool, picture: str | None) -> str:
+    name = escape(hit.id)
+    shown = (
+        f'<img src="{picture}" alt="{name}" loading="lazy">'
+        if picture
+        else f'<span class="missing" role="img" aria-label="{name}">picture not readable</span>'
+    )
+    labels = [f'<span class="badge">{escape(badge)}</span>'] if badge else []
+    labels += ['<span class="badge right">right answer</span>'] if is_right else []
+    return (
+        f'<li{" class=right" if is_right else ""}><figure><div class="picture">{shown}'
+        f'<div class="badges">{"".join(labels)}</div></div>'
+        f'<figcaption><span class="rank">{hit.rank}</span> <span class="score">{hit.score:.3f}</span>'
+        f'<span class="name" title="{name}">{name}</span></figcaption></figure></li>'
+    )
+
+
+def _thumbnail(path: Path) -> str | None:
+    """Return a picture as a small data URI, or None when it cannot be read any more."""
+    try:
+        picture = read_image(path)
+    except BadImageError:
+        return None
+    picture.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
+    encoded = io.BytesIO()
+    picture.save(encoded, "WEBP", quality=80)
+    return f"data:image/webp;base64,{base64.b64encode(encoded.getvalue()).decode()}"

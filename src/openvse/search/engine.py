@@ -1,0 +1,99 @@
+"""Questions in, pictures out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from openvse.errors import DataError
+from openvse.images import PictureSource
+from openvse.search.backend import ExactBackend, VectorBackend
+from openvse.search.index import Index, check_model
+from openvse.types import EmbeddingSet
+
+
+class QueryEmbedder(Protocol):
+    """What searching needs of a model."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Which model this is."""
+        ...
+
+    def encode_text(self, captions: Sequence[str]) -> EmbeddingSet:
+        """Embed sentences."""
+        ...
+
+    def encode_image(self, images: Sequence[PictureSource]) -> EmbeddingSet:
+        """Embed pictures."""
+        ...
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A picture that answers a query.
+
+    Attributes:
+        rank: 1 is the best.
+        score: similarity of query and picture.
+        id: path below the indexed folder.
+        path: where the picture is.
+    """
+
+    rank: int
+    score: float
+    id: str
+    path: Path
+
+
+class SearchEngine:
+    """Answers sentences and pictures with the pictures of an index.
+
+    Args:
+        model: the model that made the index.
+        index: what to search.
+        backend: how to find the nearest embeddings; exact search over the index's memory map by default.
+
+    Raises:
+        IndexFormatError: another model made the index.
+
+    Example:
+        >>> engine = SearchEngine(model, Index.open("index"))  # doctest: +SKIP
+        >>> engine.search(["a dog on a beach"], top_k=3)[0][0].path  # doctest: +SKIP
+    """
+
+    def __init__(self, model: QueryEmbedder, index: Index, backend: VectorBackend | None = None) -> None:
+        check_model(index.path, index.manifest, model.fingerprint)
+        self._model, self._index = model, index
+        self._backend = ExactBackend(index.vectors) if backend is None else backend
+
+    def search(self, queries: Sequence[str], top_k: int = 10) -> list[list[Hit]]:
+        """Return the best pictures of every sentence, best first; fewer than ``top_k`` where there are fewer.
+
+        Raises:
+            DataError: ``top_k`` is below 1.
+        """
+        return self._hits(self._model.encode_text(queries), top_k) if queries else []
+
+    def search_images(self, pictures: Sequence[PictureSource], top_k: int = 10) -> list[list[Hit]]:
+        """Return the pictures most like every given one; a picture of the index finds itself first.
+
+        Raises:
+            BadImageError: a picture cannot be decoded.
+            DataError: ``top_k`` is below 1.
+        """
+        return self._hits(self._model.encode_image(pictures), top_k) if pictures else []
+
+    def _hits(self, queries: EmbeddingSet, top_k: int) -> list[list[Hit]]:
+        if top_k < 1:
+            raise DataError(f"top_k is {top_k}, allowed are 1 and more")
+        scores, positions = self._backend.search(queries, top_k)
+        return [
+            [
+                Hit(rank, score, self._index.items[position].id, self._index.picture(position))
+                for rank, (score, position) in enumerate(zip(*row, strict=True), start=1)
+            ]
+            for row in zip(scores.tolist(), positions.tolist(), strict=True)
+        ]

@@ -1,0 +1,212 @@
+"""A folder of pictures -> an index; run again, only what changed is embedded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
+from openvse.images import find_images, read_image
+from openvse.search.index import Index, Item, VectorDtype
+from openvse.search.writer import IndexWriter
+from openvse.types import EmbeddingSet
+
+Vectors: TypeAlias = Float[np.ndarray, "B K D"]
+
+_AT_ONCE = 4096
+
+
+class ImageEmbedder(Protocol):
+    """What indexing needs of a model."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Which model this is."""
+        ...
+
+    @property
+    def indexable(self) -> bool:
+        """Whether embeddings of pictures alone give its exact scores."""
+        ...
+
+    def encode_image(self, images: Sequence[Path], batch_size: int) -> EmbeddingSet:
+        """Embed pictures; raise BadImageError when one cannot be decoded."""
+        ...
+
+
+@dataclass(frozen=True)
+class IndexProgress:
+    """How far indexing has come.
+
+    Attributes:
+        done: pictures dealt with: embedded, taken over, or found bad.
+        total: pictures in the folder.
+        images_per_s: pictures dealt with in a second.
+    """
+
+    done: int
+    total: int
+    images_per_s: float
+
+
+@dataclass(frozen=True)
+class IndexReport:
+    """What indexing did.
+
+    Attributes:
+        count: pictures in the index.
+        reused: those of them that were there already and have not changed.
+        failed: path and reason of each picture that cannot be used.
+    """
+
+    count: int
+    reused: int
+    failed: list[tuple[Path, str]] = field(default_factory=list)
+
+
+def build_index(
+    model: ImageEmbedder,
+    folder: str | Path,
+    out: str | Path,
+    *,
+    batch_size: int = 64,
+    dtype: VectorDtype = "float32",
+    progress: Callable[[IndexProgress], None] | None = None,
+) -> IndexReport:
+    """Embed every picture below a folder; pictures that cannot be used are reported and left out.
+
+    From an index that this model made before, the embeddings of pictures with the same path, time and size are
+    taken over; what is no longer in the folder is dropped. Memory is bounded by the batch.
+
+    Args:
+        model: what embeds the pictures.
+        folder: where they are, at any depth.
+        out: folder of the index, created where it is missing.
+        batch_size: pictures embedded at once.
+        dtype: how a number is stored; float16 halves the disk and changes scores in the fourth digit.
+        progress: called after every batch.
+
+    Raises:
+        DataError: there is no picture in the folder, or none that can be used.
+        ModelError: no index can serve the model.
+        IndexFormatError: the index cannot be written.
+    """
+    if not model.indexable:
+        raise ModelError(
+            "this model cannot be indexed: its scores are not inner products of embeddings that each item has "
+            "by itself, in a fixed number; score pictures and sentences with model.score instead"
+        )
+    root, target, fingerprint = Path(folder).resolve(), Path(out), model.fingerprint
+    pictures = _Pictures(model, root, _reusable(target, fingerprint, dtype))
+    paths = find_images(root)
+    started = time.perf_counter()
+    try:
+        with IndexWriter(target, model=fingerprint, root=root, dtype=dtype) as writer:
+            for items, vectors in pictures.embedded(paths, batch_size):
+                if items:
+                    writer.append(items, vectors)
+                if progress is not None:
+                    done = len(writer) + len(pictures.failed)
+                    progress(IndexProgress(done, len(paths), done / (time.perf_counter() - started)))
+            if not len(writer):
+                raise _nothing(folder, pictures.failed)
+            return IndexReport(len(writer), pictures.reused, pictures.failed)
+    except OSError as error:
+        raise IndexFormatError(
+            f"index {out} cannot be written ({error.strerror}): free or choose its place"
+        ) from error
+
+
+class _Pictures:
+    """The pictures of a folder, each embedded or taken over from the index that was there."""
+
+    def __init__(self, model: ImageEmbedder, root: Path, old: Index | None) -> None:
+        self._model, self._root, self._old = model, root, old
+        self._known = {} if old is None else {item: row for row, item in enumerate(old.items)}
+        self.failed: list[tuple[Path, str]] = []
+        self.reused = 0
+
+    def embedded(self, paths: Sequence[Path], batch_size: int) -> Iterator[tuple[list[Item], Vectors]]:
+        """Yield pictures and their embeddings in the order of the paths, at most ``batch_size`` new at a time."""
+        chunk: list[Item] = []
+        fresh = 0
+        for path in paths:
+            item = self._look(path)
+            if item is not None:
+                chunk.append(item)
+                fresh += item not in self._known
+            if fresh == batch_size or len(chunk) == _AT_ONCE:
+                yield self._embed(chunk)
+                chunk, fresh = [], 0
+        yield self._embed(chunk)
+
+    def _look(self, path: Path) -> Item | None:
+        try:
+            status = path.stat()
+        except OSError as error:
+            self.failed.append((path, error.strerror or "it cannot be read"))
+            return None
+        return Item(path.relative_to(self._root).as_posix(), status.st_mtime_ns, status.st_size)
+
+    def _embed(self, chunk: Sequence[Item]) -> tuple[list[Item], Vectors]:
+        old = [item for item in chunk if item in self._known]
+        new, vectors = self._encode([item for item in chunk if item not in self._known])
+        if self._old is not None and old:
+            taken = self._old.vectors[[self._known[item] for item in old]]
+            vectors = np.concatenate([taken, vectors]) if new else taken
+        self.reused += len(old)
+        place = {item: number for number, item in enumerate(chunk)}
+        items = [*old, *new]
+        order = sorted(range(len(items)), key=lambda row: place[items[row]])
+        return [items[row] for row in order], vectors[order]
+
+    def _encode(self, items: Sequence[Item]) -> tuple[Sequence[Item], Vectors]:
+        """Embed pictures, without those that turn out to be bad."""
+        if not items:
+            return [], np.empty((0, 0, 0), np.float32)
+        paths = [self._root / item.id for item in items]
+        try:
+            embedded = self._model.encode_image(paths, len(paths))
+        except BadImageError:
+            # Looking at each picture costs a second decoding, but only batches that hold a bad one pay it.
+            sound = [item for item, path in zip(items, paths, strict=True) if self._decodes(path)]
+            if len(sound) == len(items):
+                raise
+            return self._encode(sound)
+        if not embedded.mask.all():
+            raise ModelError(
+                "pictures have different numbers of embeddings: an index needs the same number of each"
+            )
+        return items, embedded.vectors.float().numpy()
+
+    def _decodes(self, path: Path) -> bool:
+        try:
+            read_image(path)
+        except BadImageError as error:
+            self.failed.append((path, str(error).removeprefix(f"{path}: ")))
+            return False
+        return True
+
+
+def _reusable(folder: Path, fingerprint: str, dtype: VectorDtype) -> Index | None:
+    """Return the index that is there, unless its embeddings are not what this run would make."""
+    try:
+        index = Index.open(folder, fingerprint)
+    except IndexFormatError:
+        return None
+    return index if index.manifest.dtype == dtype else None
+
+
+def _nothing(folder: str | Path, failed: Sequence[tuple[Path, str]]) -> DataError:
+    if not failed:
+        return DataError(f"there is no picture in {folder}: give a folder that holds pictures, at any depth")
+    path, reason = failed[0]
+    return DataError(
+        f"none of the {len(failed)} pictures in {folder} can be used, the first, {path}: {reason}"
+    )

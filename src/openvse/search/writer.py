@@ -1,0 +1,109 @@
+"""Writing an index: append embeddings, then publish them all at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from openvse.errors import ModelError
+from openvse.search.index import MANIFEST, Item, Manifest, VectorDtype
+
+
+class IndexWriter:
+    """Writes beside the index that is there, and puts the new one in its place when the context ends.
+
+    A context that ends with an exception leaves the old index. Files that no manifest names, of this writer or
+    of one that was killed, are removed at the end.
+
+    Args:
+        folder: of the index, created where it is missing.
+        model: fingerprint of the model that makes the embeddings.
+        root: the indexed folder.
+        dtype: how a number is stored.
+    """
+
+    def __init__(self, folder: Path, *, model: str, root: Path, dtype: VectorDtype) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        token = secrets.token_hex(4)
+        self._folder, self._model, self._root, self._dtype = folder, model, root, dtype
+        self._paths = [folder / f"vectors-{token}.npy", folder / f"items-{token}.jsonl"]
+        self._vectors, self._items = (path.open("xb") for path in self._paths)
+        self._shape = (0, 0, 0)
+
+    def __enter__(self) -> IndexWriter:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        try:
+            if error is None:
+                self._publish()
+        finally:
+            self._vectors.close()
+            self._items.close()
+            self._remove_unnamed()
+
+    def __len__(self) -> int:
+        return self._shape[0]
+
+    def append(self, items: Sequence[Item], vectors: Float[np.ndarray, "B K D"]) -> None:
+        """Add pictures and their embeddings.
+
+        Raises:
+            ModelError: K or D differ from those of the pictures before.
+        """
+        if len(self) == 0:
+            self._shape = (0, *vectors.shape[1:])
+            self._write_header()
+        if vectors.shape[1:] != self._shape[1:]:
+            raise ModelError(
+                f"pictures have embeddings {list(self._shape[1:])} and {list(vectors.shape[1:])}, an index needs "
+                f"one shape: use an aggregator that yields a fixed number"
+            )
+        self._vectors.write(np.ascontiguousarray(vectors, dtype=np.dtype(self._dtype)).data)
+        self._items.write("".join(json.dumps(asdict(item)) + "\n" for item in items).encode())
+        self._shape = (len(self) + len(items), *self._shape[1:])
+
+    def _publish(self) -> None:
+        self._vectors.seek(0)
+        self._write_header()
+        for file in (self._vectors, self._items):
+            file.flush()
+            os.fsync(file.fileno())
+        count, num_embeddings, dim = self._shape
+        Manifest(
+            model=self._model,
+            root=str(self._root),
+            count=count,
+            num_embeddings=num_embeddings,
+            dim=dim,
+            dtype=self._dtype,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            vectors=self._paths[0].name,
+            items=self._paths[1].name,
+        ).write(self._folder)
+
+    def _remove_unnamed(self) -> None:
+        manifest = self._folder / MANIFEST
+        named = manifest.read_text() if manifest.is_file() else ""
+        for pattern in ("vectors-*.npy", "items-*.jsonl"):
+            for path in self._folder.glob(pattern):
+                if path.name not in named:
+                    with suppress(
+                        OSError
+                    ):  # some systems refuse while a reader has it: the next writer's work
+                        path.unlink()
+
+    def _write_header(self) -> None:
+        """Write the array's header; numpy leaves room in it for the first axis to grow: its length is fixed."""
+        descr = np.lib.format.dtype_to_descr(np.dtype(self._dtype))
+        header = {"descr": descr, "fortran_order": False, "shape": self._shape}
+        np.lib.format.write_array_header_1_0(self._vectors, header)
