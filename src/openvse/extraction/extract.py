@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from openvse.encoders import ImageEncoder
-from openvse.errors import BadImageError, DataError
+from openvse.errors import BadImageError, DataError, ModelError
 from openvse.features_store import FeatureStoreWriter, StoreDtype
 from openvse.images import read_image
 
@@ -100,15 +100,15 @@ def extract_features(
 
     Raises:
         DataError: an identifier stands for two pictures.
+        ModelError: the encoder reads stored features itself, so it makes none.
         StoreError: the store belongs to another encoder, is being written by another process, or the encoder
             made features that it cannot hold.
     """
+    fingerprint = _fingerprint(encoder)
     _check_unique(images)
     started = committed = time.perf_counter()
     with (
-        FeatureStoreWriter(
-            store, fingerprint=encoder.fingerprint, dim=encoder.feature_dim, dtype=dtype
-        ) as writer,
+        FeatureStoreWriter(store, fingerprint=fingerprint, dim=encoder.feature_dim, dtype=dtype) as writer,
         _evaluating(encoder.to(device)),
         ThreadPoolExecutor(max(1, num_workers)) as pool,
     ):
@@ -186,6 +186,14 @@ def _evaluating(encoder: ImageEncoder) -> Iterator[None]:
             yield
     finally:
         encoder.train(training)
+
+
+def _fingerprint(encoder: ImageEncoder) -> str:
+    if encoder.fingerprint is None:
+        raise ModelError(
+            "this encoder reads stored features, it makes none: extract with one that has a backbone"
+        )
+    return encoder.fingerprint
 
 
 def _check_unique(images: Sequence[tuple[str, Path]]) -> None:

@@ -65,6 +65,9 @@ class FeatureStore:
     def __len__(self) -> int:
         return self._manifest.items
 
+    def __contains__(self, item: object) -> bool:
+        return item in self._position_of
+
     @property
     def dim(self) -> int:
         """C, the width of a local feature."""

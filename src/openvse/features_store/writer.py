@@ -163,9 +163,10 @@ class FeatureStoreWriter:
         peak = float(local.detach().abs().max())
         if not math.isfinite(peak):
             raise StoreError(f"features of {item!r} hold NaN or infinity: check the picture and the encoder")
-        if peak > np.finfo(dtype).max:
+        largest = float(np.finfo(dtype).max)  # numpy would round the peak to float16 to compare them
+        if peak > largest:
             raise StoreError(
-                f"features of {item!r} reach {peak:.6g}, {dtype} ends at {np.finfo(dtype).max:.6g}: "
+                f"features of {item!r} reach {peak:.6g}, {dtype} ends at {largest:.6g}: "
                 f"write to a new store with dtype float32"
             )
 
