@@ -52,6 +52,8 @@ def open_folder(root: Path, *, strict: bool = False, require_images: bool = True
 
 def metadata_files(root: Path) -> list[Path]:
     """Return the metadata file of a folder, or those of its split subfolders; empty when there is none."""
+    if not root.is_dir():
+        return []
     subfolders = sorted(path for path in root.iterdir() if path.is_dir() and is_split(path.name))
     for folders in ([root], subfolders):
         found = [_first_metadata(folder) for folder in folders]

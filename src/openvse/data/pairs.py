@@ -136,7 +136,7 @@ class PairDataset(Dataset[Batch]):
             texts=self._tokens.take(texts),
             positives=torch.from_numpy(self._positives(images, texts)),
             image_keys=torch.from_numpy(images),
-            description=f"{len(pairs)} pairs: {self._name(pairs[0])} to {self._name(pairs[-1])}",
+            description=f"{len(pairs)} pairs: {self._name(int(pairs[0]))} to {self._name(int(pairs[-1]))}",
         )
 
     def _name(self, pair: int) -> str:

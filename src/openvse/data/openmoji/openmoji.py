@@ -25,7 +25,7 @@ def open_openmoji(root: Path, *, strict: bool = False, require_images: bool = Tr
     are left out. A text that fits several emoji is one text, relevant to all of them.
 
     200 emoji are for test and 200 for validation, chosen by a hash of what they show; variants of one thing
-    stay on one side. The 261 flags of countries and regions are for training only: nobody can name a flag
+    stay on one side. The 262 flags of countries and regions are for training only: nobody can name a flag
     never seen.
 
     Args:
