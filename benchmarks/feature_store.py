@@ -1,7 +1,7 @@
 """Random batches from a feature store, against the same file loaded into memory or mapped by numpy.
 
 Run ``python benchmarks/feature_store.py [--items N] [--store FOLDER]``. Without ``--store`` it writes one to
-a temporary folder, shaped like the grids of EfficientNet-Lite0: 4,096 x 49 x 1280 in float16, half a gigabyte.
+a temporary folder, shaped like the grids of EfficientNet-Lite0: 4,096 x 49 x 1280 float16, half a gigabyte.
 """
 
 from __future__ import annotations
