@@ -150,6 +150,12 @@ def test_pairs_of_a_bad_picture_leave_the_batch(tmp_path):
         dataset[BatchKey(np.array([1, 2]))]
 
 
+def test_a_process_without_an_image():
+    key = BatchKey(np.array([0, 1, 2]), rank=1, num_processes=2)
+    with pytest.raises(DataError, match="3 pairs has fewer images than the 2 processes"):
+        dataset_of(five_captions())[key]
+
+
 def test_parts_of_different_corpora_are_refused():
     corpus = five_captions()
     images = StoredImages(MemoryFeatures(12), corpus.image_ids)

@@ -39,8 +39,8 @@ class EpochBatches(Sampler[BatchKey]):
     """The batches of one epoch, in an order that follows from (seed, epoch) alone.
 
     Use it as ``DataLoader(dataset, sampler=EpochBatches(...), batch_size=None)``. Every process draws the
-    same pairs and its dataset takes its share of their images, so the numbers do not depend on how many
-    processes there are.
+    same pairs and its dataset takes its share of their images, so which pairs meet in a batch does not depend
+    on how many processes there are.
 
     Args:
         num_pairs: how many pairs the corpus has.
@@ -125,8 +125,16 @@ class PairDataset(Dataset[Batch]):
 
         The images of the pairs are dealt out to the processes, and every caption follows its image: captions
         of one image never meet as negatives, on whichever process they are.
+
+        Raises:
+            DataError: when there are fewer images than processes, or no picture of the batch can be used.
         """
         images = np.unique(self._pair_images[key.pairs])[key.rank :: key.num_processes]
+        if not len(images):
+            raise DataError(
+                f"a batch of {len(key.pairs)} pairs has fewer images than the {key.num_processes} processes; "
+                "use larger batches or fewer processes"
+            )
         inputs, kept = self._images.load(images, key.view)
         images = images[kept]
         pairs = key.pairs[np.isin(self._pair_images[key.pairs], images)]

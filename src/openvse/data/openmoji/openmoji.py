@@ -80,7 +80,8 @@ def split_by_group(
     for group in sorted(members, key=stable_hash):
         size = len(members[group])
         split = next((name for name in room if room[name] >= size and group != "flag"), "train")
-        room[split] = room.get(split, 0) - size
+        if split in room:
+            room[split] -= size
         splits.update(dict.fromkeys(members[group], split))
     return splits
 
