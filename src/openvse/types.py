@@ -166,6 +166,10 @@ class FeatureSource(Protocol):
         """L, the width of a local feature."""
         ...
 
+    def __contains__(self, item: object) -> bool:
+        """Return whether an item is stored."""
+        ...
+
     def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
         """Return where the items lie; raise StoreError naming those that are missing."""
         ...

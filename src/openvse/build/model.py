@@ -11,7 +11,6 @@ import torch
 from openvse.aggregators import AGGREGATORS
 from openvse.build.parts import build_part
 from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
-from openvse.encoders.vocabulary import Vocabulary
 from openvse.errors import ModelError
 from openvse.model import Tower, TwoTower, read_config, read_weights
 from openvse.recipe import Recipe, parse_recipe
@@ -32,8 +31,7 @@ def build_model(recipe: Recipe, *, captions: Sequence[str] = (), assets: Path | 
     torch.manual_seed(recipe.seed)
     image_context = {"embed_dim": recipe.embed_dim, "assets": assets and assets / "image"}
     image_encoder = build_part(IMAGE_ENCODERS, recipe.image.encoder, "image.encoder", image_context)
-    vocabulary = Vocabulary.from_captions(captions) if captions else None
-    text_context = {"embed_dim": recipe.embed_dim, "assets": assets and assets / "text", "vocabulary": vocabulary}
+    text_context = {"embed_dim": recipe.embed_dim, "assets": assets and assets / "text", "captions": captions}
     text_encoder = build_part(TEXT_ENCODERS, recipe.text.encoder, "text.encoder", text_context)
     towers = [
         Tower(

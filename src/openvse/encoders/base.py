@@ -37,10 +37,13 @@ class ImageEncoder(Encoder):
     Attributes:
         feature_dim: C, the width of the raw local features, as a feature store holds them.
         fingerprint: which backbone, weights and preprocessing made the raw features; a store remembers it.
+            None takes any store of the right width.
+        fine_tune: whether the backbone trains, so that stored features would soon be out of date.
     """
 
     feature_dim: int
-    fingerprint: str
+    fingerprint: str | None
+    fine_tune: bool
 
     @abstractmethod
     def preprocess(self, image: Image, generator: torch.Generator | None = None) -> Float[Tensor, "3 H W"]:

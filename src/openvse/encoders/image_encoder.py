@@ -20,7 +20,7 @@ class LocalFeatureEncoder(ImageEncoder):
     Args:
         backbone: pixels to raw features; its parameters train only with ``fine_tune``.
         feature_dim: C, the width of the raw features.
-        fingerprint: what made the raw features.
+        fingerprint: what made the raw features; None when any store of the right width will do.
         embed_dim: D.
         projection: a name of ``PROJECTIONS``.
         size_augmentation: what training hides: none, region or grid.
@@ -33,7 +33,7 @@ class LocalFeatureEncoder(ImageEncoder):
         *,
         backbone: nn.Module,
         feature_dim: int,
-        fingerprint: str,
+        fingerprint: str | None,
         embed_dim: int,
         projection: str,
         size_augmentation: FeatureMode,
@@ -76,7 +76,7 @@ class LocalFeatureEncoder(ImageEncoder):
             return raw, torch.ones(raw.shape[:2], dtype=torch.bool, device=raw.device)
         if inputs.values.shape[-1] != self.feature_dim:
             raise ModelError(
-                f"the stored features are {inputs.values.shape[-1]} wide, {self.fingerprint} makes "
+                f"the stored features are {inputs.values.shape[-1]} wide, this encoder expects "
                 f"{self.feature_dim}: extract them again with this encoder, or set its feature_dim"
             )
         if self.training and self.fine_tune:

@@ -39,7 +39,7 @@ class Precomputed(LocalFeatureEncoder):
         super().__init__(
             backbone=nn.Identity(),
             feature_dim=feature_dim,
-            fingerprint="precomputed",
+            fingerprint=None,
             embed_dim=embed_dim,
             projection=projection,
             size_augmentation=size_augmentation,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from openvse.evaluation.embed import EmbeddedCorpus, embed_corpus
 from openvse.evaluation.evaluator import evaluate
 from openvse.evaluation.metrics import (
     Metrics,
@@ -19,6 +20,7 @@ from openvse.evaluation.ranking import QueryRanks, Ranks, rank_by_counting
 from openvse.evaluation.report import Protocol, Remarks, Report
 
 __all__ = [
+    "EmbeddedCorpus",
     "Metrics",
     "Protocol",
     "QueryRanks",
@@ -27,6 +29,7 @@ __all__ = [
     "Report",
     "bootstrap_replicates",
     "chance_metrics",
+    "embed_corpus",
     "evaluate",
     "mean_metrics",
     "mean_rank",

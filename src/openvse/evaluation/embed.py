@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from openvse.data import Corpus, image_batches, image_loader, text_batches
-from openvse.errors import DataError
+from openvse.data import Corpus, PlacedInputs, image_batches, image_loader, text_batches, with_features
 from openvse.model import TwoTower, embed
 from openvse.types import EmbeddingSet, FeatureSource
 
@@ -36,17 +36,15 @@ def embed_corpus(
         DataError: not one image could be read.
         StoreError: the store lacks an image.
     """
-    loader = image_loader(model.image.encoder, corpus, features, augment=False)
+    corpus = with_features(corpus, features)
     kept: list[np.ndarray] = []
 
-    def images() -> object:
-        for positions, inputs in image_batches(loader, len(corpus), batch_size):
+    def images() -> Iterator[PlacedInputs]:
+        for positions, inputs in image_batches(image_loader(model.image.encoder, corpus, features), batch_size):
             kept.append(positions)
             yield positions, inputs
 
-    embedded = embed(model.image, images(), model.device)  # type: ignore[arg-type]
-    if not len(embedded):
-        raise DataError(f"{corpus.name}: none of {len(corpus)} images could be read; see the warnings above")
+    embedded = embed(model.image, images(), model.device)
     readable = np.sort(np.concatenate(kept))
     corpus = corpus if len(readable) == len(corpus) else corpus.select(readable)
     tokens = model.text.encoder.tokenize(corpus.captions)

@@ -15,6 +15,7 @@ from PIL.Image import Image
 from torch import nn
 
 from openvse.encoders.base import ImageEncoder, TextEncoder
+from openvse.errors import DataError
 from openvse.functional import pad
 from openvse.images import read_image
 from openvse.model.folder import write_model
@@ -143,6 +144,9 @@ def embed(
 
     Returns:
         Embeddings on the CPU, sorted by position.
+
+    Raises:
+        DataError: there is no batch.
     """
     was_training = tower.training
     tower.eval()
@@ -152,5 +156,7 @@ def embed(
         positions.append(chosen)
         parts.append(tower(inputs.to(device)).to("cpu"))
     tower.train(was_training)
+    if not parts:
+        raise DataError("there is nothing to embed: give at least one item that can be read")
     joined = EmbeddingSet.concatenate(parts)
     return joined[torch.from_numpy(np.argsort(np.concatenate(positions), kind="stable"))]

@@ -89,7 +89,7 @@ class TrainingSpec(_Strict):
     """How to train.
 
     Attributes:
-        batch_size: positive pairs a batch, in each process.
+        batch_size: positive pairs a batch, over all processes.
         phases: run in order.
         clip_norm: largest gradient norm; None does not clip.
         precision: of the towers; scores and loss are always computed in single precision.

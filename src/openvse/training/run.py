@@ -14,7 +14,7 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch.utils.data import DataLoader
 
 from openvse.build import build_model, build_objective
-from openvse.data import Corpus, EpochBatches, ImageLoader, PairDataset, image_loader, open_corpus
+from openvse.data import Corpus, EpochBatches, PairDataset, image_loader, open_corpus, with_features
 from openvse.errors import RecipeError, TrainingError
 from openvse.evaluation import embed_corpus, evaluate
 from openvse.extraction import ExtractionProgress, extract_features
@@ -71,18 +71,18 @@ def train(
     if accelerator.is_main_process:
         _claim(folder, recipe, resume)
     accelerator.wait_for_everyone()
-    corpus = open_corpus(_source(recipe))
+    corpus = open_corpus(_source(recipe), require_images=recipe.data.features in (None, AUTO))
+    model = build_model(recipe, captions=corpus.split("train").captions)
+    features = open_features(recipe, model, corpus, folder, on_extraction)
+    corpus = with_features(corpus, features)
     for problem in corpus.problems:
         watcher.warn(problem)
-    training = corpus.split("train")
-    model = build_model(recipe, captions=training.captions)
-    features = open_features(recipe, model, corpus, folder, on_extraction)
     torch.manual_seed(recipe.seed + accelerator.process_index)
     trainer = Trainer(
         recipe,
         model,
         [build_objective(recipe, phase) for phase in spec.phases],
-        _loaders(recipe, model, training, corpus.split("validation"), features, accelerator),
+        _loaders(recipe, model, corpus, features, accelerator),
         folder,
         accelerator,
         watcher,
@@ -120,15 +120,11 @@ def open_features(
 
 
 def _loaders(
-    recipe: Recipe,
-    model: TwoTower,
-    training: Corpus,
-    validation: Corpus,
-    features: FeatureSource | None,
-    accelerator: Accelerator,
+    recipe: Recipe, model: TwoTower, corpus: Corpus, features: FeatureSource | None, accelerator: Accelerator
 ) -> Loaders:
-    images: ImageLoader = image_loader(model.image.encoder, training, features, augment=True)
-    dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions), seed=recipe.seed)
+    training, validation = corpus.split("train"), corpus.split("validation")
+    images = image_loader(model.image.encoder, training, features, augment=True)
+    dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions))
 
     def batches(epoch: int, start: int) -> EpochBatches:
         return EpochBatches(
@@ -142,7 +138,6 @@ def _loaders(
         )
 
     def epoch(number: int, start: int) -> Iterable[Batch]:
-        dataset.set_epoch(number)
         # A generator of its own: the loader must not draw from the stream that dropout draws from.
         return DataLoader(
             dataset,
@@ -150,15 +145,21 @@ def _loaders(
             batch_size=None,
             num_workers=recipe.data.num_workers,
             generator=torch.Generator().manual_seed(recipe.seed),
-            pin_memory=accelerator.device.type == "cuda",
+            collate_fn=_as_it_is,
         )
 
     def validate(trained: TwoTower) -> dict[str, float]:
         embedded = embed_corpus(trained, validation, features)
-        report = evaluate(embedded.images, embedded.texts, embedded.corpus.relevance, trained.similarity)
+        report = evaluate(
+            embedded.images, embedded.texts, embedded.corpus.relevance, trained.similarity, resamples=0
+        )
         return dict(report.metrics)
 
     return Loaders(epoch, len(batches(0, 0)), validate)
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
 
 
 def _source(recipe: Recipe) -> str:

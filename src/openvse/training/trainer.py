@@ -136,8 +136,7 @@ class Trainer:
             now = time.monotonic()
             progress.seconds = spent + now - started
             if progress.step % spec.log_every == 0 or progress.step == self.loaders.steps_per_epoch:
-                pairs = (progress.step - last_step) * spec.batch_size * self.accelerator.num_processes
-                speed = pairs / max(now - last, 1e-9)
+                speed = (progress.step - last_step) * spec.batch_size / max(now - last, 1e-9)
                 last, last_step = now, progress.step
                 self._report(log, StepReport(progress.epoch + 1, progress.step, progress.global_step, terms, rate, speed))
             if now - saved >= spec.checkpoint_every_s:
