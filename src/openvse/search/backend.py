@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from openvse.functional import set_max_scores
 from openvse.types import EmbeddingSet
 
 
+@runtime_checkable
 class VectorBackend(Protocol):
     """Answers which items score best; an approximate index is another class with this one method."""
 

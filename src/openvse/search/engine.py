@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from openvse.errors import DataError
 from openvse.images import PictureSource
@@ -14,6 +14,7 @@ from openvse.search.index import Index, check_model
 from openvse.types import EmbeddingSet
 
 
+@runtime_checkable
 class QueryEmbedder(Protocol):
     """What searching needs of a model."""
 
