@@ -41,12 +41,14 @@ def contact_sheet(
         _section(query, hits, badges or {}, right.get(query, ()), thumbnail)
         for query, hits in results.items()
     ]
-    return _PAGE.format(
+    page = _PAGE.format(
         title=escape(title),
         style=files("openvse.search").joinpath("contact_sheet.css").read_text(encoding="utf-8"),
         note=f"<p>{escape(note)}</p>" if note else "",
         sections="\n".join(sections),
     )
+    # Pure ASCII survives whatever encoding the page is written and served with, odd file names included.
+    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 _PAGE = """<!DOCTYPE html>
@@ -93,12 +95,11 @@ def _card(hit: Hit, badge: str, is_right: bool, picture: str | None) -> str:
         if picture
         else f'<span class="missing" role="img" aria-label="{name}">picture not readable</span>'
     )
-    labels = [f'<span class="badge">{escape(badge)}</span>'] if badge else []
-    labels += ['<span class="badge right">right answer</span>'] if is_right else []
+    label = f'<span class="badge">{escape(badge)}</span>' if badge else ""
+    right = ' <span class="mark">\N{CHECK MARK} right</span>' if is_right else ""
     return (
-        f'<li{" class=right" if is_right else ""}><figure><div class="picture">{shown}'
-        f'<div class="badges">{"".join(labels)}</div></div>'
-        f'<figcaption><span class="rank">{hit.rank}</span> <span class="score">{hit.score:.3f}</span>'
+        f'<li{" class=right" if is_right else ""}><figure><div class="picture">{shown}{label}</div>'
+        f'<figcaption><span class="rank">{hit.rank}{right}</span> <span class="score">{hit.score:.3f}</span> '
         f'<span class="name" title="{name}">{name}</span></figcaption></figure></li>'
     )
 

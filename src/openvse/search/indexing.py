@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol, runtime_checkable, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -22,6 +22,7 @@ Vectors: TypeAlias = Float[np.ndarray, "B K D"]
 _AT_ONCE = 4096
 
 
+@runtime_checkable
 class ImageEmbedder(Protocol):
     """What indexing needs of a model."""
 
@@ -81,8 +82,8 @@ def build_index(
 ) -> IndexReport:
     """Embed every picture below a folder; pictures that cannot be used are reported and left out.
 
-    From an index that this model made before, the embeddings of pictures with the same path, time and size are
-    taken over; what is no longer in the folder is dropped. Memory is bounded by the batch.
+    From an index that this model made before, the embeddings of pictures with the same path, time and size
+    are taken over; what is no longer in the folder is dropped. Memory is bounded by the batch.
 
     Args:
         model: what embeds the pictures.
@@ -99,8 +100,8 @@ def build_index(
     """
     if not model.indexable:
         raise ModelError(
-            "this model cannot be indexed: its scores are not inner products of embeddings that each item has "
-            "by itself, in a fixed number; score pictures and sentences with model.score instead"
+            "this model cannot be indexed: its scores are not inner products of embeddings that each item "
+            "has by itself, in a fixed number; score pictures and sentences with model.score instead"
         )
     root, target, fingerprint = Path(folder).resolve(), Path(out), model.fingerprint
     pictures = _Pictures(model, root, _reusable(target, fingerprint, dtype))
@@ -133,7 +134,7 @@ class _Pictures:
         self.reused = 0
 
     def embedded(self, paths: Sequence[Path], batch_size: int) -> Iterator[tuple[list[Item], Vectors]]:
-        """Yield pictures and their embeddings in the order of the paths, at most ``batch_size`` new at a time."""
+        """Yield pictures and their embeddings in order of path, at most ``batch_size`` new at once."""
         chunk: list[Item] = []
         fresh = 0
         for path in paths:

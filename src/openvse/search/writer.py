@@ -21,8 +21,8 @@ from openvse.search.index import MANIFEST, Item, Manifest, VectorDtype
 class IndexWriter:
     """Writes beside the index that is there, and puts the new one in its place when the context ends.
 
-    A context that ends with an exception leaves the old index. Files that no manifest names, of this writer or
-    of one that was killed, are removed at the end.
+    A context that ends with an exception leaves the old index. Files that no manifest names, of this writer
+    or of one that was killed, are removed at the end.
 
     Args:
         folder: of the index, created where it is missing.
@@ -65,8 +65,8 @@ class IndexWriter:
             self._write_header()
         if vectors.shape[1:] != self._shape[1:]:
             raise ModelError(
-                f"pictures have embeddings {list(self._shape[1:])} and {list(vectors.shape[1:])}, an index needs "
-                f"one shape: use an aggregator that yields a fixed number"
+                f"pictures have embeddings {list(self._shape[1:])} and {list(vectors.shape[1:])}, an index "
+                f"needs one shape: use an aggregator that yields a fixed number"
             )
         self._vectors.write(np.ascontiguousarray(vectors, dtype=np.dtype(self._dtype)).data)
         self._items.write("".join(json.dumps(asdict(item)) + "\n" for item in items).encode())
@@ -103,7 +103,7 @@ class IndexWriter:
                         path.unlink()
 
     def _write_header(self) -> None:
-        """Write the array's header; numpy leaves room in it for the first axis to grow: its length is fixed."""
+        """Write the array's header; numpy leaves room for the first axis to grow, so its size is fixed."""
         descr = np.lib.format.dtype_to_descr(np.dtype(self._dtype))
         header = {"descr": descr, "fortran_order": False, "shape": self._shape}
         np.lib.format.write_array_header_1_0(self._vectors, header)
