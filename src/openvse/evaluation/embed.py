@@ -40,7 +40,9 @@ def embed_corpus(
     kept: list[np.ndarray] = []
 
     def images() -> Iterator[PlacedInputs]:
-        for positions, inputs in image_batches(image_loader(model.image.encoder, corpus, features), batch_size):
+        for positions, inputs in image_batches(
+            image_loader(model.image.encoder, corpus, features), batch_size
+        ):
             kept.append(positions)
             yield positions, inputs
 

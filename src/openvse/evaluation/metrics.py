@@ -109,7 +109,9 @@ def bootstrap_replicates(
         means = half[:, :-1] / half[:, -1:]
         replicates |= {f"{name}_r{k}": 100.0 * means[:, column] for column, k in enumerate(RECALL_AT)}
         replicates[f"{name}_meanr"] = means[:, -1]
-    replicates["rsum"] = sum(replicates[f"{name}_r{k}"] for name in ("i2t", "t2i") for k in RECALL_AT)
+    replicates["rsum"] = np.sum(
+        [replicates[f"{name}_r{k}"] for name in ("i2t", "t2i") for k in RECALL_AT], axis=0
+    )
     return replicates
 
 
@@ -155,4 +157,6 @@ def _resampled_sums(
 def _misses(relevant: Int[np.ndarray, "Q"], candidates: int, k: int) -> Float[np.ndarray, "Q"]:
     """Chance that none of the first ``k`` places of a random order is relevant."""
     places = np.arange(min(k, candidates))
-    return np.prod(np.clip(candidates - relevant[:, None] - places, 0, None) / (candidates - places), axis=1)
+    left = np.clip(candidates - relevant[:, None] - places, 0, None)
+    missed: Float[np.ndarray, "Q"] = np.prod(left / (candidates - places), axis=1)
+    return missed

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -104,24 +104,24 @@ def build_index(
             "has by itself, in a fixed number; score pictures and sentences with model.score instead"
         )
     root, target, fingerprint = Path(folder).resolve(), Path(out), model.fingerprint
-    pictures = _Pictures(model, root, _reusable(target, fingerprint, dtype))
     paths = find_images(root)
+    if not paths:
+        raise DataError(f"there is no picture in {folder}: give a folder that holds pictures, at any depth")
+    pictures = _Pictures(model, root, _reusable(target, fingerprint, dtype))
     started = time.perf_counter()
-    try:
-        with IndexWriter(target, model=fingerprint, root=root, dtype=dtype) as writer:
-            for items, vectors in pictures.embedded(paths, batch_size):
-                if items:
-                    writer.append(items, vectors)
-                if progress is not None:
-                    done = len(writer) + len(pictures.failed)
-                    progress(IndexProgress(done, len(paths), done / (time.perf_counter() - started)))
-            if not len(writer):
-                raise _nothing(folder, pictures.failed)
-            return IndexReport(len(writer), pictures.reused, pictures.failed)
-    except OSError as error:
-        raise IndexFormatError(
-            f"index {out} cannot be written ({error.strerror}): free or choose its place"
-        ) from error
+    with IndexWriter(target, model=fingerprint, root=root, dtype=dtype) as writer:
+        for items, vectors in pictures.embedded(paths, batch_size):
+            if items:
+                writer.append(items, vectors)
+            if progress is not None:
+                done = len(writer) + len(pictures.failed)
+                progress(IndexProgress(done, len(paths), done / (time.perf_counter() - started)))
+        if not len(writer):
+            path, reason = pictures.failed[0]
+            raise DataError(
+                f"none of the {len(paths)} pictures in {folder} can be used, not {path}: {reason}"
+            )
+        return IndexReport(len(writer), pictures.reused, pictures.failed)
 
 
 class _Pictures:
@@ -202,12 +202,3 @@ def _reusable(folder: Path, fingerprint: str, dtype: VectorDtype) -> Index | Non
     except IndexFormatError:
         return None
     return index if index.manifest.dtype == dtype else None
-
-
-def _nothing(folder: str | Path, failed: Sequence[tuple[Path, str]]) -> DataError:
-    if not failed:
-        return DataError(f"there is no picture in {folder}: give a folder that holds pictures, at any depth")
-    path, reason = failed[0]
-    return DataError(
-        f"none of the {len(failed)} pictures in {folder} can be used, the first, {path}: {reason}"
-    )

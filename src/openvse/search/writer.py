@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from openvse.errors import ModelError
+from openvse.errors import IndexFormatError, ModelError
 from openvse.search.index import MANIFEST, Item, Manifest, VectorDtype
 
 
@@ -29,14 +29,18 @@ class IndexWriter:
         model: fingerprint of the model that makes the embeddings.
         root: the indexed folder.
         dtype: how a number is stored.
+
+    Raises:
+        IndexFormatError: the disk refuses, here or at the end.
     """
 
     def __init__(self, folder: Path, *, model: str, root: Path, dtype: VectorDtype) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         token = secrets.token_hex(4)
         self._folder, self._model, self._root, self._dtype = folder, model, root, dtype
         self._paths = [folder / f"vectors-{token}.npy", folder / f"items-{token}.jsonl"]
-        self._vectors, self._items = (path.open("xb") for path in self._paths)
+        with _disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._vectors, self._items = (path.open("xb") for path in self._paths)
         self._shape = (0, 0, 0)
 
     def __enter__(self) -> IndexWriter:
@@ -45,7 +49,8 @@ class IndexWriter:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         try:
             if error is None:
-                self._publish()
+                with _disk_errors(self._folder):
+                    self._publish()
         finally:
             self._vectors.close()
             self._items.close()
@@ -58,6 +63,7 @@ class IndexWriter:
         """Add pictures and their embeddings.
 
         Raises:
+            IndexFormatError: the disk refuses.
             ModelError: K or D differ from those of the pictures before.
         """
         if len(self) == 0:
@@ -68,8 +74,9 @@ class IndexWriter:
                 f"pictures have embeddings {list(self._shape[1:])} and {list(vectors.shape[1:])}, an index "
                 f"needs one shape: use an aggregator that yields a fixed number"
             )
-        self._vectors.write(np.ascontiguousarray(vectors, dtype=np.dtype(self._dtype)).data)
-        self._items.write("".join(json.dumps(asdict(item)) + "\n" for item in items).encode())
+        with _disk_errors(self._folder):
+            self._vectors.write(np.ascontiguousarray(vectors, dtype=np.dtype(self._dtype)).data)
+            self._items.write("".join(json.dumps(asdict(item)) + "\n" for item in items).encode())
         self._shape = (len(self) + len(items), *self._shape[1:])
 
     def _publish(self) -> None:
@@ -107,3 +114,13 @@ class IndexWriter:
         descr = np.lib.format.dtype_to_descr(np.dtype(self._dtype))
         header = {"descr": descr, "fortran_order": False, "shape": self._shape}
         np.lib.format.write_array_header_1_0(self._vectors, header)
+
+
+@contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise IndexFormatError(
+            f"index {folder} cannot be written ({error.strerror}): choose another place or make room"
+        ) from error

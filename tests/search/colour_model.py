@@ -1,0 +1,53 @@
+"""A model of pictures and words that needs no weights: mean colours, and the colours that words name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from openvse.functional import normalize
+from openvse.images import PictureSource, read_image
+from openvse.types import EmbeddingSet
+
+COLOURS = {"red": (200, 20, 20), "green": (20, 180, 40), "blue": (30, 40, 210), "white": (245, 245, 245)}
+
+
+@dataclass
+class ColourModel:
+    """Embeds a picture by its mean colour; what it encoded is recorded in ``batches``."""
+
+    fingerprint: str = "colours-1"
+    indexable: bool = True
+    num_embeddings: int = 1
+    batches: list[list[str]] = field(default_factory=list)
+
+    def encode_image(self, images: Sequence[PictureSource], batch_size: int = 64) -> EmbeddingSet:
+        assert len(images) <= batch_size
+        means = [np.asarray(read_image(image), dtype=np.float32).mean((0, 1)) for image in images]
+        self.batches.append([Path(image).name for image in images if isinstance(image, Path)])
+        return self.embed(np.stack(means))
+
+    def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> EmbeddingSet:
+        return self.embed(np.array([COLOURS[caption] for caption in captions], dtype=np.float32))
+
+    def embed(self, colours: np.ndarray) -> EmbeddingSet:
+        vectors = normalize(torch.from_numpy(colours) - 128.0).unsqueeze(1)
+        vectors = vectors.repeat(1, self.num_embeddings, 1)
+        return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool))
+
+    @property
+    def encoded(self) -> list[str]:
+        """Names of all pictures encoded so far, in order."""
+        return [name for batch in self.batches for name in batch]
+
+
+def paint(path: Path, colour: str) -> Path:
+    """Write a small picture of one colour."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (12, 9), COLOURS[colour]).save(path)
+    return path

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import base64
+import importlib
+import io
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from openvse.search import Hit, contact_sheet
+
+VOID = {"meta", "img"}
+
+
+class Page(HTMLParser):
+    """The elements of a page, checked to be closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data.strip())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture
+def hits(tmp_path: Path) -> list[Hit]:
+    found = []
+    for rank, size in enumerate([(800, 600), (30, 90), (64, 64)], start=1):
+        path = tmp_path / f"photo {rank}.jpg"
+        Image.new("RGB", size, (10 * rank, 90, 60)).save(path)
+        found.append(Hit(rank, 1.0 / rank, path.name, path))
+    return found
+
+
+def decoded(source: str | None) -> Image.Image:
+    assert source is not None
+    prefix, content = source.split(",")
+    assert prefix == "data:image/webp;base64"
+    return Image.open(io.BytesIO(base64.b64decode(content)))
+
+
+def test_a_page_for_people_and_screen_readers(hits: list[Hit]) -> None:
+    page = Page(contact_sheet({"a dog": hits, "a cat": hits[:1]}, "My photos", note="three photos"))
+    assert page.all("html") == [{"lang": "en"}]
+    assert {"charset": "utf-8"} in page.all("meta")
+    assert [meta["name"] for meta in page.all("meta") if "name" in meta] == ["viewport", "color-scheme"]
+    assert page.words.count("My photos") == 2  # title and heading
+    assert "three photos" in page.words
+    assert [word for word in page.words if word in ("a dog", "a cat")] == ["a dog", "a cat"]
+    assert len(page.all("h1")) == 1 and len(page.all("h2")) == len(page.all("ol")) == 2
+    assert [image["alt"] for image in page.all("img")] == [
+        "photo 1.jpg",
+        "photo 2.jpg",
+        "photo 3.jpg",
+        "photo 1.jpg",
+    ]
+    assert {"1.000", "0.500", "0.333"} <= set(page.words)
+
+
+def test_thumbnails_are_small_and_keep_their_shape(hits: list[Hit]) -> None:
+    page = Page(contact_sheet({"a dog": hits}))
+    sizes = [decoded(image["src"]).size for image in page.all("img")]
+    assert sizes == [(360, 270), (30, 90), (64, 64)]
+
+
+def test_the_page_needs_nothing_else(hits: list[Hit]) -> None:
+    text = contact_sheet({"a dog": hits})
+    assert not re.search(r"https?://|url\(|@import|<link|<script", text)
+
+
+def test_badges_and_right_answers(hits: list[Hit]) -> None:
+    page = Page(
+        contact_sheet(
+            {"a dog": hits, "a cat": hits},
+            badges={"photo 2.jpg": "held out"},
+            correct={"a dog": {"photo 3.jpg"}},
+        )
+    )
+    assert page.words.count("held out") == 2
+    assert page.words.count("✓ right") == 1  # said in words, not by colour alone
+    assert [item.get("class") for item in page.all("li")] == [None, None, "right", None, None, None]
+
+
+def test_everything_from_outside_is_escaped(tmp_path: Path) -> None:
+    nasty = '<script>alert("1")</script>&'
+    hit = Hit(1, 0.5, f'"><img src=x onerror=y>{nasty}', tmp_path / "gone.jpg")
+    text = contact_sheet({nasty: [hit]}, nasty, note=nasty, badges={hit.id: nasty})
+    page = Page(text)
+    assert page.all("script") == page.all("img") == []
+    assert page.words.count(nasty) == 5  # title, heading, note, query, badge
+
+
+def test_braces_are_no_placeholders(hits: list[Hit]) -> None:
+    assert "{style} {0}" in Page(contact_sheet({"{style} {0}": hits}, "{sections}")).words
+
+
+def test_a_picture_that_is_gone_has_a_placeholder(hits: list[Hit]) -> None:
+    hits[1].path.unlink()
+    page = Page(contact_sheet({"a dog": hits}))
+    assert len(page.all("img")) == 2
+    assert {"class": "missing", "role": "img", "aria-label": "photo 2.jpg"} in page.all("span")
+
+
+def test_a_query_without_hits_says_so() -> None:
+    page = Page(contact_sheet({"a unicorn": []}))
+    assert "No picture was found." in page.words
+    assert page.all("ol") == []
+
+
+def test_a_picture_is_read_once(hits: list[Hit], monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("openvse.search.contact_sheet")  # the function has its name
+    read: list[Path] = []
+    real = module.read_image
+
+    def watch(path: Path) -> Image.Image:
+        read.append(path)
+        return real(path)
+
+    monkeypatch.setattr(module, "read_image", watch)
+    contact_sheet({"a dog": hits, "a cat": hits})
+    assert read == [hit.path for hit in hits]
+
+
+def test_the_page_is_ascii_whatever_the_names(tmp_path: Path) -> None:
+    odd = os.fsdecode(b"caf\xe9.jpg")
+    text = contact_sheet({"ein Hündchen 🐶": [Hit(1, 0.5, odd, tmp_path / odd)]})
+    assert text.isascii()
+    assert "ein Hündchen 🐶" in Page(text).words
+
+
+def css_colours(scheme: str, text: str) -> dict[str, str]:
+    """Return the colour variables of the light or the dark scheme."""
+    blocks = re.findall(r":root \{(.*?)\}", text, re.DOTALL)
+    return dict(re.findall(r"--(\w+): (#\w{6});", blocks[scheme == "dark"]))
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("ink", "paper"),
+    [
+        ("ink", "page"),
+        ("ink", "card"),
+        ("quiet", "page"),
+        ("quiet", "card"),
+        ("quiet", "mat"),
+        ("right", "card"),
+    ],
+)
+def test_text_has_contrast(scheme: str, ink: str, paper: str) -> None:
+    """WCAG 2 AA: at least 4.5 to 1."""
+    colours = css_colours(scheme, contact_sheet({}))
+    lighter, darker = sorted((luminance(colours[ink]), luminance(colours[paper])), reverse=True)
+    assert (lighter + 0.05) / (darker + 0.05) >= 4.5

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from colour_model import COLOURS, ColourModel
+from torch import Tensor
+
+from openvse.errors import BadImageError, DataError, IndexFormatError
+from openvse.search import Hit, Index, SearchEngine, build_index
+from openvse.types import EmbeddingSet
+
+
+@pytest.fixture
+def index(model: ColourModel, photos: Path, tmp_path: Path) -> Index:
+    build_index(model, photos, tmp_path / "index")
+    return Index.open(tmp_path / "index")
+
+
+@pytest.fixture
+def engine(model: ColourModel, index: Index) -> SearchEngine:
+    return SearchEngine(model, index)
+
+
+def test_a_word_finds_its_picture(engine: SearchEngine, photos: Path) -> None:
+    answers = engine.search(list(COLOURS), top_k=1)
+    found = [hits[0].path for hits in answers]
+    assert found == [
+        photos / "red.png",
+        photos / "green.png",
+        photos / "blue.png",
+        photos / "deeper/white.png",
+    ]
+
+
+def test_hits_are_ranked(engine: SearchEngine, photos: Path) -> None:
+    (hits,) = engine.search(["blue"], top_k=3)
+    assert [hit.rank for hit in hits] == [1, 2, 3]
+    assert hits[0] == Hit(1, hits[0].score, "blue.png", photos / "blue.png")
+    assert hits[0].score == pytest.approx(1.0, abs=1e-3)
+    assert hits[0].score > hits[1].score >= hits[2].score
+
+
+def test_fewer_pictures_than_asked_for(engine: SearchEngine) -> None:
+    assert len(engine.search(["red"], top_k=100)[0]) == 4
+
+
+def test_a_picture_finds_itself(engine: SearchEngine, photos: Path) -> None:
+    answers = engine.search_images([photos / "green.png", photos / "red.png"], top_k=2)
+    assert [hits[0].id for hits in answers] == ["green.png", "red.png"]
+
+
+def test_a_picture_that_cannot_be_read(engine: SearchEngine, tmp_path: Path) -> None:
+    with pytest.raises(BadImageError, match="there is no such file"):
+        engine.search_images([tmp_path / "nowhere.png"])
+
+
+def test_no_question_no_answer(engine: SearchEngine) -> None:
+    assert engine.search([]) == engine.search_images([]) == []
+
+
+def test_top_k_must_be_positive(engine: SearchEngine) -> None:
+    with pytest.raises(DataError, match="top_k is 0, allowed are 1 and more"):
+        engine.search(["red"], top_k=0)
+
+
+def test_another_model_is_refused(index: Index) -> None:
+    with pytest.raises(IndexFormatError, match="made by model colours-1, not by colours-2"):
+        SearchEngine(ColourModel("colours-2"), index)
+
+
+class LastBackend:
+    """A search library of one's own: every query is answered by the last pictures."""
+
+    def search(self, queries: EmbeddingSet, top_k: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros(len(queries), top_k), torch.full((len(queries), top_k), 3)
+
+
+def test_the_backend_can_be_replaced(model: ColourModel, index: Index) -> None:
+    (hits,) = SearchEngine(model, index, LastBackend()).search(["green"], top_k=2)
+    assert [hit.id for hit in hits] == ["red.png", "red.png"]

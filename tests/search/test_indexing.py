@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from colour_model import ColourModel, paint
+
+from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
+from openvse.search import Index, IndexProgress, IndexReport, build_index, indexing
+from openvse.types import EmbeddingSet
+
+
+def ids(folder: Path) -> list[str]:
+    return [item.id for item in Index.open(folder).items]
+
+
+def test_every_picture_is_embedded_once_and_in_order(
+    model: ColourModel, photos: Path, tmp_path: Path
+) -> None:
+    report = build_index(model, photos, tmp_path / "index", batch_size=3)
+    assert report == IndexReport(count=4, reused=0, failed=[])
+    assert [len(batch) for batch in model.batches] == [3, 1]
+    assert ids(tmp_path / "index") == ["blue.png", "deeper/white.png", "green.png", "red.png"]
+    index = Index.open(tmp_path / "index", model.fingerprint)
+    expected = model.encode_image([index.picture(position) for position in range(4)]).vectors
+    assert np.array_equal(index.vectors, expected.numpy())
+
+
+def test_only_what_changed_is_embedded_again(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    build_index(model, photos, tmp_path / "index")
+    model.batches.clear()
+    paint(photos / "a.png", "white")
+    paint(photos / "red.png", "blue")
+    os.utime(photos / "red.png", ns=(1, 1))
+    (photos / "green.png").unlink()
+    report = build_index(model, photos, tmp_path / "index")
+    assert (report.count, report.reused) == (4, 2)
+    assert model.encoded == ["a.png", "red.png"]
+    build_index(ColourModel(), photos, tmp_path / "fresh")
+    again, fresh = Index.open(tmp_path / "index"), Index.open(tmp_path / "fresh")
+    assert again.items == fresh.items
+    assert np.array_equal(again.vectors, fresh.vectors)
+
+
+def test_new_pictures_share_full_batches(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    build_index(model, photos, tmp_path / "index")
+    model.batches.clear()
+    for name in ("a", "cc", "f", "zz"):
+        paint(photos / f"{name}.png", "red")
+    build_index(model, photos, tmp_path / "index", batch_size=2)
+    assert [len(batch) for batch in model.batches] == [2, 2]
+    assert ids(tmp_path / "index") == sorted(ids(tmp_path / "index"))
+
+
+def test_long_runs_of_unchanged_pictures_are_cut(
+    model: ColourModel, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(model, photos, tmp_path / "index")
+    before = Index.open(tmp_path / "index")
+    monkeypatch.setattr(indexing, "_AT_ONCE", 2)
+    seen: list[IndexProgress] = []
+    assert build_index(model, photos, tmp_path / "index", progress=seen.append).reused == 4
+    assert [state.done for state in seen] == [2, 4, 4]
+    assert np.array_equal(Index.open(tmp_path / "index").vectors, before.vectors)
+
+
+@pytest.mark.parametrize("change", ["model", "dtype"])
+def test_another_model_or_number_format_starts_anew(
+    model: ColourModel, photos: Path, tmp_path: Path, change: str
+) -> None:
+    build_index(model, photos, tmp_path / "index")
+    other = ColourModel("colours-2") if change == "model" else ColourModel()
+    dtype = "float16" if change == "dtype" else "float32"
+    assert build_index(other, photos, tmp_path / "index", dtype=dtype).reused == 0
+    assert len(other.encoded) == 4
+    assert len(Index.open(tmp_path / "index", other.fingerprint)) == 4
+
+
+def test_a_damaged_index_is_made_anew(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    build_index(model, photos, tmp_path / "index")
+    (tmp_path / "index" / "index.json").write_text("?")
+    assert build_index(model, photos, tmp_path / "index").reused == 0
+    assert len(Index.open(tmp_path / "index")) == 4
+
+
+def test_a_moved_folder_is_found_again(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    build_index(model, photos, tmp_path / "index")
+    moved = photos.rename(tmp_path / "moved")
+    assert build_index(model, moved, tmp_path / "index").reused == 4
+    assert Index.open(tmp_path / "index").picture(0) == moved / "blue.png"
+
+
+def test_bad_pictures_are_reported_and_left_out(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    (photos / "c.jpg").write_bytes(b"")
+    (photos / "h.jpg").write_bytes(b"no picture")
+    (photos / "gone.jpg").symlink_to(photos / "nowhere.jpg")
+    report = build_index(model, photos, tmp_path / "index", batch_size=3)
+    assert report.count == 4
+    assert sorted(report.failed) == [
+        (photos / "c.jpg", "the file is empty"),
+        (photos / "gone.jpg", "No such file or directory"),
+        (photos / "h.jpg", "it is not a picture we read"),
+    ]
+    assert ids(tmp_path / "index") == ["blue.png", "deeper/white.png", "green.png", "red.png"]
+
+
+def test_progress_counts_every_picture(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    (photos / "c.jpg").write_bytes(b"")
+    seen: list[IndexProgress] = []
+    build_index(model, photos, tmp_path / "index", batch_size=2, progress=seen.append)
+    assert [state.done for state in seen] == [2, 4, 5]
+    assert {state.total for state in seen} == {5}
+    assert all(state.images_per_s > 0 for state in seen)
+
+
+def test_nothing_to_index(model: ColourModel, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"there is no picture in .*empty: give a folder"):
+        build_index(model, tmp_path / "empty", tmp_path / "index")
+    with pytest.raises(DataError, match="there is no such folder"):
+        build_index(model, tmp_path / "nowhere", tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+
+
+def test_nothing_usable_to_index(model: ColourModel, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_bytes(b"")
+    with pytest.raises(DataError, match=r"none of the 1 pictures .* can be used.*the file is empty"):
+        build_index(model, tmp_path / "photos", tmp_path / "index")
+    with pytest.raises(IndexFormatError, match="no index"):
+        Index.open(tmp_path / "index")
+
+
+def test_a_model_without_an_index_is_refused(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be indexed"):
+        build_index(ColourModel(indexable=False), photos, tmp_path / "index")
+
+
+class RaggedModel(ColourModel):
+    """Says that it can be indexed, but leaves embeddings out."""
+
+    def embed(self, colours: np.ndarray) -> EmbeddingSet:
+        whole = super().embed(colours)
+        return EmbeddingSet(whole.vectors, torch.zeros_like(whole.mask))
+
+
+class GrowingModel(ColourModel):
+    """Makes one more embedding with every batch."""
+
+    def embed(self, colours: np.ndarray) -> EmbeddingSet:
+        self.num_embeddings += 1
+        return super().embed(colours)
+
+
+@pytest.mark.parametrize("kind", [RaggedModel, GrowingModel])
+def test_a_varying_number_of_embeddings_is_refused(
+    kind: type[ColourModel], photos: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=r"fixed number|same number"):
+        build_index(kind(), photos, tmp_path / "index", batch_size=1)
+    assert list((tmp_path / "index").iterdir()) == []
+
+
+class FussyModel(ColourModel):
+    """Refuses a picture that can be read."""
+
+    def encode_image(self, images: list[Path], batch_size: int = 64) -> EmbeddingSet:
+        raise BadImageError("too small for this model")
+
+
+def test_a_refusal_that_reading_does_not_explain_is_passed_on(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadImageError, match="too small"):
+        build_index(FussyModel(), photos, tmp_path / "index")
+
+
+def test_a_place_that_cannot_be_written(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(IndexFormatError, match="cannot be written"):
+        build_index(model, photos, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_full_disk_leaves_the_old_index(
+    model: ColourModel, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(model, photos, tmp_path / "index")
+
+    def refuse(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(IndexFormatError, match=r"cannot be written \(No space left on device\)"):
+        build_index(model, photos, tmp_path / "index")
+    assert len(Index.open(tmp_path / "index")) == 4
+    assert len(list((tmp_path / "index").iterdir())) == 3
