@@ -66,7 +66,7 @@ def sinusoidal_positions(
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :dim]
 
 
-def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Tensor, "B N"]]:
+def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Tensor, "B M"]]:
     """Move the real elements of each row to the front, in their order, and cut columns that hold only padding.
 
     Args:

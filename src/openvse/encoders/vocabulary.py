@@ -63,7 +63,7 @@ class Vocabulary:
         kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda w: (-counts[w], w))
         if not kept:
             raise DataError(
-                f"the training captions hold no word {min_count} times: lower min_count or give more"
+                f"no word occurs {min_count} times in the training captions: lower min_count or give more"
             )
         return cls(kept)
 
@@ -96,12 +96,12 @@ class Vocabulary:
             ModelError: the file is missing or damaged.
         """
         try:
-            words = json.loads(path.read_text(encoding="utf-8"))["words"]
+            words = [str(word) for word in json.loads(path.read_text(encoding="utf-8"))["words"]]
         except OSError as error:
             raise ModelError(f"{path} cannot be read: copy or save the whole model folder again") from error
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{path} is no vocabulary: copy or save the model folder again") from error
-        return cls([str(word) for word in words])
+        return cls(words)
 
     def __len__(self) -> int:
         return len(self._ids)

@@ -1,0 +1,141 @@
+import pytest
+import torch
+
+from openvse.encoders.bigru import BiGRU
+from openvse.encoders.vocabulary import END, START, UNKNOWN
+from openvse.errors import DataError, ModelError
+from openvse.types import Inputs
+
+CAPTIONS = ["a dog runs on the grass", "a cat sits", "two dogs and a cat play on the mat"]
+
+
+def make(**options) -> BiGRU:
+    torch.manual_seed(0)
+    return BiGRU(**({"embed_dim": 6, "captions": CAPTIONS, "min_count": 1, "word_dim": 5} | options))
+
+
+def collate(ids: list[torch.Tensor]) -> Inputs:
+    values = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+    lengths = torch.tensor([len(row) for row in ids])
+    return Inputs(values, torch.arange(values.shape[1]) < lengths.unsqueeze(1))
+
+
+def slow_direction(encoder: BiGRU, words: torch.Tensor, suffix: str) -> list[torch.Tensor]:
+    """One GRU direction, step by step, as torch documents its gates."""
+    gru = encoder.gru
+    w_i, w_h = getattr(gru, f"weight_ih_l0{suffix}"), getattr(gru, f"weight_hh_l0{suffix}")
+    b_i, b_h = getattr(gru, f"bias_ih_l0{suffix}"), getattr(gru, f"bias_hh_l0{suffix}")
+    state, states = torch.zeros(gru.hidden_size, dtype=words.dtype), []
+    for word in words:
+        (r_i, z_i, n_i), (r_h, z_h, n_h) = (w_i @ word + b_i).chunk(3), (w_h @ state + b_h).chunk(3)
+        reset, update = torch.sigmoid(r_i + r_h), torch.sigmoid(z_i + z_h)
+        state = (1 - update) * torch.tanh(n_i + reset * n_h) + update * state
+        states.append(state)
+    return states
+
+
+def test_equals_a_slow_loop_on_ragged_captions() -> None:
+    encoder = make().double().eval()
+    ids = encoder.tokenize(["cat", "a dog runs on the mat", "two dogs"])
+    features = encoder(collate(ids))
+    for row, local in zip(ids, features.local, strict=True):
+        words = encoder.words(row)
+        forward = slow_direction(encoder, words, "")
+        backward = slow_direction(encoder, words.flip(0), "_reverse")[::-1]
+        expected = torch.stack([(f + b) / 2 for f, b in zip(forward, backward, strict=True)])
+        torch.testing.assert_close(local[: len(row)], expected, rtol=0, atol=1e-12)
+
+
+def test_tokenize_puts_boundaries_around_words() -> None:
+    a, dog = make().vocabulary.id_of("a"), make().vocabulary.id_of("dog")
+    ids = make().tokenize(["A dog!", "", "zebra"])
+    assert [row.tolist() for row in ids] == [
+        [START, a, dog, END],
+        [START, UNKNOWN, END],
+        [START, UNKNOWN, END],
+    ]
+    assert [row.tolist() for row in make(boundaries=False).tokenize(["a dog", ""])] == [[a, dog], [UNKNOWN]]
+
+
+def test_min_count_prunes_the_vocabulary() -> None:
+    assert make(min_count=2).vocabulary.words == ("a", "cat", "on", "the")
+    assert BiGRU(embed_dim=2, captions=["dog"] * 4 + ["cat"] * 3).vocabulary.words == ("dog",)
+
+
+def test_no_captions_and_no_assets_is_refused() -> None:
+    with pytest.raises(DataError, match="no word occurs 4 times in the training captions"):
+        BiGRU(embed_dim=4)
+
+
+def test_embeddings_start_small_and_uniform() -> None:
+    weight = make(word_dim=300).words.weight
+    assert 0.0999 < weight.abs().max() <= 0.1
+    assert abs(weight.var().item() - 0.01 / 3) < 2e-4
+
+
+def test_word_vectors_fill_their_rows_only(tmp_path) -> None:
+    path = tmp_path / "glove.txt"
+    path.write_text("dog 1 2 3 4 5\nzebra 9 9 9 9 9\ncat 5 4 3 2 1\n")
+    plain, encoder = make(), make(word_vectors=str(path))
+    dog, cat = encoder.vocabulary.id_of("dog"), encoder.vocabulary.id_of("cat")
+    assert encoder.words.weight[dog].tolist() == [1, 2, 3, 4, 5]
+    others = [i for i in range(len(encoder.vocabulary)) if i not in (dog, cat)]
+    assert torch.equal(encoder.words.weight[others], plain.words.weight[others])
+
+
+def test_word_vectors_without_a_known_word_change_nothing(tmp_path) -> None:
+    path = tmp_path / "glove.txt"
+    path.write_text("zebra 9 9 9 9 9\n")
+    assert torch.equal(make(word_vectors=str(path)).words.weight, make().words.weight)
+
+
+def test_word_vectors_of_another_width_are_refused(tmp_path) -> None:
+    path = tmp_path / "glove.txt"
+    path.write_text("dog 1 2 3\n")
+    with pytest.raises(DataError, match="set word_dim=3"):
+        make(word_vectors=str(path))
+
+
+def test_frozen_words_do_not_train() -> None:
+    encoder = make(freeze_words=True)
+    encoder(collate(encoder.tokenize(CAPTIONS))).local.sum().backward()
+    assert encoder.words.weight.grad is None
+    assert encoder.gru.weight_ih_l0.grad is not None
+
+
+def test_augmentation_shortens_captions_in_training_only() -> None:
+    encoder = make(augmentation_rate=0.9)
+    batch = collate(encoder.tokenize(CAPTIONS))
+    features = encoder(batch)
+    assert features.local.shape[:2] == features.mask.shape
+    assert features.mask.sum() < batch.mask.sum()
+    assert (features.mask.sum(dim=1) >= 2).all()  # the boundaries are never dropped
+    assert torch.equal(encoder.eval()(batch).mask, batch.mask)
+
+
+def test_autocast_to_bfloat16_runs_forward_and_backward() -> None:
+    encoder = make(size_augmentation="none")
+    batch = collate(encoder.tokenize(CAPTIONS))
+    exact = encoder(batch).local[batch.mask]
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = encoder(batch).local[batch.mask]
+    torch.testing.assert_close(rough.float(), exact, rtol=0.05, atol=0.02)
+    rough.float().sum().backward()
+    assert encoder.gru.weight_ih_l0_reverse.grad.isfinite().all()
+
+
+def test_assets_replace_captions_and_word_vectors(tmp_path) -> None:
+    saved = make(min_count=2)
+    saved.save_assets(tmp_path / "text")
+    loaded = make(captions=(), assets=tmp_path / "text", word_vectors=str(tmp_path / "gone.txt"))
+    assert loaded.vocabulary.words == saved.vocabulary.words
+
+
+def test_missing_assets_are_named(tmp_path) -> None:
+    with pytest.raises(ModelError, match=r"vocabulary.json cannot be read"):
+        make(assets=tmp_path)
+
+
+def test_token_ids_need_a_mask() -> None:
+    with pytest.raises(ModelError, match="without a mask"):
+        make()(Inputs(torch.zeros(1, 2, dtype=torch.int64), None))

@@ -1,0 +1,97 @@
+import pytest
+import torch
+
+from openvse.encoders.projection import PROJECTIONS, LinearProjection, ResidualMLP
+from openvse.errors import RecipeError
+
+
+def ragged(seed: int = 0, width: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(seed)
+    mask = torch.tensor([[True, True, True, False], [True, False, False, False], [True, True, True, True]])
+    return torch.randn(3, 4, width), mask
+
+
+def slow_residual_mlp(module: ResidualMLP, rows: torch.Tensor) -> torch.Tensor:
+    """fc(x) + W2 relu(bn(W1 x)), row by row, with the statistics of the rows given (biased variance)."""
+    first, norm, _, last = module.mlp
+    hidden = torch.stack([first.weight @ row + first.bias for row in rows])
+    mean, variance = hidden.mean(0), ((hidden - hidden.mean(0)) ** 2).mean(0)
+    normed = (hidden - mean) / (variance + norm.eps).sqrt() * norm.weight + norm.bias
+    out = [last.weight @ row.clamp(min=0) + last.bias for row in normed]
+    return torch.stack(
+        [module.linear.weight @ r + module.linear.bias + o for r, o in zip(rows, out, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("count_padding", [False, True])
+def test_residual_mlp_equals_the_formula_in_training(count_padding: bool) -> None:
+    local, mask = ragged()
+    module = ResidualMLP(input_dim=6, embed_dim=8, count_padding=count_padding).double()
+    counted = torch.ones_like(mask) if count_padding else mask
+    expected = slow_residual_mlp(module, local.double()[counted])
+    torch.testing.assert_close(module(local.double(), mask)[counted], expected, rtol=0, atol=1e-12)
+
+
+def test_padding_enters_the_statistics_only_when_asked() -> None:
+    local, mask = ragged()
+    garbage = local.masked_fill(~mask.unsqueeze(-1), 1e4)
+    real = ResidualMLP(input_dim=6, embed_dim=8)
+    torch.testing.assert_close(real(local, mask)[mask], real(garbage, mask)[mask])
+    released = PROJECTIONS.get("residual_mlp_counting_padding")(input_dim=6, embed_dim=8)
+    assert not torch.allclose(released(local, mask)[mask], released(garbage, mask)[mask], atol=1e-2)
+
+
+def test_running_statistics_are_those_of_real_rows() -> None:
+    local, mask = ragged()
+    module = ResidualMLP(input_dim=6, embed_dim=8)
+    module(local, mask)
+    expected = 0.1 * module.mlp[0](local[mask]).mean(0)
+    torch.testing.assert_close(module.mlp[1].running_mean, expected)
+
+
+def test_masked_rows_of_residual_mlp_are_zero() -> None:
+    local, mask = ragged()
+    projected = ResidualMLP(input_dim=6, embed_dim=8).eval()(local, mask)
+    assert projected[~mask].abs().max() == 0
+    assert projected[mask].abs().min() > 0
+
+
+def test_linear_is_xavier_uniform_without_offset() -> None:
+    torch.manual_seed(0)
+    linear = LinearProjection(input_dim=300, embed_dim=100).linear
+    bound = (6 / 400) ** 0.5
+    assert 0.99 * bound < linear.weight.abs().max() <= bound
+    assert linear.bias.abs().max() == 0
+    assert abs(linear.weight.var().item() - bound**2 / 3) < 0.02 * bound**2
+
+
+def test_none_keeps_features_and_width() -> None:
+    local, mask = ragged()
+    module = PROJECTIONS.get("none")(input_dim=6, embed_dim=99)
+    assert module.output_dim == 6
+    assert module(local, mask) is local
+
+
+@pytest.mark.parametrize("name", PROJECTIONS.names())
+def test_a_projection_keeps_its_promises(name: str) -> None:
+    local, mask = ragged()
+    module = PROJECTIONS.get(name)(input_dim=6, embed_dim=8)
+    out = module(local, mask)
+    assert out.shape == (3, 4, module.output_dim)
+    out[mask].pow(2).sum().backward() if out.requires_grad else None
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("name", PROJECTIONS.names())
+def test_a_projection_runs_under_autocast(name: str) -> None:
+    local, mask = ragged()
+    module = PROJECTIONS.get(name)(input_dim=6, embed_dim=8).eval()
+    exact = module(local, mask)[mask]
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = module(local, mask)[mask].float()
+    torch.testing.assert_close(rough, exact, rtol=0.1, atol=0.1)
+
+
+def test_unknown_projection_names_the_nearest() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'linear'"):
+        PROJECTIONS.get("liner")

@@ -1,0 +1,159 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import config
+
+from openvse.encoders.size_augmentation import FeatureAugmentation, TokenAugmentation
+from openvse.errors import RecipeError
+from openvse.functional import position_mask
+
+PAD, HIDDEN, START, END = 0, 2, 3, 4
+
+
+def full(items: int, size: int) -> torch.Tensor:
+    return torch.ones(items, size, dtype=torch.bool)
+
+
+def tokens(mode: str, rate: float = 0.2, protected: tuple[int, ...] = (START, END)) -> TokenAugmentation:
+    return TokenAugmentation(
+        mode, rate=rate, mask_id=HIDDEN, replacements=range(1000, 1010), protected=protected
+    )
+
+
+def test_region_mode_drops_a_fifth_on_average() -> None:
+    torch.manual_seed(0)
+    kept = FeatureAugmentation("region")(full(2000, 36)).float().mean()
+    assert abs(kept - 0.8) < 0.01
+
+
+def test_grid_mode_spares_a_fifth_of_the_images() -> None:
+    torch.manual_seed(0)
+    dropped = 1 - FeatureAugmentation("grid")(full(4000, 400)).float().mean(dim=1)
+    # An augmented image of 400 cells loses none with probability 0.96^400 at most: below 1e-7.
+    untouched = (dropped == 0).float().mean()
+    assert abs(untouched - 0.2) < 0.03
+    augmented = dropped[dropped > 0]
+    assert abs(augmented.mean() - 0.2 * 0.6) < 0.005  # u in [0.2, 1] has mean 0.6
+    assert augmented.min() < 0.05 and 0.17 < augmented.max() < 0.3
+
+
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    rate=st.sampled_from([0.0, 0.2, 0.99]),
+    mode=st.sampled_from(["none", "region", "grid"]),
+    seed=st.integers(0, 1000),
+)
+def test_features_never_vanish_and_padding_never_appears(lengths, rate, mode, seed) -> None:
+    torch.manual_seed(seed)
+    mask = position_mask(torch.tensor(lengths), 6)
+    kept = FeatureAugmentation(mode, rate=rate)(mask)
+    assert not (kept & ~mask).any()
+    assert kept.any(dim=1).all()
+    if mode == "none" or rate == 0:
+        assert torch.equal(kept, mask)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=5),
+    rate=st.sampled_from([0.0, 0.2, 0.99]),
+    mode=st.sampled_from(["none", "drop", "bert_style"]),
+    seed=st.integers(0, 1000),
+)
+def test_what_is_left_of_a_caption_is_a_subsequence_with_replacements(lengths, rate, mode, seed) -> None:
+    torch.manual_seed(seed)
+    mask = position_mask(torch.tensor(lengths), 7)
+    ids = torch.arange(10, 17).expand(len(lengths), -1).masked_fill(~mask, PAD)
+    new_ids, new_mask = tokens(mode, rate)(ids, mask)
+    assert new_ids.shape == new_mask.shape
+    for row, kept, before in zip(new_ids, new_mask, lengths, strict=True):
+        after = int(kept.sum())
+        assert 1 <= after <= before
+        assert kept[:after].all() and (row[after:] == PAD).all()
+        original = [i for i in row[:after].tolist() if 10 <= i < 17]
+        assert original == sorted(original)
+        replaced = [i for i in row[:after].tolist() if not 10 <= i < 17]
+        assert all(i == HIDDEN or 1000 <= i < 1010 for i in replaced)
+        assert mode == "bert_style" or replaced == []
+
+
+def test_drop_deletes_a_fifth() -> None:
+    torch.manual_seed(0)
+    ids = torch.randint(10, 100, (500, 40))
+    _, mask = tokens("drop")(ids, full(500, 40))
+    assert abs(mask.sum().item() / ids.numel() - 0.8) < 0.01
+
+
+def test_bert_style_shares_are_half_a_tenth_and_the_rest() -> None:
+    torch.manual_seed(0)
+    ids = torch.randint(10, 100, (1000, 50))
+    new_ids, mask = tokens("bert_style")(ids, full(1000, 50))
+    total = ids.numel()
+    assert abs((new_ids[mask] == HIDDEN).sum().item() / total - 0.2 * 0.5) < 0.005
+    assert abs((new_ids[mask] >= 1000).sum().item() / total - 0.2 * 0.1) < 0.003
+    assert abs(1 - mask.sum().item() / total - 0.2 * 0.4) < 0.005
+    assert set(new_ids[mask & (new_ids >= 1000)].tolist()) == set(range(1000, 1010))
+
+
+@pytest.mark.parametrize("mode", ["drop", "bert_style"])
+def test_protected_tokens_stay_in_place(mode: str) -> None:
+    torch.manual_seed(0)
+    ids = torch.tensor([[START, 10, 11, 12, END]]).repeat(200, 1)
+    new_ids, mask = tokens(mode, rate=0.9)(ids, full(200, 5))
+    lengths = mask.sum(dim=1)
+    assert (new_ids[:, 0] == START).all()
+    assert (new_ids.gather(1, (lengths - 1).unsqueeze(1)) == END).all()
+    assert lengths.min() == 2
+
+
+def test_without_protection_every_token_may_go() -> None:
+    torch.manual_seed(0)
+    ids = torch.tensor([[START, 10, END]]).repeat(200, 1)
+    new_ids, _ = tokens("drop", rate=0.9, protected=())(ids, full(200, 3))
+    assert (new_ids[:, 0] != START).any()
+
+
+def test_evaluation_changes_nothing() -> None:
+    mask, ids = full(3, 9), torch.arange(27).view(3, 9)
+    assert FeatureAugmentation("region", rate=0.9).eval()(mask) is mask
+    same_ids, same_mask = tokens("bert_style", rate=0.9).eval()(ids, mask)
+    assert same_ids is ids and same_mask is mask
+
+
+def test_the_global_seed_decides() -> None:
+    draws = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        draws.append(tokens("drop")(torch.arange(60).view(2, 30), full(2, 30))[0])
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+
+
+def test_an_augmentation_has_no_state() -> None:
+    assert tokens("bert_style").state_dict() == {}
+
+
+@pytest.fixture
+def without_type_checks():
+    """Switch the tests' run-time type checks off: they would speak before the message that users meet."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FeatureAugmentation("regions"), "did you mean 'region'.*none, region, grid"),
+        (lambda: tokens("bert_styl"), "'bert_style'.*none, drop"),
+        (lambda: FeatureAugmentation("grid", rate=1.0), "augmentation_rate is 1.0"),
+        (lambda: tokens("drop", rate=-0.1), "augmentation_rate is -0.1"),
+        (
+            lambda: TokenAugmentation("bert_style", mask_id=None, replacements=[5]),
+            "needs a tokenizer with a mask",
+        ),
+    ],
+)
+def test_bad_options_say_what_is_allowed(make, message: str, without_type_checks) -> None:
+    with pytest.raises(RecipeError, match=message):
+        make()

@@ -1,0 +1,174 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from openvse.encoders.transformers_vision import TransformersVision
+from openvse.errors import ModelError
+from openvse.types import Inputs
+
+FAMILIES = {
+    "vit": (32, 16),
+    "dinov2": (28, 16),
+    "resnet": (64, 4),
+    "convnext": (64, 4),
+}  # pixels, local features
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_gives_its_cells_or_patches(family: str, vision_checkpoint, make_photos) -> None:
+    side, count = FAMILIES[family]
+    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint(family))
+    pixels = encoder.preprocess(Image.open(make_photos(1)[0]))
+    assert pixels.shape == (3, side, side)
+    features = encoder.eval()(Inputs(pixels.unsqueeze(0), None))
+    assert encoder.extract(pixels.unsqueeze(0)).shape == (1, count, 16)
+    assert features.local.shape == (1, count, 8) and features.mask.all()
+    assert encoder.feature_dim == 16
+    assert encoder.fingerprint.endswith(f":{side}x{side}:{count}")
+
+
+@pytest.mark.parametrize("family", ["vit", "dinov2"])
+def test_the_class_token_is_left_out(family: str, vision_checkpoint) -> None:
+    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint(family))
+    side, _ = FAMILIES[family]
+    pixels = torch.randn(2, 3, side, side)
+    tokens = encoder.backbone(pixel_values=pixels).last_hidden_state
+    torch.testing.assert_close(encoder.extract(pixels), tokens[:, 1:])
+
+
+def test_register_tokens_are_left_out(tmp_path, vision_checkpoint) -> None:
+    from transformers import Dinov2WithRegistersConfig, Dinov2WithRegistersModel
+
+    config = Dinov2WithRegistersConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        image_size=28,
+        patch_size=7,
+        num_register_tokens=3,
+    )
+    Dinov2WithRegistersModel(config).save_pretrained(tmp_path)
+    shutil.copy(Path(vision_checkpoint("dinov2")) / "preprocessor_config.json", tmp_path)
+    encoder = TransformersVision(embed_dim=8, model=str(tmp_path))
+    pixels = torch.randn(1, 3, 28, 28)
+    tokens = encoder.backbone(pixel_values=pixels).last_hidden_state
+    assert tokens.shape[1] == 1 + 3 + 16
+    torch.testing.assert_close(encoder.extract(pixels), tokens[:, 4:])
+
+
+def test_cells_run_row_by_row(vision_checkpoint) -> None:
+    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint("resnet"))
+    pixels = torch.randn(1, 3, 64, 64)
+    grid = encoder.backbone(pixel_values=pixels).last_hidden_state
+    torch.testing.assert_close(encoder.extract(pixels)[0, 1], grid[0, :, 0, 1])
+    torch.testing.assert_close(encoder.extract(pixels)[0, 2], grid[0, :, 1, 0])
+
+
+def test_preprocessing_is_the_checkpoints_own(vision_checkpoint) -> None:
+    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint("vit"))
+    rng = np.random.default_rng(0)
+    picture = Image.fromarray(rng.integers(0, 256, (45, 60, 3), dtype=np.uint8))
+    square = np.asarray(picture.resize((32, 32), Image.Resampling.BICUBIC), dtype=np.float64) / 255
+    expected = (square - [0.5, 0.4, 0.3]) / [0.2, 0.25, 0.5]
+    np.testing.assert_allclose(encoder.preprocess(picture).permute(1, 2, 0).numpy(), expected, atol=1e-5)
+
+
+def test_a_centre_crop_is_cut_as_the_checkpoint_says(vision_checkpoint) -> None:
+    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint("dinov2"))
+    picture = np.zeros((32, 64, 3), dtype=np.uint8)
+    picture[:, 18:46] = 255  # 28 columns in the middle
+    assert (encoder.preprocess(Image.fromarray(picture))[0] > 2).all()
+
+
+@pytest.mark.parametrize(
+    ("family", "size", "count"), [("vit", 48, 36), ("dinov2", 42, 36), ("resnet", 96, 9)]
+)
+def test_another_image_size_keeps_the_whole_picture(
+    family: str, size: int, count: int, vision_checkpoint
+) -> None:
+    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint(family), image_size=size)
+    picture = np.zeros((30, 90, 3), dtype=np.uint8)
+    picture[:, 85:] = 255
+    pixels = encoder.preprocess(Image.fromarray(picture))
+    assert pixels.shape == (3, size, size)
+    assert (pixels[0, :, -2] > 2).all() and (pixels[0, :, 0] < 0).all()
+    assert encoder.extract(pixels.unsqueeze(0)).shape[1] == count
+    assert encoder.fingerprint.endswith(f":{size}x{size}:{count}")
+
+
+def test_training_views_follow_the_generator(vision_checkpoint, make_photos) -> None:
+    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint("vit"))
+    photo = Image.open(make_photos(1)[0])
+    views = [encoder.preprocess(photo, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert torch.equal(views[0], views[1])
+    assert not torch.equal(views[0], views[2])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fine_tuning_reaches_every_trainable_parameter(family: str, vision_checkpoint) -> None:
+    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint(family), fine_tune=True)
+    side, _ = FAMILIES[family]
+    features = encoder(Inputs(torch.randn(3, 3, side, side), None))
+    features.local[features.mask].pow(2).sum().backward()
+    trainable = {name: p for name, p in encoder.named_parameters() if p.requires_grad}
+    assert [name for name, p in trainable.items() if p.grad is None] == []
+    assert sum(name.startswith("backbone.") for name in trainable) > 10
+    assert not any("pooler" in name or "mask_token" in name for name in trainable)
+
+
+def test_frozen_is_the_default(vision_checkpoint) -> None:
+    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint("resnet"))
+    assert not any(parameter.requires_grad for parameter in encoder.backbone.parameters())
+    assert not any(module.training for module in encoder.train().backbone.modules())
+
+
+def test_half_precision_checkpoints_load_in_single(tmp_path, vision_checkpoint) -> None:
+    from transformers import AutoModel
+
+    source = Path(vision_checkpoint("vit"))
+    AutoModel.from_pretrained(source).half().save_pretrained(tmp_path)
+    shutil.copy(source / "preprocessor_config.json", tmp_path)
+    encoder = TransformersVision(embed_dim=8, model=str(tmp_path))
+    assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
+
+
+def test_the_fingerprint_follows_weights_and_preprocessing_not_the_place(tmp_path, vision_checkpoint) -> None:
+    source = Path(vision_checkpoint("vit"))
+    moved, other = tmp_path / "moved", tmp_path / "other"
+    shutil.copytree(source, moved)
+    shutil.copytree(source, other)
+    preprocessing = json.loads((other / "preprocessor_config.json").read_text()) | {
+        "image_mean": [0.1, 0.1, 0.1]
+    }
+    (other / "preprocessor_config.json").write_text(json.dumps(preprocessing))
+    prints = [TransformersVision(embed_dim=8, model=str(path)).fingerprint for path in (source, moved, other)]
+    assert prints[0].startswith("vit@") and prints[0] == prints[1] != prints[2]
+
+
+@pytest.mark.parametrize("damage", ["config.json", "fingerprint.txt"])
+def test_incomplete_assets_are_named(damage: str, tmp_path, vision_checkpoint) -> None:
+    TransformersVision(embed_dim=8, model=vision_checkpoint("vit")).save_assets(tmp_path)
+    (tmp_path / damage).unlink()
+    with pytest.raises(ModelError, match=r"cannot (load|be read)"):
+        TransformersVision(embed_dim=8, model="gone", assets=tmp_path)
+
+
+def test_what_is_no_checkpoint_is_named_in_one_line(tmp_path) -> None:
+    for source in (str(tmp_path), str(tmp_path / "missing")):
+        with pytest.raises(
+            ModelError, match=r"cannot load the model of .*give a hub id or a folder"
+        ) as caught:
+            TransformersVision(embed_dim=8, model=source)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_text_model_is_refused(bert_checkpoint, vision_checkpoint, tmp_path) -> None:
+    shutil.copytree(bert_checkpoint, tmp_path / "bert")
+    shutil.copy(Path(vision_checkpoint("vit")) / "preprocessor_config.json", tmp_path / "bert")
+    with pytest.raises(ModelError, match="gives no local features of a picture"):
+        TransformersVision(embed_dim=8, model=str(tmp_path / "bert"))

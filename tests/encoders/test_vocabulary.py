@@ -1,0 +1,115 @@
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openvse.encoders.vocabulary import END, MASK, PAD, SPECIALS, START, UNKNOWN, Vocabulary, split_words
+from openvse.errors import DataError, ModelError
+
+CAPTIONS = ["A dog runs.", "a DOG sits", "the dog, a cat!"]
+
+
+@pytest.mark.parametrize(
+    ("caption", "expected"),
+    [
+        ("A man's T-shirt", ["a", "man", "s", "t", "shirt"]),
+        ("Route 66, 2x faster", ["route", "66", "2x", "faster"]),
+        ("Ein Mädchen\tläuft\n", ["ein", "mädchen", "läuft"]),
+        ("snake_case", ["snake", "case"]),
+        ("", []),
+        ("?! ...", []),
+    ],
+)
+def test_words_are_lower_case_runs_of_letters_and_digits(caption: str, expected: list[str]) -> None:
+    assert split_words(caption) == expected
+
+
+def test_the_specials_come_first() -> None:
+    assert (PAD, UNKNOWN, MASK, START, END) == (0, 1, 2, 3, 4)
+    assert SPECIALS == ("<pad>", "<unk>", "<mask>", "<start>", "<end>")
+
+
+def test_words_are_ordered_by_frequency_then_alphabet() -> None:
+    assert Vocabulary.from_captions(CAPTIONS).words == ("a", "dog", "cat", "runs", "sits", "the")
+
+
+def test_the_order_of_captions_does_not_matter() -> None:
+    assert Vocabulary.from_captions(CAPTIONS).words == Vocabulary.from_captions(reversed(CAPTIONS)).words
+
+
+def test_rare_words_are_left_out() -> None:
+    vocabulary = Vocabulary.from_captions(CAPTIONS, min_count=3)
+    assert vocabulary.words == ("a", "dog")
+    assert len(vocabulary) == 7
+    assert vocabulary.encode("the dog").tolist() == [UNKNOWN, 6]
+
+
+def test_encode() -> None:
+    vocabulary = Vocabulary.from_captions(CAPTIONS)
+    ids = vocabulary.encode("A dog, a bird!")
+    assert ids.dtype == torch.int64
+    assert ids.tolist() == [5, 6, 5, UNKNOWN]
+    assert vocabulary.encode("a dog", boundaries=True).tolist() == [START, 5, 6, END]
+
+
+@pytest.mark.parametrize("caption", ["", "  ", "?!"])
+def test_a_caption_without_words_is_one_unknown_token(caption: str) -> None:
+    vocabulary = Vocabulary.from_captions(CAPTIONS)
+    assert vocabulary.encode(caption).tolist() == [UNKNOWN]
+    assert vocabulary.encode(caption, boundaries=True).tolist() == [START, UNKNOWN, END]
+
+
+def test_a_caption_cannot_write_a_special_token() -> None:
+    assert UNKNOWN in Vocabulary.from_captions(CAPTIONS).encode("<mask>").tolist()
+
+
+@given(st.text())
+def test_any_text_gives_valid_ids(caption: str) -> None:
+    vocabulary = Vocabulary.from_captions(CAPTIONS)
+    ids = vocabulary.encode(caption, boundaries=True)
+    assert len(ids) >= 3
+    assert int(ids.min()) >= 0 and int(ids.max()) < len(vocabulary)
+
+
+def test_save_and_load(tmp_path) -> None:
+    vocabulary = Vocabulary.from_captions([*CAPTIONS, "日本 é"])
+    path = tmp_path / "new" / "vocabulary.json"
+    vocabulary.save(path)
+    assert Vocabulary.load(path).words == vocabulary.words
+    assert [file.name for file in path.parent.iterdir()] == ["vocabulary.json"]
+    assert "日本" in path.read_text(encoding="utf-8")
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "vocabulary.json"
+    Vocabulary(["old"]).save(path)
+    monkeypatch.setattr(json, "dumps", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Vocabulary(["new"]).save(path)
+    assert Vocabulary.load(path).words == ("old",)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"words": 3}', '{"words'])
+def test_a_damaged_file_is_named(tmp_path, content: str) -> None:
+    path = tmp_path / "vocabulary.json"
+    path.write_text(content)
+    with pytest.raises(ModelError, match=r"vocabulary.json is no vocabulary"):
+        Vocabulary.load(path)
+
+
+def test_a_missing_file_is_named(tmp_path) -> None:
+    with pytest.raises(ModelError, match="cannot be read"):
+        Vocabulary.load(tmp_path / "vocabulary.json")
+
+
+@pytest.mark.parametrize("captions", [[], ["", "?!"]])
+def test_captions_without_words_are_refused(captions: list[str]) -> None:
+    with pytest.raises(DataError, match="no word occurs 1 times in the training captions"):
+        Vocabulary.from_captions(captions)
+
+
+def test_a_threshold_that_leaves_nothing_is_refused() -> None:
+    with pytest.raises(DataError, match=r"no word occurs 9 times .*lower min_count"):
+        Vocabulary.from_captions(CAPTIONS, min_count=9)

@@ -1,0 +1,57 @@
+import pytest
+import torch
+
+from openvse.encoders.word_vectors import read_word_vectors
+from openvse.errors import DataError
+
+GLOVE = "the 0.1 0.2 0.3\ndog -1 2.5 3e-1\ncat 0 0 1\n. . . 9 9 9\ndog 7 7 7\n"
+
+
+def write(tmp_path, text: str):
+    path = tmp_path / "vectors.txt"
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_only_the_wanted_words_are_read(tmp_path) -> None:
+    vectors = read_word_vectors(write(tmp_path, GLOVE), wanted={"dog", "cat", "bird"}, dim=3)
+    assert set(vectors) == {"dog", "cat"}
+    assert torch.equal(vectors["dog"], torch.tensor([-1, 2.5, 0.3]))
+
+
+def test_a_header_of_word2vec_is_skipped(tmp_path) -> None:
+    vectors = read_word_vectors(write(tmp_path, "4 3\n" + GLOVE), wanted={"the", "4"}, dim=3)
+    assert list(vectors) == ["the"]
+
+
+def test_trailing_spaces_and_windows_line_ends_are_fine(tmp_path) -> None:
+    vectors = read_word_vectors(write(tmp_path, GLOVE.replace("\n", " \r\n")), wanted={"cat"}, dim=3)
+    assert vectors["cat"].tolist() == [0, 0, 1]
+
+
+def test_a_broken_line_of_another_word_does_not_matter(tmp_path) -> None:
+    text = "the 1 2 3\nbroken 1 x\ncat 4 5 6\n"
+    assert read_word_vectors(write(tmp_path, text), wanted={"cat"}, dim=3)["cat"].tolist() == [4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GLOVE, "line 1 has 3 numbers, word_dim is 50: set word_dim=3"),
+        ("the " + "1 " * 50 + "\ndog 1 2\n", "line 2 has 2 numbers, word_dim is 50"),
+        ("the " + "1 " * 50 + "\ndog 1 two\n", "line 2 is not 'word v1 v2 ..'"),
+        ("<html>\n", "line 1 has 0 numbers"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_line(tmp_path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_word_vectors(write(tmp_path, text), wanted={"dog"}, dim=50)
+
+
+def test_files_that_are_missing_or_binary(tmp_path) -> None:
+    with pytest.raises(DataError, match=r"missing.txt cannot be read"):
+        read_word_vectors(tmp_path / "missing.txt", wanted={"dog"}, dim=3)
+    binary = tmp_path / "vectors.bin"
+    binary.write_bytes(b"the 1 2 3\n\xff\xfe\x00")
+    with pytest.raises(DataError, match=r"cannot be read .*give a GloVe text file"):
+        read_word_vectors(binary, wanted={"dog"}, dim=3)
