@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -36,11 +37,22 @@ def masked_k_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], k: in
 def sort_descending(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L N"]:
     """Sort each dimension over the elements, largest first; padding comes last and is 0.
 
-    The sorted axis is the last one: sorting contiguous runs is 1.5 to 2 times faster than sorting strided ones.
+    The sorted axis is the last one: sorting contiguous runs is faster than sorting strided ones, on any device.
     """
     columns = local.masked_fill(~mask.unsqueeze(-1), MASKED).transpose(1, 2).contiguous()
-    ranked = columns.sort(dim=-1, descending=True).values
+    on_cpu = columns.device.type == "cpu" and not torch.compiler.is_compiling()
+    ranked = _sort_on_cpu(columns) if on_cpu else columns.sort(dim=-1, descending=True).values
     return ranked.masked_fill(~position_mask(mask.sum(dim=1), local.shape[1]).unsqueeze(1), 0.0)
+
+
+def _sort_on_cpu(columns: Float[Tensor, "B L N"]) -> Float[Tensor, "B L N"]:
+    """Sort short runs with NumPy's vectorised sort: 5 to 10 times faster than torch.sort (benchmarks/pooling.py)."""
+    keys = columns.detach().neg()
+    if keys.dtype in (torch.bfloat16, torch.float16):
+        keys = keys.float()
+    if not (torch.is_grad_enabled() and columns.requires_grad):
+        return torch.from_numpy(np.sort(keys.numpy(), axis=-1)).neg_().to(columns.dtype)
+    return columns.gather(-1, torch.from_numpy(np.argsort(keys.numpy(), axis=-1)))
 
 
 def position_mask(lengths: Int[Tensor, "B"], size: int) -> Bool[Tensor, "B N"]:
