@@ -87,7 +87,7 @@ class EmbeddingSet:
 
     @staticmethod
     def concatenate(parts: Sequence[EmbeddingSet]) -> EmbeddingSet:
-        """Join sets of items that agree in D; the smaller K are padded, and the residual stays if every part has one."""
+        """Join sets that agree in D; smaller K are padded, and the residual stays if every part has one."""
         most = max(part.mask.shape[1] for part in parts)
 
         def widen(tensors: list[Tensor]) -> Tensor:

@@ -37,7 +37,9 @@ def one(features: Features, item: int) -> Features:
 class TestAggregatorContract:
     def test_padding_changes_nothing(self, name: str) -> None:
         aggregator = make(name)
-        torch.testing.assert_close(aggregator(batch()).vectors, aggregator(batch(extra=6)).vectors, rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            aggregator(batch()).vectors, aggregator(batch(extra=6)).vectors, rtol=0, atol=1e-12
+        )
 
     def test_nan_in_padding_changes_nothing(self, name: str) -> None:
         aggregator, clean = make(name), batch()
@@ -84,7 +86,9 @@ class TestAggregatorContract:
             other(batch())  # fill whatever it caches with the wrong weights
         other.load_state_dict(aggregator.state_dict())
         with torch.inference_mode():
-            torch.testing.assert_close(other(batch()).vectors, aggregator(batch()).vectors, rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                other(batch()).vectors, aggregator(batch()).vectors, rtol=0, atol=1e-12
+            )
 
     def test_every_embedding_is_finite_and_marked(self, name: str) -> None:
         embedded = make(name)(batch())

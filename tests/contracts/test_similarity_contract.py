@@ -28,7 +28,9 @@ def embeddings(items: int, k: int, seed: int, masked: bool = False) -> Embedding
 class TestSimilarityContract:
     @pytest.mark.parametrize(("k_images", "k_texts"), [(1, 1), (3, 1), (3, 2)])
     @pytest.mark.parametrize("block_size", [1, 3, 100])
-    def test_blocks_equal_the_full_matrix(self, name: str, k_images: int, k_texts: int, block_size: int) -> None:
+    def test_blocks_equal_the_full_matrix(
+        self, name: str, k_images: int, k_texts: int, block_size: int
+    ) -> None:
         similarity = make(name)
         images, texts = embeddings(7, k_images, 0, k_images > 1), embeddings(5, k_texts, 1, k_texts > 1)
         full = similarity(images, texts)

@@ -48,7 +48,9 @@ def slow_info_nce(b: ScoredBatch, temperature: float) -> float:
         for anchor, candidate in positives.nonzero().tolist():
             own = math.exp(float(scores[anchor, candidate]) / temperature)
             others = sum(
-                math.exp(float(s) / temperature) for s, p in zip(scores[anchor], positives[anchor], strict=True) if not p
+                math.exp(float(s) / temperature)
+                for s, p in zip(scores[anchor], positives[anchor], strict=True)
+                if not p
             )
             total -= math.log(own / (own + others))
     return total
@@ -85,7 +87,9 @@ def test_info_nce_is_cross_entropy_when_each_image_has_one_text() -> None:
 @pytest.mark.parametrize("temperature", [0.01, 0.001])
 def test_info_nce_stays_finite_at_low_temperature(temperature: float) -> None:
     scores = torch.tensor([[-1.0, 1.0], [1.0, -1.0]], requires_grad=True)
-    loss = Contrast(miner=All(), criterion=InfoNCE(temperature=temperature))(batch(scores, torch.eye(2).bool()))
+    loss = Contrast(miner=All(), criterion=InfoNCE(temperature=temperature))(
+        batch(scores, torch.eye(2).bool())
+    )
     loss.backward()
     assert loss.isfinite() and scores.grad is not None and scores.grad.isfinite().all()
 
@@ -121,7 +125,10 @@ def test_mean_is_the_sum_over_the_number_of_pairs() -> None:
 
 def test_objective_weighs_and_names_its_terms() -> None:
     b = random_batch(5, 5, 1)
-    ranking, soft = Contrast(miner=All(), criterion=Hinge()), Contrast(miner=All(), criterion=InfoNCE().double())
+    ranking, soft = (
+        Contrast(miner=All(), criterion=Hinge()),
+        Contrast(miner=All(), criterion=InfoNCE().double()),
+    )
     values = Objective({"ranking": ranking, "soft": soft}, {"ranking": 1.0, "soft": 0.5})(b)
     assert list(values) == ["ranking", "soft", "loss"]
     torch.testing.assert_close(values["soft"], 0.5 * soft(b))
@@ -129,6 +136,8 @@ def test_objective_weighs_and_names_its_terms() -> None:
 
 
 def test_collapsed_loss_is_twice_batch_times_margin() -> None:
-    objective = Objective({"ranking": Contrast(miner=Hardest(), criterion=Hinge(margin=0.2))}, {"ranking": 1.0})
+    objective = Objective(
+        {"ranking": Contrast(miner=Hardest(), criterion=Hinge(margin=0.2))}, {"ranking": 1.0}
+    )
     b = batch(torch.rand(128, 128), torch.eye(128, dtype=torch.bool))
     assert objective.at_collapse(b) == pytest.approx(51.2, abs=1e-3)

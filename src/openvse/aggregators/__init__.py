@@ -9,6 +9,8 @@ from openvse.aggregators.max import Max
 from openvse.aggregators.mean import Mean
 from openvse.registry import Registry
 
-AGGREGATORS: Registry[Aggregator] = Registry("aggregator", {"gpo": GPO, "k_max": KMax, "max": Max, "mean": Mean})
+AGGREGATORS: Registry[Aggregator] = Registry(
+    "aggregator", {"gpo": GPO, "k_max": KMax, "max": Max, "mean": Mean}
+)
 
 __all__ = ["AGGREGATORS", "GPO", "Aggregator", "KMax", "Max", "Mean", "Pooling"]

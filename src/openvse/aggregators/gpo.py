@@ -75,7 +75,7 @@ class GPO(Pooling):
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Sort each dimension and sum with the coefficients of the item's size."""
-        sizes, group = mask.sum(dim=1).unique(return_inverse=True)
+        sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
         theta = self.coefficients(sizes) if torch.is_grad_enabled() else self._cached(sizes)
         ranked = sort_descending(local, mask)[..., : theta.shape[1]]
         return torch.einsum("bln,bn->bl", ranked, theta[group].to(ranked.dtype))

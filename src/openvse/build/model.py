@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from openvse.aggregators import AGGREGATORS
+from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.build.parts import build_part
 from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
+from openvse.encoders.base import Encoder
 from openvse.errors import ModelError
 from openvse.model import Tower, TwoTower, read_config, read_weights
-from openvse.recipe import Recipe, parse_recipe
+from openvse.recipe import Recipe, TowerSpec, parse_recipe
 from openvse.similarities import SIMILARITIES
 
 
@@ -29,27 +30,35 @@ def build_model(recipe: Recipe, *, captions: Sequence[str] = (), assets: Path | 
         RecipeError: a part is unknown, an option is wrong, or the parts do not fit together.
     """
     torch.manual_seed(recipe.seed)
-    image_context = {"embed_dim": recipe.embed_dim, "assets": assets and assets / "image"}
-    image_encoder = build_part(IMAGE_ENCODERS, recipe.image.encoder, "image.encoder", image_context)
-    text_context = {"embed_dim": recipe.embed_dim, "assets": assets and assets / "text", "captions": captions}
-    text_encoder = build_part(TEXT_ENCODERS, recipe.text.encoder, "text.encoder", text_context)
-    towers = [
-        Tower(
-            encoder,
-            build_part(
-                AGGREGATORS,
-                spec.aggregator,
-                f"{side}.aggregator",
-                {"input_dim": encoder.local_dim, "embed_dim": recipe.embed_dim},
-            ),
-        )
-        for side, spec, encoder in (("image", recipe.image, image_encoder), ("text", recipe.text, text_encoder))
-    ]
+    image = build_part(
+        IMAGE_ENCODERS,
+        recipe.image.encoder,
+        "image.encoder",
+        {"embed_dim": recipe.embed_dim, "assets": assets and assets / "image"},
+    )
+    text = build_part(
+        TEXT_ENCODERS,
+        recipe.text.encoder,
+        "text.encoder",
+        {"embed_dim": recipe.embed_dim, "assets": assets and assets / "text", "captions": captions},
+    )
     similarity = build_part(SIMILARITIES, recipe.similarity, "similarity", {"embed_dim": recipe.embed_dim})
-    return TwoTower(towers[0], towers[1], similarity, recipe.to_dict())
+    return TwoTower(
+        Tower(image, _aggregator(recipe, recipe.image, "image", image)),
+        Tower(text, _aggregator(recipe, recipe.text, "text", text)),
+        similarity,
+        recipe.to_dict(),
+    )
 
 
-def load_model(source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None) -> TwoTower:
+def _aggregator(recipe: Recipe, spec: TowerSpec, side: str, encoder: Encoder) -> Aggregator:
+    context = {"input_dim": encoder.local_dim, "embed_dim": recipe.embed_dim}
+    return build_part(AGGREGATORS, spec.aggregator, f"{side}.aggregator", context)
+
+
+def load_model(
+    source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None
+) -> TwoTower:
     """Load a model folder, or download one from the Hugging Face hub, ready to encode.
 
     Args:
@@ -71,7 +80,7 @@ def load_model(source: str | Path, *, device: str | torch.device = "cpu", revisi
 
 def _download(repo_id: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(repo_id, revision=revision))

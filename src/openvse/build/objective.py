@@ -35,4 +35,3 @@ def _weight(options: dict[str, Any], where: str) -> float:
     if isinstance(weight, bool) or not isinstance(weight, int | float):
         raise RecipeError(f"recipe: {where}.weight should be a number, got {weight!r}")
     return float(weight)
-

@@ -19,7 +19,9 @@ PartT = TypeVar("PartT")
 NESTED: Mapping[type, Registry[Any]] = {Miner: MINERS, Criterion: CRITERIA}
 
 
-def build_part(registry: Registry[PartT], part: Part, where: str, context: Mapping[str, Any] | None = None) -> PartT:
+def build_part(
+    registry: Registry[PartT], part: Part, where: str, context: Mapping[str, Any] | None = None
+) -> PartT:
     """Construct a part.
 
     Args:

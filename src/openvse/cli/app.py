@@ -31,7 +31,9 @@ def options(
     plugin: Annotated[
         list[Path] | None, typer.Option(help="Python file that registers parts of your own; repeatable.")
     ] = None,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+    ] = False,
 ) -> None:
     """Take what holds for every command."""
     for path in plugin or []:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -69,12 +70,12 @@ def rank_by_counting(
 
     The blocks that hold a relevant pair are scored first, for the best relevant score of each query; then
     every block is scored and counted. Where the texts follow the order of their images, the pairs lie along
-    the diagonal and the first pass is a few per cent of the second.
+    the diagonal and the first pass is a fraction of the second.
 
     Args:
         score_block: scores of a slice of images against a slice of texts, ``[I, T]``.
         relevance: the relevant pairs.
-        block_size: images and texts of a block at most; memory is bounded by its square.
+        block_size: a block holds about the square of this many scores, and memory follows it.
         device: where ``score_block`` puts its scores.
 
     Raises:
@@ -91,7 +92,9 @@ def rank_by_counting(
     i2t = _Counter(torch.cat(images), relevant, relevance.num_images)
     t2i = _Counter(torch.cat(texts), relevant, relevance.num_texts)
     for rows, columns, pair in blocks:
-        scores = _finite(score_block(rows, columns)).index_put(pair, relevant.new_tensor(-torch.inf))
+        scores = _finite(score_block(rows, columns))
+        if len(pair[0]):
+            scores = scores.index_put(pair, scores.new_tensor(-torch.inf))
         i2t.add(rows, scores)
         t2i.add(columns, scores.T)
     return Ranks(i2t.ranks(relevance.num_texts), t2i.ranks(relevance.num_images))
@@ -106,7 +109,7 @@ class _Blocks:
 
     def __init__(self, relevance: Relevance, size: int, device: torch.device | str) -> None:
         _check(relevance)
-        self._rows, self._columns = _cuts(relevance.num_images, size), _cuts(relevance.num_texts, size)
+        self._rows, self._columns = _grid(relevance.num_images, relevance.num_texts, size)
         row = np.searchsorted(self._rows, relevance.images, side="right") - 1
         column = np.searchsorted(self._columns, relevance.texts, side="right") - 1
         self._across = len(self._columns) - 1
@@ -160,13 +163,15 @@ class _Counter:
         )
 
 
-def _cuts(count: int, size: int) -> Int[np.ndarray, "C"]:
-    """Bounds of the fewest blocks of at most ``size``, all of nearly equal length.
+def _grid(num_images: int, num_texts: int, size: int) -> tuple[Int[np.ndarray, "R"], Int[np.ndarray, "C"]]:
+    """Cut both axes into the same number of runs, so that blocks have the proportions of the whole.
 
-    A remainder of one row would be scored by another kernel (matrix x vector), whose rounding breaks ties.
+    Then few blocks lie on the diagonal. Runs are of nearly equal length: a remainder of one row would be scored
+    by another kernel (matrix x vector), whose rounding breaks ties.
     """
-    blocks = -(-count // size)
-    return np.arange(blocks + 1, dtype=np.int64) * count // max(blocks, 1)
+    parts = min(math.ceil(math.sqrt(num_images * num_texts) / size), num_images, num_texts)
+    rows = np.arange(parts + 1, dtype=np.int64) * num_images // parts
+    return rows, rows * num_texts // num_images
 
 
 def _finite(scores: Float[Tensor, "I T"]) -> Float[Tensor, "I T"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,10 +28,10 @@ def write_model(model: TwoTower, folder: Path) -> Path:
     config = {"library_name": "openvse", "format_version": FORMAT_VERSION, "recipe": model.config}
     partial = folder / f"{CONFIG}.partial"
     partial.write_text(json.dumps(config, indent=2, default=str) + "\n")
-    os.replace(partial, folder / CONFIG)
+    partial.replace(folder / CONFIG)
     partial = folder / f"{WEIGHTS}.partial"
     save_model(model, str(partial))
-    os.replace(partial, folder / WEIGHTS)
+    partial.replace(folder / WEIGHTS)
     return folder
 
 
@@ -44,14 +43,18 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     """
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
-            raise ModelError(f"{folder} is no model folder: it has no {name} (train one, or name a finished run's best/)")
+            raise ModelError(
+                f"{folder} is no model folder: it has no {name} (train one, or name a finished run's best/)"
+            )
     try:
         config = json.loads((folder / CONFIG).read_text())
         version, recipe = config["format_version"], config["recipe"]
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{folder / CONFIG} is damaged ({error}): save the model again") from error
     if version != FORMAT_VERSION:
-        raise ModelError(f"{folder} has model format {version}, this openvse reads {FORMAT_VERSION}: update openvse")
+        raise ModelError(
+            f"{folder} has model format {version}, this openvse reads {FORMAT_VERSION}: update openvse"
+        )
     if not isinstance(recipe, dict):
         raise ModelError(f"{folder / CONFIG} holds no recipe: save the model again")
     return recipe
@@ -66,7 +69,9 @@ def read_weights(model: TwoTower, folder: Path) -> None:
     try:
         load_model(model, str(folder / WEIGHTS))
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{folder / WEIGHTS} cannot be read ({error}): copy or save the model again") from error
+        raise ModelError(
+            f"{folder / WEIGHTS} cannot be read ({error}): copy or save the model again"
+        ) from error
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{folder / WEIGHTS} does not fit its config.json: {reason}") from error

@@ -65,7 +65,9 @@ class TwoTower(nn.Module):
     @property
     def indexable(self) -> bool:
         """Whether an index of image embeddings can answer for this model exactly."""
-        return self.similarity.indexable and self.image.aggregator.indexable and self.text.aggregator.indexable
+        return (
+            self.similarity.indexable and self.image.aggregator.indexable and self.text.aggregator.indexable
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -93,7 +95,9 @@ class TwoTower(nn.Module):
 
         def batches() -> Iterator[tuple[Positions, Inputs]]:
             for start in range(0, len(images), batch_size):
-                pictures = [encoder.preprocess(read_image(picture)) for picture in images[start : start + batch_size]]
+                pictures = [
+                    encoder.preprocess(read_image(picture)) for picture in images[start : start + batch_size]
+                ]
                 yield np.arange(start, start + len(pictures)), Inputs(torch.stack(pictures), None)
 
         return embed(self.image, batches(), self.device)

@@ -22,7 +22,9 @@ class Contrast(Term):
         reduction: over the positive pairs of the batch; "sum" is what VSE++ and VSE-infinity do.
     """
 
-    def __init__(self, *, miner: Miner, criterion: Criterion, reduction: Literal["sum", "mean"] = "sum") -> None:
+    def __init__(
+        self, *, miner: Miner, criterion: Criterion, reduction: Literal["sum", "mean"] = "sum"
+    ) -> None:
         super().__init__()
         self.miner = miner
         self.criterion = criterion
@@ -34,5 +36,5 @@ class Contrast(Term):
         return i2t + self._one_way(batch.scores.T, batch.positives.T)
 
     def _one_way(self, scores: Tensor, positives: Tensor) -> Float[Tensor, ""]:
-        losses = self.criterion(scores, positives, self.miner(scores, positives))
+        losses: Tensor = self.criterion(scores, positives, self.miner(scores, positives))
         return losses.sum() if self.reduction == "sum" else losses.mean()

@@ -48,7 +48,9 @@ class InfoNCE(Criterion):
     def __init__(self, *, temperature: float = 0.05, learned: bool = False) -> None:
         super().__init__()
         if temperature <= 0:
-            raise RecipeError(f"info_nce got temperature = {temperature}: it must be above 0 (usual: 0.01 to 0.1)")
+            raise RecipeError(
+                f"info_nce got temperature = {temperature}: it must be above 0 (usual: 0.01 to 0.1)"
+            )
         start = torch.tensor(math.log(1.0 / temperature))
         self.learned = learned
         self.log_scale: Tensor

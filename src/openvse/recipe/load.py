@@ -71,7 +71,9 @@ def apply_override(tree: Mapping[str, Any], path: str, value: Any) -> dict[str, 
         if isinstance(child, str):
             child = {"name": child}
         if not isinstance(child, dict | list):
-            raise RecipeError(f"override {path}: {'.'.join(parents[: depth + 1])} is {child!r} and has no keys")
+            raise RecipeError(
+                f"override {path}: {'.'.join(parents[: depth + 1])} is {child!r} and has no keys"
+            )
         _put(node, key, child, path)
         node = child
     _put(node, last, value, path)
@@ -110,7 +112,9 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError(f"recipe {path} is not YAML: {_one_line(error)}") from error
     except FileNotFoundError as error:
-        raise RecipeError(f"recipe base {path} does not exist: correct the key 'base' in {seen[-1]}") from error
+        raise RecipeError(
+            f"recipe base {path} does not exist: correct the key 'base' in {seen[-1]}"
+        ) from error
     if not isinstance(tree, dict):
         raise RecipeError(f"recipe {path} holds {type(tree).__name__}, not keys and values")
     base = tree.pop("base", None)
@@ -146,7 +150,9 @@ def _put(node: Any, key: str, value: Any, path: str) -> None:
 
 def _position(node: list[Any], key: str, path: str) -> int:
     if not key.isdigit() or int(key) >= len(node):
-        raise RecipeError(f"override {path}: {key!r} is no position in a list of {len(node)} (0 to {len(node) - 1})")
+        raise RecipeError(
+            f"override {path}: {key!r} is no position in a list of {len(node)} (0 to {len(node) - 1})"
+        )
     return int(key)
 
 

@@ -46,7 +46,7 @@ class DataSpec(_Strict):
 
     source: str = ""
     features: str | None = None
-    num_workers: int = Field(0, ge=0)
+    num_workers: int = Field(default=0, ge=0)
 
 
 class OptimizerSpec(_Strict):
@@ -61,8 +61,8 @@ class OptimizerSpec(_Strict):
     """
 
     name: Literal["adamw", "adam"] = "adamw"
-    learning_rate: float = Field(5e-4, gt=0)
-    weight_decay: float = Field(1e-4, ge=0)
+    learning_rate: float = Field(default=5e-4, gt=0)
+    weight_decay: float = Field(default=1e-4, ge=0)
     amsgrad: bool = False
     multipliers: dict[str, float] = Field(default_factory=dict)
 
@@ -127,8 +127,8 @@ class Recipe(_Strict):
     text: TowerSpec
     similarity: Part = Part(name="set_max")
     objective: dict[str, Part] = Field(min_length=1)
-    data: DataSpec = DataSpec()
-    optimizer: OptimizerSpec = OptimizerSpec()
+    data: DataSpec = Field(default_factory=DataSpec)
+    optimizer: OptimizerSpec = Field(default_factory=OptimizerSpec)
     training: TrainingSpec
     published: Published | None = None
 

@@ -45,7 +45,7 @@ def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> No
         torch.save({"format_version": FORMAT_VERSION, "progress": asdict(progress), **state}, file)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
@@ -60,7 +60,15 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
         state = torch.load(path, map_location="cpu", weights_only=True)
         version = state.pop("format_version")
         progress = Progress(**state.pop("progress"))
-    except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError, TypeError, ValueError, OSError) as error:
+    except (
+        RuntimeError,
+        EOFError,
+        pickle.UnpicklingError,
+        KeyError,
+        TypeError,
+        ValueError,
+        OSError,
+    ) as error:
         reason = " ".join(str(error).split())[:120]
         raise TrainingError(
             f"checkpoint {path} is damaged ({reason}): delete it and start the run again; best/ is untouched"

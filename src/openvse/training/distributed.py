@@ -59,7 +59,7 @@ def _gather_rows(rows: Tensor) -> Tensor:
     sizes = [int(c) for c in counts]
     padded = torch.cat([rows, rows.new_zeros((max(sizes) - len(rows), *rows.shape[1:]))])
     if rows.is_floating_point():
-        parts = list(all_gather(padded))
+        parts = list(all_gather(padded))  # type: ignore[no-untyped-call]
     else:
         wire = padded.to(torch.uint8) if padded.dtype == torch.bool else padded
         parts = [torch.empty_like(wire) for _ in sizes]

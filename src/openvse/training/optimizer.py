@@ -12,7 +12,9 @@ from openvse.errors import RecipeError, nearest
 from openvse.recipe import OptimizerSpec, PhaseSpec
 
 
-def build_optimizer(spec: OptimizerSpec, parameters: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+def build_optimizer(
+    spec: OptimizerSpec, parameters: Sequence[tuple[str, nn.Parameter]]
+) -> torch.optim.Optimizer:
     """Group the parameters by their learning-rate multiplier.
 
     Each group carries ``multiplier``; a Schedule sets its learning rate.
@@ -26,7 +28,9 @@ def build_optimizer(spec: OptimizerSpec, parameters: Sequence[tuple[str, nn.Para
     for name, parameter in parameters:
         prefix = next((p for p in by_length if has_prefix(name, p)), None)
         groups.setdefault(1.0 if prefix is None else spec.multipliers[prefix], []).append(parameter)
-    kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[spec.name]
+    kind: type[torch.optim.AdamW | torch.optim.Adam] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[
+        spec.name
+    ]
     return kind(
         [{"params": members, "multiplier": multiplier} for multiplier, members in groups.items()],
         lr=spec.learning_rate,
@@ -51,7 +55,9 @@ def check_prefixes(prefixes: Iterable[str], names: Sequence[str], where: str) ->
     modules = sorted({name.rsplit(".", cut)[0] for name in names for cut in range(name.count(".") + 1)})
     for prefix in prefixes:
         if not any(has_prefix(name, prefix) for name in names):
-            raise RecipeError(f"recipe: {where}: {prefix!r} names no trainable parameter{nearest(prefix, modules)}")
+            raise RecipeError(
+                f"recipe: {where}: {prefix!r} names no trainable parameter{nearest(prefix, modules)}"
+            )
 
 
 @dataclass(frozen=True)

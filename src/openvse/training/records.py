@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -94,9 +93,9 @@ class MetricsLog:
         _keep_until(self._path, last_step)
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=last_step + 1)
 
-    def write(self, kind: str, global_step: int, values: Mapping[str, float], **extra: Any) -> None:
+    def write(self, kind: str, epoch: int, global_step: int, values: Mapping[str, float]) -> None:
         """Add one record; a reader sees whole lines only."""
-        record = {"kind": kind, "global_step": global_step, **extra, **values}
+        record = {"kind": kind, "epoch": epoch, "global_step": global_step, **values}
         with self._path.open("a") as file:
             file.write(json.dumps(record) + "\n")
         for name, value in values.items():
@@ -119,4 +118,4 @@ def _keep_until(path: Path, last_step: int) -> None:
             continue  # the line that a killed run was writing
     partial = path.with_suffix(".partial")
     partial.write_text("".join(f"{line}\n" for line in kept))
-    os.replace(partial, path)
+    partial.replace(path)

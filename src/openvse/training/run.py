@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,7 +111,9 @@ def open_features(
     if where != AUTO:
         return FeatureStore.open(Path(where), encoder.fingerprint)
     if encoder.fine_tune:
-        raise RecipeError("recipe: data.features: auto stores what a frozen backbone yields: set fine_tune: false")
+        raise RecipeError(
+            "recipe: data.features: auto stores what a frozen backbone yields: set fine_tune: false"
+        )
     store = folder / "features"
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
     extract_features(encoder, images, store, progress=progress)
@@ -158,13 +159,16 @@ def _loaders(
     return Loaders(epoch, len(batches(0, 0)), validate)
 
 
-def _as_it_is(batch: Batch) -> Batch:
+def _as_it_is(batch: Any) -> Any:
+    """Keep DataLoader from looking into a finished batch."""
     return batch
 
 
 def _source(recipe: Recipe) -> str:
     if not recipe.data.source:
-        raise RecipeError("recipe: data.source is not set: add data.source=FOLDER (or flickr8k:FOLDER, file.csv)")
+        raise RecipeError(
+            "recipe: data.source is not set: add data.source=FOLDER (or flickr8k:FOLDER, file.csv)"
+        )
     return recipe.data.source
 
 
@@ -186,4 +190,4 @@ def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     partial = written.with_suffix(".partial")
     partial.write_text(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
-    os.replace(partial, written)
+    partial.replace(written)

@@ -138,7 +138,10 @@ class Trainer:
             if progress.step % spec.log_every == 0 or progress.step == self.loaders.steps_per_epoch:
                 speed = (progress.step - last_step) * spec.batch_size / max(now - last, 1e-9)
                 last, last_step = now, progress.step
-                self._report(log, StepReport(progress.epoch + 1, progress.step, progress.global_step, terms, rate, speed))
+                self._report(
+                    log,
+                    StepReport(progress.epoch + 1, progress.step, progress.global_step, terms, rate, speed),
+                )
             if now - saved >= spec.checkpoint_every_s:
                 self._checkpoint()
                 saved = time.monotonic()
@@ -180,7 +183,7 @@ class Trainer:
                 progress.best_rsum, progress.best_epoch = metrics["rsum"], progress.epoch
                 self.model.save(self.folder / "best")
             if log is not None:
-                log.write("validation", progress.global_step, metrics, epoch=progress.epoch)
+                log.write("validation", progress.epoch, progress.global_step, metrics)
             self.watcher.epoch(EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds))
         self.accelerator.wait_for_everyone()
         self._checkpoint()
@@ -196,7 +199,7 @@ class Trainer:
     def _report(self, log: MetricsLog | None, report: StepReport) -> None:
         if log is not None:
             extra = {"learning_rate": report.learning_rate, "images_per_s": report.images_per_s}
-            log.write("train", report.global_step, {**report.terms, **extra}, epoch=report.epoch)
+            log.write("train", report.epoch, report.global_step, {**report.terms, **extra})
         self.watcher.step(report)
 
     def _checkpoint(self) -> None:

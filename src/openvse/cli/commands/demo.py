@@ -12,9 +12,9 @@ from openvse.cli.app import app
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for pictures, features, model, report and contact sheet.")] = Path(
-        "demo_output"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for pictures, features, model, report and contact sheet.")
+    ] = Path("demo_output"),
     seed: Annotated[int, typer.Option(min=0, help="Of the training.")] = 0,
 ) -> None:
     """Train on pictures of emoji, compare with chance, and answer queries: a few minutes on two cores, offline."""
@@ -26,7 +26,9 @@ def demo(
         result = run_demo(out, seed=seed, watcher=TrainingBar(progress), on_images=prepare)
     typer.echo(result.table)
     for query, hits in zip(QUERIES, result.answers, strict=True):
-        shown = ", ".join(f"{hit.label}{' (held out)' if hit.held_out else ''} {hit.score:.2f}" for hit in hits[:5])
+        shown = ", ".join(
+            f"{hit.label}{' (held out)' if hit.held_out else ''} {hit.score:.2f}" for hit in hits[:5]
+        )
         typer.echo(f"{query!r}: {shown}")
     typer.echo(f"\nreport: {result.report}\ncontact sheet (open it in a browser): {result.contact_sheet}")
     typer.echo(f"search it yourself: openvse search {result.model} {result.index} 'a happy cat'")

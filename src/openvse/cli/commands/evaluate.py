@@ -13,9 +13,13 @@ from openvse.cli.app import app
 @app.command()
 def evaluate(
     model: Annotated[str, typer.Argument(help="A model folder (a run's best/) or a hub id.")],
-    data: Annotated[str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")],
+    data: Annotated[
+        str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
+    ],
     split: Annotated[str, typer.Option(help="train, validation, test, or all.")] = "test",
-    features: Annotated[Path | None, typer.Option(help="Feature store to read instead of the pictures.")] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Feature store to read instead of the pictures.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for report.json and report.md.")] = None,
     folds: Annotated[int, typer.Option(min=1, help="Mean over this many equal folds (COCO 1K: 5).")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,15 +13,18 @@ from openvse.errors import DataError, RecipeError
 
 @app.command()
 def extract(
-    encoder: Annotated[str, typer.Argument(help="An image encoder: efficientnet_lite0, transformers_vision, ...")],
+    encoder: Annotated[
+        str, typer.Argument(help="An image encoder: efficientnet_lite0, transformers_vision, ...")
+    ],
     data: Annotated[str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT.")],
     store: Annotated[Path, typer.Argument(help="The feature store: made, or added to.")],
     options: Annotated[
-        list[str] | None, typer.Argument(help="The encoder's options, for instance model=facebook/dinov2-small")
+        list[str] | None,
+        typer.Argument(help="The encoder's options, for instance model=facebook/dinov2-small"),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures at a time.")] = 32,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that decode pictures.")] = 0,
-    dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
+    workers: Annotated[int, typer.Option(min=1, help="Threads that decode pictures.")] = 1,
+    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Of the numbers.")] = "float16",
     device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
 ) -> None:
     """Store the local features of pictures; run again, it does only what is new."""

@@ -43,7 +43,9 @@ def train(
         )
     if leading:
         reached = result.progress
-        console.print(f"best: epoch {reached.best_epoch}, validation rsum {reached.best_rsum:.1f}", highlight=False)
+        console.print(
+            f"best: epoch {reached.best_epoch}, validation rsum {reached.best_rsum:.1f}", highlight=False
+        )
         typer.echo(result.best)
 
 

@@ -1,0 +1,139 @@
+"""The demo: pictures of emoji, a model that learns their names, and answers from all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from openvse.build import build_model, load_model
+from openvse.data import Corpus, open_corpus
+from openvse.evaluation import Report, embed_corpus, evaluate
+from openvse.features_store import FeatureStore
+from openvse.model import TwoTower
+from openvse.recipe import load_recipe
+from openvse.search import Hit, Index, SearchEngine, build_index, contact_sheet
+from openvse.training import Watcher, train
+
+RECIPE = "vse_infinity/openmoji_cpu"
+QUERIES = ("a happy cat", "something to drink", "music", "vehicle on water", "crying", "fruit")
+TOP_K = 10
+
+OnImages = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A picture that answers a query; ``held_out`` pictures were never trained on."""
+
+    label: str
+    score: float
+    held_out: bool
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo leaves behind.
+
+    Attributes:
+        table: the trained model beside the untrained one and chance, on held-out emoji, as text.
+        answers: the best pictures for each of ``QUERIES``.
+        report: the full report on the test split.
+        contact_sheet: the answers as a page.
+        model: the model folder.
+        index: the index of all pictures.
+    """
+
+    table: str
+    answers: Sequence[Sequence[Answer]]
+    report: Path
+    contact_sheet: Path
+    model: Path
+    index: Path
+
+
+def run_demo(out: Path, *, seed: int, watcher: Watcher, on_images: OnImages) -> DemoResult:
+    """Train VSE-infinity on OpenMoji, test it on emoji that it never saw, and answer queries over all of them.
+
+    A demo that was interrupted, or has run before, goes on from what is there.
+
+    Args:
+        out: folder for everything.
+        seed: of the training.
+        watcher: told about the training.
+        on_images: told how many pictures are done, of how many, and the rate.
+    """
+    source = f"openmoji:{out / 'pictures'}"
+    recipe = load_recipe(RECIPE, [f"data.source={source}", f"seed={seed}"])
+    run = out / f"run-s{seed}"
+    result = train(
+        recipe,
+        run,
+        resume=(run / "last.pt").exists(),
+        watcher=watcher,
+        on_extraction=lambda state: on_images(state.done, state.total, state.images_per_s),
+    )
+    corpus = open_corpus(source)
+    trained = load_model(result.best)
+    untrained = build_model(recipe, captions=corpus.split("train").captions).eval()
+    features = FeatureStore.open(run / "features", trained.image.encoder.fingerprint)
+    test = corpus.split("test")
+    before = _evaluate(untrained, test, features)
+    report = replace(_evaluate(trained, test, features), published={"untrained": before.metrics})
+    build_index(
+        trained,
+        corpus.image_paths[0].parent,
+        out / "index",
+        progress=lambda state: on_images(state.done, state.total, state.images_per_s),
+    )
+    engine = SearchEngine(trained, Index.open(out / "index", trained.fingerprint))
+    hits = engine.search(QUERIES, top_k=TOP_K)
+    held_out = {
+        path.name for path, split in zip(corpus.image_paths, corpus.splits, strict=True) if split != "train"
+    }
+    names = _names(corpus)
+    sheet = out / "contact_sheet.html"
+    sheet.write_text(_page(hits, names, held_out), encoding="utf-8")
+    return DemoResult(
+        table=report.to_markdown(),
+        answers=[[Answer(names[h.id], h.score, h.id in held_out) for h in found] for found in hits],
+        report=report.save(out / "report") / "report.md",
+        contact_sheet=sheet,
+        model=result.best,
+        index=out / "index",
+    )
+
+
+def _evaluate(model: TwoTower, corpus: Corpus, features: FeatureStore) -> Report:
+    embedded = embed_corpus(model, corpus, features)
+    return evaluate(
+        embedded.images,
+        embedded.texts,
+        embedded.corpus.relevance,
+        model.similarity,
+        name=corpus.name,
+        model=model.fingerprint,
+    )
+
+
+def _names(corpus: Corpus) -> dict[str, str]:
+    """Return the first text of each picture by its file name."""
+    names: dict[str, str] = {}
+    for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
+        names.setdefault(corpus.image_paths[image].name, corpus.captions[text])
+    return names
+
+
+def _page(hits: Sequence[Sequence[Hit]], names: dict[str, str], held_out: set[str]) -> str:
+    """Name the pictures, and mark those that the model never trained on."""
+    labelled = {
+        query: [replace(hit, id=names[hit.id]) for hit in found]
+        for query, found in zip(QUERIES, hits, strict=True)
+    }
+    badges = {names[file]: "held out" for file in held_out}
+    return contact_sheet(
+        labelled,
+        "openvse demo: emoji that fit a sentence",
+        note="Pictures: OpenMoji (CC BY-SA 4.0). A badge marks emoji that were held out of training.",
+        badges=badges,
+    )
