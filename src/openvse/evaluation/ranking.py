@@ -171,7 +171,7 @@ def _grid(num_images: int, num_texts: int, size: int) -> tuple[Int[np.ndarray, "
     """
     parts = min(math.ceil(math.sqrt(num_images * num_texts) / size), num_images, num_texts)
     rows = np.arange(parts + 1, dtype=np.int64) * num_images // parts
-    return rows, rows * num_texts // num_images
+    return rows, np.unique(rows * num_texts // num_images)
 
 
 def _finite(scores: Float[Tensor, "I T"]) -> Float[Tensor, "I T"]:
