@@ -38,7 +38,12 @@ def test_defaults_shorthand_and_numbers(minimal: Path) -> None:
 def test_overrides_reach_into_lists_and_open_shorthand(minimal: Path) -> None:
     recipe = load_recipe(
         minimal,
-        ["training.phases.0.epochs=7", "image.aggregator.temperature=0.2", "data.source=a=b", "text.aggregator=max"],
+        [
+            "training.phases.0.epochs=7",
+            "image.aggregator.temperature=0.2",
+            "data.source=a=b",
+            "text.aggregator=max",
+        ],
     )
     assert recipe.training.phases[0].epochs == 7
     assert (recipe.image.aggregator.name, recipe.image.aggregator.options) == ("gpo", {"temperature": 0.2})

@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from openvse import __version__
 from openvse.errors import OpenVSEError
 
+
+class Commands(TyperGroup):
+    """Ends a command that the user's input stops with one line on standard error, and no traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; the input's faults end with code 2, an interrupt with 130."""
+        try:
+            return super().invoke(ctx)
+        except OpenVSEError as error:
+            message, code = f"error: {error}", 2
+        except KeyboardInterrupt:
+            message, code = "interrupted; what was finished is on disk", 130
+        except OSError as error:
+            if error.filename is None:  # not about a file that the user named
+                raise
+            message, code = f"error: {error.filename}: {error.strerror}: choose another path", 2
+        typer.echo(f"openvse: {' '.join(message.split())}", err=True)
+        raise typer.Exit(code)
+
+
 app = typer.Typer(
     name="openvse",
+    cls=Commands,
     help="Visual-semantic embedding: train, evaluate and search models in which pictures and sentences meet.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -41,7 +63,11 @@ def options(
 
 
 def load_plugin(path: Path) -> None:
-    """Run a Python file of the user's own, which registers parts."""
+    """Run a Python file of the user's own, which registers parts.
+
+    Raises:
+        OpenVSEError: there is no such file, or it fails; the line where it does is named.
+    """
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location(path.stem, path) if path.is_file() else None
@@ -49,18 +75,16 @@ def load_plugin(path: Path) -> None:
         raise OpenVSEError(f"plug-in {path} is no Python file: give a .py file that registers parts")
     module = module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever somebody else's file does
+        raise OpenVSEError(
+            f"plug-in {path} fails: {type(error).__name__}: {error}; correct the file"
+        ) from error
 
 
 def main() -> None:
-    """Run the command line; the user's errors end with one line and exit code 2."""
+    """Run the command line."""
     import openvse.cli.commands  # noqa: F401 - registers the commands
 
-    try:
-        app()
-    except OpenVSEError as error:
-        typer.echo(f"openvse: error: {' '.join(str(error).split())}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("openvse: interrupted; what was finished is on disk", err=True)
-        sys.exit(130)
+    app()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import (
@@ -16,14 +15,20 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from openvse.training.records import EpochReport, StepReport
 
 console = Console(stderr=True)
 
 
-def bar() -> Progress:
-    """Return a progress bar with a free text field ``note`` at its end."""
+def warn(message: str) -> None:
+    """Print a warning in one line; brackets in it are text, not colours."""
+    console.print(Text.assemble(("warning: ", "yellow"), message), soft_wrap=True)
+
+
+def bar(shown: bool = True) -> Progress:
+    """Return a display of progress bars, each with a free text field ``note`` at its end."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -34,19 +39,20 @@ def bar() -> Progress:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
         console=console,
+        disable=not shown,
     )
 
 
-@contextmanager
-def counted(description: str, unit: str = "images/s") -> Iterator[Callable[[int, int, float], None]]:
-    """Show one bar; the function it yields takes (done, total, rate)."""
-    with bar() as progress:
-        task = progress.add_task(description, total=None, note="")
+def counted(progress: Progress, description: str) -> Callable[[int, int, float], None]:
+    """Return a function of (done, total, images/s) that shows them as a bar, which its first call draws."""
+    tasks: list[TaskID] = []
 
-        def update(done: int, total: int, rate: float) -> None:
-            progress.update(task, completed=done, total=total, note=f"{rate:.0f} {unit}")
+    def show(done: int, total: int, rate: float) -> None:
+        if not tasks:
+            tasks.append(progress.add_task(description, total=total, note=""))
+        progress.update(tasks[0], completed=done, total=total, note=f"{rate:.0f} images/s")
 
-        yield update
+    return show
 
 
 class TrainingBar:
@@ -81,12 +87,13 @@ class TrainingBar:
         """Print the epoch's line."""
         m = report.metrics
         console.print(
-            f"epoch {report.epoch:>3}/{self._num_epochs}  loss {report.loss:8.3f}  validation rsum {m['rsum']:6.1f}  "
-            f"i2t R@1 {m['i2t_r1']:5.1f}  t2i R@1 {m['t2i_r1']:5.1f}  {report.seconds:6.0f} s"
+            f"epoch {report.epoch:>3}/{self._num_epochs}  loss {report.loss:8.3f}  validation: rsum {m['rsum']:5.1f}  "
+            f"i2t R@1 {m['i2t_r1']:4.1f}  t2i R@1 {m['t2i_r1']:4.1f}"
             + ("  [bold green]best[/]" if report.best else ""),
             highlight=False,
+            soft_wrap=True,
         )
 
     def warn(self, message: str) -> None:
         """Print a warning."""
-        console.print(f"[yellow]warning:[/] {message}", highlight=False)
+        warn(message)

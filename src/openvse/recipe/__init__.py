@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from openvse.recipe.load import apply_override, describe, list_recipes, load_recipe, parse_recipe
+from openvse.recipe.load import (
+    apply_override,
+    describe,
+    list_recipes,
+    load_recipe,
+    parse_override,
+    parse_recipe,
+)
 from openvse.recipe.schema import (
     DataSpec,
     OptimizerSpec,
@@ -27,5 +34,6 @@ __all__ = [
     "describe",
     "list_recipes",
     "load_recipe",
+    "parse_override",
     "parse_recipe",
 ]

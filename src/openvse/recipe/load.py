@@ -36,15 +36,20 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         RecipeError: no such recipe, no YAML, an unknown key, or a value out of range.
     """
     tree = _read(_find(str(source)), seen=())
-    for override in overrides:
-        path, separator, value = override.partition("=")
-        if not separator or not path:
-            raise RecipeError(f"override {override!r} is not of the form key.path=value")
-        try:
-            tree = apply_override(tree, path, yaml.safe_load(value))
-        except yaml.YAMLError as error:
-            raise RecipeError(f"override {override!r}: the value is not YAML ({_one_line(error)})") from error
+    for path, value in map(parse_override, overrides):
+        tree = apply_override(tree, path, value)
     return parse_recipe(tree)
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Read ``key.path=value``, the value in YAML; raise RecipeError for another form."""
+    path, separator, value = text.partition("=")
+    if not separator or not path:
+        raise RecipeError(f"override {text!r} is not of the form key.path=value")
+    try:
+        return path, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"override {text!r}: the value is not YAML ({_one_line(error)})") from error
 
 
 def parse_recipe(tree: Mapping[str, Any]) -> Recipe:

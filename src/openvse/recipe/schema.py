@@ -93,7 +93,7 @@ class TrainingSpec(_Strict):
         phases: run in order.
         clip_norm: largest gradient norm; None does not clip.
         precision: of the towers; scores and loss are always computed in single precision.
-        device: cpu, cuda, mps, or auto.
+        device: auto takes the fastest there is.
         threads: CPU threads; None leaves PyTorch's choice.
         checkpoint_every_s: seconds between checkpoints within an epoch; each epoch ends with one.
         log_every: steps between lines of metrics.jsonl.
@@ -103,7 +103,7 @@ class TrainingSpec(_Strict):
     phases: tuple[PhaseSpec, ...] = Field(min_length=1)
     clip_norm: float | None = Field(2.0, gt=0)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    device: str = "auto"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: int | None = Field(None, ge=1)
     checkpoint_every_s: float = Field(600.0, gt=0)
     log_every: int = Field(20, ge=1)

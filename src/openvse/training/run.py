@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import yaml
 from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate.state import AcceleratorState
 from torch.utils.data import DataLoader
 
 from openvse.build import build_model, build_objective
@@ -19,7 +20,7 @@ from openvse.evaluation import embed_corpus, evaluate
 from openvse.extraction import ExtractionProgress, extract_features
 from openvse.features_store import FeatureStore
 from openvse.model import TwoTower
-from openvse.recipe import Recipe
+from openvse.recipe import Recipe, TrainingSpec
 from openvse.training.checkpoint import Progress
 from openvse.training.records import Silent, Watcher
 from openvse.training.trainer import Loaders, Trainer
@@ -62,11 +63,7 @@ def train(
     spec = recipe.training
     if spec.threads is not None:
         torch.set_num_threads(spec.threads)
-    accelerator = Accelerator(
-        cpu=spec.device == "cpu",
-        mixed_precision={"fp32": "no"}.get(spec.precision, spec.precision),
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
-    )
+    accelerator = _accelerator(spec)
     if accelerator.is_main_process:
         _claim(folder, recipe, resume)
     accelerator.wait_for_everyone()
@@ -162,6 +159,28 @@ def _loaders(
 def _as_it_is(batch: Any) -> Any:
     """Keep DataLoader from looking into a finished batch."""
     return batch
+
+
+def _accelerator(spec: TrainingSpec) -> Accelerator:
+    """Set up device, precision and processes.
+
+    Raises:
+        TrainingError: the device is not there.
+    """
+    # accelerate keeps one state for the whole process, which would refuse a second run of another precision.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = Accelerator(
+        cpu=spec.device == "cpu",
+        mixed_precision="no" if spec.precision == "fp32" else spec.precision,
+        # Phases freeze parts, whose parameters then have no gradient to wait for.
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+    if spec.device not in ("auto", accelerator.device.type):
+        raise TrainingError(
+            f"training.device is {spec.device}, but this machine offers {accelerator.device.type}: "
+            f"set training.device=auto, or install a build of PyTorch for {spec.device}"
+        )
+    return accelerator
 
 
 def _source(recipe: Recipe) -> str:

@@ -27,7 +27,7 @@ def data(
 
     findings = check_flickr(root, name)
     for finding in findings:
-        typer.echo(finding)
-    if findings:
-        raise DataError(f"{name} at {root} is not complete: see above")
-    typer.echo(f"{name} at {root}: complete")
+        typer.echo(f"{'ok' if finding.ok else 'WRONG':>5}  {finding.text}")
+    if not all(finding.ok for finding in findings):
+        raise DataError(f"{name} at {root} is not complete: get what the lines marked WRONG name")
+    typer.echo(f"{name} at {root} is complete")

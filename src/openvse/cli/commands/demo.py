@@ -22,8 +22,9 @@ def demo(
     from openvse.demo import QUERIES, run_demo
 
     console.print("openvse demo: OpenMoji pictures (CC BY-SA 4.0) with names and keywords from Unicode CLDR")
-    with counted("preparing") as prepare, bar() as progress:
-        result = run_demo(out, seed=seed, watcher=TrainingBar(progress), on_images=prepare)
+    with bar() as progress:
+        watcher, prepare = TrainingBar(progress), counted(progress, "preparing")
+        result = run_demo(out, seed=seed, watcher=watcher, on_images=prepare)
     typer.echo(result.table)
     for query, hits in zip(QUERIES, result.answers, strict=True):
         shown = ", ".join(

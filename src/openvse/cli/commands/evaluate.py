@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.options import Device
 
 
 @app.command()
@@ -22,7 +23,7 @@ def evaluate(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for report.json and report.md.")] = None,
     folds: Annotated[int, typer.Option(min=1, help="Mean over this many equal folds (COCO 1K: 5).")] = 1,
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
+    device: Device = "cpu",
 ) -> None:
     """Measure retrieval both ways: R@1/5/10, RSUM, MedR, MeanR, with confidence intervals."""
     from openvse.build import load_model
@@ -32,7 +33,7 @@ def evaluate(
     from openvse.features_store import FeatureStore
 
     loaded = load_model(model, device=device)
-    corpus = open_corpus(data)
+    corpus = open_corpus(data, require_images=features is None)
     chosen = corpus if split == "all" else corpus.split(split)
     store = None if features is None else FeatureStore.open(features, loaded.image.encoder.fingerprint)
     embedded = embed_corpus(loaded, chosen, store)

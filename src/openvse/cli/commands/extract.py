@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from openvse.cli.app import app
-from openvse.errors import DataError, RecipeError
+from openvse.cli.options import Device
+from openvse.errors import DataError
 
 
 @app.command()
@@ -25,22 +26,24 @@ def extract(
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures at a time.")] = 32,
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode pictures.")] = 1,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Of the numbers.")] = "float16",
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
+    device: Device = "cpu",
 ) -> None:
     """Store the local features of pictures; run again, it does only what is new."""
     from openvse.build import build_part
-    from openvse.cli.progress import console, counted
+    from openvse.cli.progress import bar, counted, warn
     from openvse.data import open_corpus
     from openvse.encoders import IMAGE_ENCODERS
     from openvse.extraction import extract_features
-    from openvse.recipe import Part
+    from openvse.recipe import Part, parse_override
 
-    part = Part.model_validate({"name": encoder, **parse_options(options or [])})
+    given: dict[str, Any] = dict(parse_override(option) for option in options or [])
+    part = Part(**{**given, "name": encoder})
     # The joint width concerns the projection alone, which extraction does not use.
     built = build_part(IMAGE_ENCODERS, part, encoder, {"embed_dim": 1, "assets": None})
     corpus = open_corpus(data)
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
-    with counted("extracting") as show:
+    with bar() as progress:
+        show = counted(progress, "extracting")
         report = extract_features(
             built,
             images,
@@ -51,24 +54,11 @@ def extract(
             device=device,
             progress=lambda state: show(state.done, state.total, state.images_per_s),
         )
-    for path, reason in report.failed:
-        console.print(f"[yellow]skipped:[/] {path}: {reason}", highlight=False)
+    for problem in (*corpus.problems, *(f"skipped {reason}" for _, reason in report.failed)):
+        warn(problem)
     typer.echo(
         f"{store}: {report.done} new, {report.skipped_existing} were there, {len(report.failed)} unreadable, "
         f"{report.images_per_s:.1f} images/s"
     )
     if report.failed and not report.done and not report.skipped_existing:
-        raise DataError(f"{data}: not one picture could be read")
-
-
-def parse_options(options: list[str]) -> dict[str, Any]:
-    """Read ``key=value`` pairs, the values as YAML."""
-    import yaml
-
-    parsed: dict[str, Any] = {}
-    for option in options:
-        key, separator, value = option.partition("=")
-        if not separator:
-            raise RecipeError(f"encoder option {option!r} is not of the form key=value")
-        parsed[key] = yaml.safe_load(value)
-    return parsed
+        raise DataError(f"{data}: not one picture can be read: check the files named above")

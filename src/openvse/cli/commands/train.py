@@ -23,17 +23,19 @@ def train(
     processes: Annotated[int, typer.Option(min=1, help="Data-parallel processes on this machine.")] = 1,
 ) -> None:
     """Train a model; the best by validation RSUM lies in OUT/best."""
+    from openvse.recipe import load_recipe
+
+    chosen = load_recipe(recipe, overrides or [])
     if processes > 1 and "RANK" not in os.environ:
         launch(processes)
-    from openvse.cli.progress import TrainingBar, bar, console, counted
-    from openvse.recipe import load_recipe
+    from openvse.cli.progress import TrainingBar, bar, counted
     from openvse.training import Silent
     from openvse.training import train as run
 
-    chosen = load_recipe(recipe, overrides or [])
     folder = out or Path("runs") / f"{chosen.name.replace('/', '_')}-s{chosen.seed}"
     leading = os.environ.get("RANK", "0") == "0"
-    with counted("extracting features") as extraction, bar() as progress:
+    with bar(shown=leading) as progress:
+        extraction = counted(progress, "extracting features")
         result = run(
             chosen,
             folder,
@@ -43,9 +45,7 @@ def train(
         )
     if leading:
         reached = result.progress
-        console.print(
-            f"best: epoch {reached.best_epoch}, validation rsum {reached.best_rsum:.1f}", highlight=False
-        )
+        typer.echo(f"best: epoch {reached.best_epoch}, validation rsum {reached.best_rsum:.1f}", err=True)
         typer.echo(result.best)
 
 

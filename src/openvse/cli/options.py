@@ -1,0 +1,30 @@
+"""Options that several commands take."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from openvse.errors import OpenVSEError
+
+
+def usable_device(name: str) -> str:
+    """Return the name of a device on which this machine can compute.
+
+    Raises:
+        OpenVSEError: there is none of this name here.
+    """
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
+        reason = str(error).partition("\n")[0][:120]
+        raise OpenVSEError(
+            f"device {name!r} cannot be used here ({reason}): give cpu, cuda or mps"
+        ) from error
+    return name
+
+
+Device: TypeAlias = Annotated[str, typer.Option(help="cpu, cuda, mps.", callback=usable_device)]

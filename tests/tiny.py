@@ -1,0 +1,75 @@
+"""A tiny data set with stored features, and a recipe that trains on it in a second."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from openvse.features_store import FeatureStoreWriter
+from openvse.recipe import Recipe, parse_recipe
+
+WORDS = ("red", "green", "blue", "dog", "cat", "bird", "runs", "sits", "sleeps", "jumps", "water", "grass")
+FEATURE_DIM = 12
+
+
+def write_tiny_corpus(folder: Path, *, train: int = 32, validation: int = 8) -> Path:
+    """Write ``tiny.csv`` and a store ``features``: each image's features encode the words of its two captions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    lines = ["file_name,caption,split"]
+    signature = rng.normal(size=(len(WORDS), FEATURE_DIM))
+    with FeatureStoreWriter(
+        folder / "features", fingerprint="tiny", dim=FEATURE_DIM, dtype="float32"
+    ) as writer:
+        for number in range(train + validation):
+            chosen = rng.choice(len(WORDS), size=4, replace=False)
+            name = f"{number:03d}.jpg"
+            split = "train" if number < train else "validation"
+            lines += [
+                f"{name},{' '.join(WORDS[w] for w in order)},{split}" for order in (chosen, chosen[::-1])
+            ]
+            local = signature[chosen] + 0.05 * rng.normal(size=(4, FEATURE_DIM))
+            writer.add(name, torch.tensor(local, dtype=torch.float32))
+    (folder / "tiny.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def tiny_recipe(folder: Path, **training: Any) -> Recipe:
+    """Return VSE-infinity's shape at a width of 16; keyword arguments go into the recipe's training section."""
+    return parse_recipe(tiny_tree(folder, **training))
+
+
+def tiny_tree(folder: Path, **training: Any) -> dict[str, Any]:
+    """Return the tiny recipe as nested mappings."""
+    return {
+        "name": "tiny",
+        "embed_dim": 16,
+        "image": {
+            "encoder": {"name": "precomputed", "feature_dim": FEATURE_DIM, "projection": "linear"},
+            "aggregator": "gpo",
+        },
+        "text": {"encoder": {"name": "bigru", "word_dim": 8, "min_count": 1}, "aggregator": "gpo"},
+        "objective": {"ranking": {"name": "contrast", "miner": "hardest", "criterion": {"name": "hinge"}}},
+        "data": {"source": str(folder / "tiny.csv"), "features": str(folder / "features")},
+        "optimizer": {"learning_rate": 5e-3},
+        "training": {
+            "batch_size": 16,
+            "device": "cpu",
+            "log_every": 1,
+            "phases": [
+                {"epochs": 1, "objective": {"ranking.miner": "all"}},
+                {"epochs": 2, "warmup_epochs": 1},
+            ],
+            **training,
+        },
+    }
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """Return the records of a run without the one that differs by machine and moment, the speed."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key != "images_per_s"} for record in records]

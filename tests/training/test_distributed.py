@@ -1,0 +1,84 @@
+"""Two processes compute what one does on the whole batch, gradient included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from openvse.functional import set_max_scores
+from openvse.objectives import Contrast, Hardest, Hinge
+from openvse.training.distributed import gather_batch
+from openvse.types import EmbeddingSet, ScoredBatch
+
+IMAGES = 5
+# Image 1 has two texts; process 0 holds images 0 and 1, process 1 the other three.
+TEXT_IMAGES = torch.tensor([0, 1, 1, 2, 3, 4])
+SHARES = [(torch.tensor([0, 1]), torch.tensor([0, 1, 2])), (torch.tensor([2, 3, 4]), torch.tensor([3, 4, 5]))]
+
+
+def data() -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(IMAGES, 1, 4, dtype=torch.float64, generator=generator)
+    texts = torch.randn(len(TEXT_IMAGES), 1, 4, dtype=torch.float64, generator=generator)
+    weight = torch.randn(4, 4, dtype=torch.float64, generator=generator)
+    return images, texts, weight
+
+
+def loss_of(images: Tensor, texts: Tensor, weight: Tensor, positives: Tensor, keys: Tensor) -> Tensor:
+    """Embed with one shared weight, gather, and rank."""
+
+    def embed(vectors: Tensor) -> EmbeddingSet:
+        return EmbeddingSet(vectors @ weight, torch.ones(vectors.shape[:2], dtype=torch.bool))
+
+    gathered = gather_batch(embed(images), embed(texts), positives, keys)
+    scores = set_max_scores(gathered.images, gathered.texts)
+    term = Contrast(miner=Hardest(), criterion=Hinge(margin=5.0))
+    return term(ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts))
+
+
+def positives_of(images: Tensor, texts: Tensor) -> Tensor:
+    return images.unsqueeze(1) == TEXT_IMAGES[texts].unsqueeze(0)
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    images, texts, weight = data()
+    own_images, own_texts = SHARES[rank]
+    weight.requires_grad_()
+    loss = loss_of(
+        images[own_images], texts[own_texts], weight, positives_of(own_images, own_texts), own_images.clone()
+    )
+    loss.backward()
+    assert weight.grad is not None
+    dist.all_reduce(weight.grad)  # data parallelism takes the mean over the processes
+    torch.save({"loss": loss.detach(), "gradient": weight.grad / 2}, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    mp.spawn(work, args=(str(tmp_path),), nprocs=2)
+    images, texts, weight = data()
+    weight.requires_grad_()
+    loss = loss_of(
+        images,
+        texts,
+        weight,
+        positives_of(torch.arange(IMAGES), torch.arange(len(TEXT_IMAGES))),
+        torch.arange(IMAGES),
+    )
+    loss.backward()
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        torch.testing.assert_close(found["loss"], loss.detach(), rtol=0, atol=1e-10)
+        torch.testing.assert_close(found["gradient"], weight.grad, rtol=0, atol=1e-10)
+
+
+def test_one_process_gathers_nothing() -> None:
+    vectors = EmbeddingSet(torch.randn(2, 1, 3), torch.ones(2, 1, dtype=torch.bool))
+    gathered = gather_batch(vectors, vectors, torch.eye(2, dtype=torch.bool), torch.arange(2))
+    assert gathered.images is vectors and gathered.texts is vectors

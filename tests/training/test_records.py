@@ -1,0 +1,64 @@
+"""What a run writes down, and its diagnosis."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from openvse.errors import TrainingError
+from openvse.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from openvse.training.diagnostics import CollapseDetector
+from openvse.training.records import MetricsLog
+
+
+def test_a_resumed_log_drops_what_will_be_repeated(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path, last_step=0)
+    for step in range(1, 6):
+        log.write("train", 1, step, {"loss": float(step)})
+    log.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "global_st')  # killed within a line
+    MetricsLog(tmp_path, last_step=3).close()
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [record["global_step"] for record in records] == [1, 2, 3]
+    assert records[0] == {"kind": "train", "epoch": 1, "global_step": 1, "loss": 1.0}
+
+
+def test_collapse_needs_a_whole_window() -> None:
+    detector = CollapseDetector(window=5, tolerance=0.02)
+    assert [detector.update(51.0, 51.2) for _ in range(4)] == [None] * 4
+    assert detector.update(20.0, 51.2) is None  # one step away from it begins the window anew
+    warnings = [detector.update(51.9, 51.2) for _ in range(5)]
+    assert warnings[:4] == [None] * 4
+    assert warnings[4] is not None and "51.2" in warnings[4] and "ranking.miner: all" in warnings[4]
+
+
+def test_checkpoint_round_trip(tmp_path: Path) -> None:
+    progress = Progress(
+        epoch=2, step=5, global_step=25, best_rsum=123.4, best_epoch=1, loss_sum=0.5, seconds=9.0
+    )
+    save_checkpoint(tmp_path / "last.pt", progress, {"model": {"w": torch.arange(3)}})
+    again, state = load_checkpoint(tmp_path / "last.pt")
+    assert again == progress
+    assert torch.equal(state["model"]["w"], torch.arange(3))
+    assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04"])
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "last.pt").write_bytes(content)
+    with pytest.raises(TrainingError, match="is damaged"):
+        load_checkpoint(tmp_path / "last.pt")
+
+
+def test_no_code_is_unpickled(tmp_path: Path) -> None:
+    class Payload:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (exec, ("raise SystemExit",))
+
+    torch.save({"format_version": 1, "progress": {}, "model": Payload()}, tmp_path / "last.pt")
+    with pytest.raises(TrainingError, match="is damaged"):
+        load_checkpoint(tmp_path / "last.pt")

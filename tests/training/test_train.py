@@ -1,0 +1,272 @@
+"""Whole runs on a tiny data set: learning, logging, resuming, and refusing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from openvse.build import load_model
+from openvse.data import open_corpus
+from openvse.errors import DataError, RecipeError, StoreError, TrainingError
+from openvse.evaluation import embed_corpus, evaluate
+from openvse.features_store import FeatureStore
+from openvse.recipe import parse_recipe
+from openvse.training import EpochReport, Silent, StepReport, train
+from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
+
+
+class Recorder(Silent):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepReport] = []
+        self.epochs: list[EpochReport] = []
+        self.warnings: list[str] = []
+
+    def step(self, report: StepReport) -> None:
+        self.steps.append(report)
+
+    def epoch(self, report: EpochReport) -> None:
+        self.epochs.append(report)
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+class Stop(Exception):
+    """Stands for a kill between two steps."""
+
+
+class StopAt(Silent):
+    """Ends a run abruptly after some steps."""
+
+    def __init__(self, step: int) -> None:
+        self.at = step
+
+    def step(self, report: StepReport) -> None:
+        if report.global_step == self.at:
+            raise Stop
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_corpus(tmp_path_factory.mktemp("tiny"))
+
+
+def test_a_run_leaves_everything_behind(corpus: Path, tmp_path: Path) -> None:
+    watcher = Recorder()
+    result = train(tiny_recipe(corpus), tmp_path / "run", watcher=watcher)
+    run = tmp_path / "run"
+    assert result.best == run / "best" and result.progress.epoch == 3
+    assert {path.name for path in run.iterdir()} >= {
+        "recipe.yaml",
+        "last.pt",
+        "metrics.jsonl",
+        "tensorboard",
+        "best",
+    }
+    assert any((run / "tensorboard").iterdir())
+    assert parse_recipe(yaml.safe_load((run / "recipe.yaml").read_text())) == tiny_recipe(corpus)
+    assert [report.epoch for report in watcher.epochs] == [1, 2, 3]
+    assert len(watcher.steps) == 3 * 4  # 64 pairs in batches of 16
+    best = max(watcher.epochs, key=lambda report: report.metrics["rsum"])
+    assert result.progress.best_rsum == best.metrics["rsum"]
+    # The model folder alone gives the validation result again.
+    model = load_model(result.best)
+    validation = open_corpus(corpus / "tiny.csv", require_images=False).split("validation")
+    embedded = embed_corpus(model, validation, FeatureStore.open(corpus / "features"))
+    report = evaluate(
+        embedded.images, embedded.texts, embedded.corpus.relevance, model.similarity, resamples=0
+    )
+    assert report.metrics["rsum"] == pytest.approx(best.metrics["rsum"])
+
+
+def test_it_learns_held_out_pairs(corpus: Path, tmp_path: Path) -> None:
+    watcher = Recorder()
+    train(tiny_recipe(corpus, phases=[{"epochs": 30}]), tmp_path / "run", watcher=watcher)
+    assert watcher.epochs[-1].loss < 0.75 * watcher.epochs[0].loss
+    assert (
+        max(report.metrics["rsum"] for report in watcher.epochs) > 450
+    )  # chance is about 290 among 8 images
+
+
+def weights_of(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "best" / "model.safetensors")
+
+
+@pytest.mark.parametrize("stop", [2, 4, 7, 11])  # within an epoch, at its last step, in a later phase
+def test_a_stopped_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path, stop: int) -> None:
+    recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6)
+    train(recipe, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "parts", watcher=StopAt(stop))
+    if not (tmp_path / "parts" / "last.pt").exists():
+        pytest.fail("no checkpoint was written before the stop")
+    train(recipe, tmp_path / "parts", resume=True)
+    assert read_metrics(tmp_path / "parts") == read_metrics(tmp_path / "whole")
+    whole, parts = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+KILLED_RUN = """
+import sys, time, yaml
+from pathlib import Path
+from openvse.recipe import parse_recipe
+from openvse.training import Silent, train
+
+class Slow(Silent):
+    def step(self, report):
+        time.sleep(0.02)
+
+train(parse_recipe(yaml.safe_load(Path(sys.argv[1]).read_text())), Path(sys.argv[2]), watcher=Slow())
+"""
+
+
+def test_a_killed_process_resumes_to_the_same_bits(corpus: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6, threads=1)
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.to_dict()))
+    killed = tmp_path / "killed"
+    process = subprocess.Popen([sys.executable, "-c", KILLED_RUN, str(tmp_path / "recipe.yaml"), str(killed)])
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (killed / "last.pt").exists():
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    train(recipe, killed, resume=True)
+    train(recipe, tmp_path / "whole")
+    assert read_metrics(killed) == read_metrics(tmp_path / "whole")
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(weights_of(killed).values(), weights_of(tmp_path / "whole").values())
+    )
+
+
+def test_a_finished_run_resumes_to_nothing_more(corpus: Path, tmp_path: Path) -> None:
+    first = train(tiny_recipe(corpus), tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert train(tiny_recipe(corpus), tmp_path / "run", resume=True).progress == first.progress
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+
+
+def test_the_seed_decides_the_run(corpus: Path, tmp_path: Path) -> None:
+    tree = tiny_tree(corpus)
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(parse_recipe({**tree, "seed": seed}), tmp_path / name)
+    assert read_metrics(tmp_path / "a") == read_metrics(tmp_path / "b")
+    assert read_metrics(tmp_path / "a") != read_metrics(tmp_path / "c")
+
+
+def test_bf16_and_worker_processes_train(corpus: Path, tmp_path: Path) -> None:
+    tree = tiny_tree(corpus, precision="bf16")
+    tree["data"]["num_workers"] = 1
+    watcher = Recorder()
+    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    assert watcher.epochs[-1].loss < watcher.epochs[0].loss
+    assert all(weight.dtype == torch.float32 for weight in weights_of(tmp_path / "run").values())
+
+
+def test_frozen_prefixes_and_multipliers(corpus: Path, tmp_path: Path) -> None:
+    tree = tiny_tree(corpus, phases=[{"epochs": 1, "frozen": ["text.encoder.words"]}])
+    train(parse_recipe(tree), tmp_path / "frozen")
+    tree["training"]["phases"][0]["frozen"] = ["text.encoder"]
+    train(parse_recipe(tree), tmp_path / "more")
+    free, frozen = weights_of(tmp_path / "frozen"), weights_of(tmp_path / "more")
+    assert torch.equal(free["text.encoder.words.weight"], frozen["text.encoder.words.weight"])
+    assert not torch.equal(free["text.encoder.gru.weight_hh_l0"], frozen["text.encoder.gru.weight_hh_l0"])
+
+
+def test_an_image_without_features_is_skipped_with_a_warning(corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    write_tiny_corpus(folder)
+    with (folder / "tiny.csv").open("a") as file:
+        file.write("unreadable.jpg,red dog,train\n")
+    watcher = Recorder()
+    train(tiny_recipe(folder), tmp_path / "run", watcher=watcher)
+    assert any("unreadable.jpg" in warning for warning in watcher.warnings)
+
+
+def test_nan_stops_and_names_the_batch(corpus: Path, tmp_path: Path) -> None:
+    tree = tiny_tree(corpus)
+    tree["optimizer"]["learning_rate"] = 1e30
+    tree["training"]["clip_norm"] = None
+    with pytest.raises(TrainingError, match=r"the loss is (nan|inf) at step \d+ on \d+ pairs: pair \d+"):
+        train(parse_recipe(tree), tmp_path / "run")
+
+
+def test_collapse_is_diagnosed(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openvse.training.trainer.COLLAPSE_EVERY", 1)
+    tree = tiny_tree(corpus, phases=[{"epochs": 40}])
+    tree["optimizer"]["learning_rate"] = 1e-12
+    tree["objective"]["ranking"]["criterion"] = {
+        "name": "hinge",
+        "margin": 50.0,
+    }  # scores do not matter beside it
+    watcher = Recorder()
+    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    assert any("hard-negative collapse" in warning and "1600" in warning for warning in watcher.warnings)
+
+
+class TestRefusals:
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
+    def test_a_device_that_is_not_there(self, corpus: Path, tmp_path: Path) -> None:
+        with pytest.raises(TrainingError, match="training.device is cuda, but this machine offers cpu"):
+            train(tiny_recipe(corpus, device="cuda"), tmp_path)
+
+    def test_another_run_in_the_folder(self, corpus: Path, tmp_path: Path) -> None:
+        recipe = tiny_recipe(corpus, phases=[{"epochs": 1}])
+        train(recipe, tmp_path)
+        before = (tmp_path / "last.pt").read_bytes()
+        with pytest.raises(TrainingError, match="already holds a run"):
+            train(recipe, tmp_path)
+        with pytest.raises(TrainingError, match="started with another training"):
+            train(tiny_recipe(corpus, phases=[{"epochs": 2}]), tmp_path, resume=True)
+        assert (tmp_path / "last.pt").read_bytes() == before
+
+    def test_nothing_to_resume(self, corpus: Path, tmp_path: Path) -> None:
+        with pytest.raises(TrainingError, match="nothing to resume"):
+            train(tiny_recipe(corpus), tmp_path / "new", resume=True)
+
+    def test_a_half_written_checkpoint(self, corpus: Path, tmp_path: Path) -> None:
+        recipe = tiny_recipe(corpus, phases=[{"epochs": 1}])
+        train(recipe, tmp_path)
+        best = (tmp_path / "best" / "model.safetensors").read_bytes()
+        whole = (tmp_path / "last.pt").read_bytes()
+        (tmp_path / "last.pt").write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(TrainingError, match=r"last.pt is damaged .*delete it"):
+            train(recipe, tmp_path, resume=True)
+        assert (tmp_path / "best" / "model.safetensors").read_bytes() == best
+
+    @pytest.mark.parametrize(
+        ("change", "error", "message"),
+        [
+            ({"data": {"source": ""}}, RecipeError, "data.source is not set"),
+            ({"data": {"source": "gone.csv"}}, DataError, "gone.csv"),
+            ({"data": {"features": "gone"}}, StoreError, "gone"),
+            ({"optimizer": {"multipliers": {"image.encodr": 0.1}}}, RecipeError, "image.encodr"),
+            ({"image": {"encoder": {"feature_dim": 5}}}, Exception, "wide"),
+        ],
+    )
+    def test_a_recipe_that_does_not_fit(
+        self, corpus: Path, tmp_path: Path, change: dict[str, Any], error: type[Exception], message: str
+    ) -> None:
+        def merge(tree: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+            return {
+                **tree,
+                **{k: merge(tree[k], v) if isinstance(v, dict) and k in tree else v for k, v in over.items()},
+            }
+
+        with pytest.raises(error, match=message) as caught:
+            train(parse_recipe(merge(tiny_tree(corpus), change)), tmp_path / "run")
+        assert "\n" not in str(caught.value)
