@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
 from typing import Annotated, TypeAlias
 
 import typer
@@ -20,7 +21,7 @@ def usable_device(name: str) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
-        reason = str(error).partition("\n")[0][:120]
+        reason = shorten(str(error), width=80, placeholder=" ...")
         raise OpenVSEError(
             f"device {name!r} cannot be used here ({reason}): give cpu, cuda or mps"
         ) from error
