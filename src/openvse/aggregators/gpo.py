@@ -86,8 +86,8 @@ class GPO(Pooling):
         if key != self._table_key:
             self._table, self._table_key = {}, key
         wanted = sizes.tolist()
-        missing = [size for size in wanted if size not in self._table]
-        if missing:
-            rows = self.coefficients(torch.tensor(missing, device=sizes.device))
-            self._table.update((size, row[:size]) for size, row in zip(missing, rows, strict=True))
+        for size in wanted:
+            if size not in self._table:
+                # One size at a time: not even rounding then depends on what was asked before.
+                self._table[size] = self.coefficients(torch.tensor([size], device=sizes.device))[0]
         return nn.utils.rnn.pad_sequence([self._table[size] for size in wanted], batch_first=True)

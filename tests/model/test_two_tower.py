@@ -1,0 +1,175 @@
+"""A model in use: encoding, scoring, its folder and its fingerprint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import openvse
+from openvse.build import build_model, load_model
+from openvse.errors import BadImageError, DataError, ModelError, OpenVSEError
+from openvse.model import TwoTower
+from openvse.recipe import parse_recipe
+from tests.conftest import PhotoMaker
+from tests.tiny import tiny_tree
+
+CAPTIONS = ["red dog runs", "green cat sleeps on the grass", "blue bird"]
+
+
+@pytest.fixture(scope="module")
+def model() -> TwoTower:
+    tree = tiny_tree(Path())
+    tree["image"]["encoder"] = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64}
+    return build_model(parse_recipe(tree), captions=CAPTIONS).eval()
+
+
+def test_pictures_may_be_paths_bytes_images_or_arrays(model: TwoTower, make_photos: PhotoMaker) -> None:
+    path = make_photos(1)[0]
+    picture = Image.open(path).convert("RGB")
+    embedded = model.encode_image([path, str(path), path.read_bytes(), picture, np.asarray(picture)])
+    assert embedded.vectors.shape == (5, 1, 16)
+    torch.testing.assert_close(embedded.vectors, embedded.vectors[:1].expand(5, -1, -1))
+    torch.testing.assert_close(embedded.vectors.norm(dim=-1), torch.ones(5, 1))
+
+
+def test_sentences_keep_their_order_whatever_their_length(model: TwoTower) -> None:
+    together = model.encode_text(CAPTIONS, batch_size=2)
+    for position, caption in enumerate(CAPTIONS):
+        alone = model.encode_text([caption])
+        torch.testing.assert_close(together.vectors[position], alone.vectors[0], rtol=0, atol=1e-6)
+
+
+def test_scores_are_cosines(model: TwoTower, make_photos: PhotoMaker) -> None:
+    images, texts = model.encode_image(make_photos(2)), model.encode_text(CAPTIONS)
+    scores = model.score(images, texts)
+    torch.testing.assert_close(scores, images.vectors[:, 0] @ texts.vectors[:, 0].T)
+    assert scores.shape == (2, 3) and scores.abs().max() <= 1 + 1e-6
+    assert model.indexable
+
+
+def test_encoding_leaves_the_mode_as_it_was(model: TwoTower) -> None:
+    model.train()
+    first, second = model.encode_text(CAPTIONS), model.encode_text(CAPTIONS)
+    assert model.text.training
+    model.eval()
+    assert torch.equal(first.vectors, second.vectors)  # no augmentation although it was in training mode
+
+
+def test_bad_input_is_named(model: TwoTower, tmp_path: Path) -> None:
+    (tmp_path / "bad.jpg").write_bytes(b"no picture")
+    with pytest.raises(BadImageError, match="bad.jpg"):
+        model.encode_image([tmp_path / "bad.jpg"])
+    with pytest.raises(DataError, match="nothing to embed"):
+        model.encode_text([])
+
+
+def test_saved_and_loaded_it_scores_the_same(
+    model: TwoTower, make_photos: PhotoMaker, tmp_path: Path
+) -> None:
+    folder = model.save(tmp_path / "model")
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "text"}
+    loaded = openvse.load(folder)
+    photos = make_photos(2)
+    assert torch.equal(loaded.encode_image(photos).vectors, model.encode_image(photos).vectors)
+    assert torch.equal(loaded.encode_text(CAPTIONS).vectors, model.encode_text(CAPTIONS).vectors)
+    assert loaded.fingerprint == model.fingerprint
+    assert not loaded.training
+
+
+def test_the_fingerprint_follows_the_weights(model: TwoTower, tmp_path: Path) -> None:
+    other = load_model(model.save(tmp_path))
+    with torch.no_grad():
+        other.text.encoder.get_parameter("gru.weight_hh_l0").add_(1e-3)
+    assert other.fingerprint != model.fingerprint
+
+
+class TestDamagedFolders:
+    @pytest.fixture
+    def folder(self, model: TwoTower, tmp_path: Path) -> Path:
+        return model.save(tmp_path / "model")
+
+    @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
+    def test_a_missing_file(self, folder: Path, missing: str) -> None:
+        (folder / missing).unlink()
+        with pytest.raises(ModelError, match=f"no model folder: it has no {missing}"):
+            load_model(folder)
+
+    def test_truncated_weights(self, folder: Path) -> None:
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:1000])
+        with pytest.raises(ModelError, match="cannot be read"):
+            load_model(folder)
+
+    def test_weights_of_another_model(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        config["recipe"]["embed_dim"] = 8
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ModelError, match="does not fit its config.json"):
+            load_model(folder)
+
+    def test_a_newer_format(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "format_version": 99}))
+        with pytest.raises(ModelError, match="model format 99.*update openvse"):
+            load_model(folder)
+
+    @pytest.mark.parametrize("content", ["{", "[]", '{"format_version": 1, "recipe": 3}'])
+    def test_a_damaged_config(self, folder: Path, content: str) -> None:
+        (folder / "config.json").write_text(content)
+        with pytest.raises(ModelError, match=r"config.json (is damaged|holds no recipe)"):
+            load_model(folder)
+
+    def test_a_missing_vocabulary(self, folder: Path) -> None:
+        (folder / "text" / "vocabulary.json").unlink()
+        with pytest.raises(OpenVSEError, match="vocabulary.json"):
+            load_model(folder)
+
+
+class TestHub:
+    def test_upload_sends_a_model_folder(
+        self, model: TwoTower, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        sent: dict[str, Path] = {}
+
+        class Api:
+            def __init__(self, token: str | None = None) -> None:
+                self.token = token
+
+            def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> None:
+                assert (repo_id, private, exist_ok) == ("me/tiny", True, True)
+
+            def upload_folder(self, *, repo_id: str, folder_path: Path) -> str:
+                sent[repo_id] = Path(folder_path).rename(tmp_path / "hub")
+                Path(folder_path).mkdir()
+                return f"https://hub/{repo_id}"
+
+        monkeypatch.setattr("huggingface_hub.HfApi", Api)
+        assert model.push_to_hub("me/tiny", private=True) == "https://hub/me/tiny"
+        assert load_model(sent["me/tiny"]).fingerprint == model.fingerprint
+
+    def test_download_from_the_cache_offline(
+        self, model: TwoTower, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        # The layout of the hub's cache, as a download would leave it.
+        commit = "0" * 40
+        repository = tmp_path / "models--me--tiny"
+        (repository / "refs").mkdir(parents=True)
+        (repository / "refs" / "main").write_text(commit)
+        model.save(repository / "snapshots" / commit)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        monkeypatch.setattr("huggingface_hub._snapshot_download.HF_HUB_CACHE", str(tmp_path), raising=False)
+        monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: True, raising=False)
+        assert load_model("me/tiny").fingerprint == model.fingerprint
+
+    @pytest.mark.parametrize("name", ["no/such-model", "not a valid id!"])
+    def test_neither_folder_nor_hub_id(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        with pytest.raises(ModelError, match="neither a folder nor a model") as error:
+            load_model(name)
+        assert "\n" not in str(error.value)
