@@ -149,7 +149,7 @@ def test_a_killed_process_resumes_to_the_same_bits(corpus: Path, tmp_path: Path)
     assert read_metrics(killed) == read_metrics(tmp_path / "whole")
     assert all(
         torch.equal(a, b)
-        for a, b in zip(weights_of(killed).values(), weights_of(tmp_path / "whole").values())
+        for a, b in zip(weights_of(killed).values(), weights_of(tmp_path / "whole").values(), strict=True)
     )
 
 
