@@ -27,9 +27,23 @@ def warn(message: str) -> None:
     console.print(Text.assemble(("warning: ", "yellow"), message), soft_wrap=True)
 
 
+class Bars(Progress):
+    """Progress bars that draw and print nothing before the first of them is there."""
+
+    def start(self) -> None:
+        """Begin to draw, if there is something to draw."""
+        if self.tasks:
+            super().start()
+
+    def stop(self) -> None:
+        """Draw for the last time."""
+        if self.tasks:
+            super().stop()
+
+
 def bar(shown: bool = True) -> Progress:
     """Return a display of progress bars, each with a free text field ``note`` at its end."""
-    return Progress(
+    return Bars(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
@@ -50,6 +64,7 @@ def counted(progress: Progress, description: str) -> Callable[[int, int, float],
     def show(done: int, total: int, rate: float) -> None:
         if not tasks:
             tasks.append(progress.add_task(description, total=total, note=""))
+            progress.start()
         progress.update(tasks[0], completed=done, total=total, note=f"{rate:.0f} images/s")
 
     return show
@@ -67,6 +82,7 @@ class TrainingBar:
         """Draw the bar."""
         self._num_epochs = num_epochs
         self._task = self._progress.add_task("training", total=total_steps, completed=done_steps, note="")
+        self._progress.start()
 
     def step(self, report: StepReport) -> None:
         """Move the bar."""

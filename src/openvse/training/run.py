@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from openvse.training.checkpoint import Progress
 from openvse.training.records import Silent, Watcher
 from openvse.training.trainer import Loaders, Trainer
 from openvse.types import Batch, FeatureSource
+
+_logger = logging.getLogger(__name__)
 
 AUTO = "auto"
 
@@ -69,7 +72,7 @@ def train(
     accelerator.wait_for_everyone()
     corpus = open_corpus(_source(recipe), require_images=recipe.data.features in (None, AUTO))
     model = build_model(recipe, captions=corpus.split("train").captions)
-    features = open_features(recipe, model, corpus, folder, on_extraction)
+    features = open_features(recipe, model, corpus, folder, accelerator, on_extraction)
     corpus = with_features(corpus, features)
     for problem in corpus.problems:
         watcher.warn(problem)
@@ -93,6 +96,7 @@ def open_features(
     model: TwoTower,
     corpus: Corpus,
     folder: Path,
+    accelerator: Accelerator,
     progress: Callable[[ExtractionProgress], None] | None = None,
 ) -> FeatureSource | None:
     """Open the recipe's feature store; ``auto`` first extracts what it lacks into the run's folder.
@@ -113,7 +117,11 @@ def open_features(
         )
     store = folder / "features"
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
-    extract_features(encoder, images, store, progress=progress)
+    if accelerator.is_main_process:
+        report = extract_features(encoder, images, store, device=accelerator.device, progress=progress)
+        for _, reason in report.failed:
+            _logger.warning("skipped a picture: %s", reason)
+    accelerator.wait_for_everyone()
     return FeatureStore.open(store, encoder.fingerprint)
 
 
@@ -170,7 +178,8 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
     # accelerate keeps one state for the whole process, which would refuse a second run of another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(
-        cpu=spec.device == "cpu",
+        # Left to find the CPU by itself, accelerate would not join the processes.
+        cpu=spec.device == "cpu" or (spec.device == "auto" and not torch.accelerator.is_available()),
         mixed_precision="no" if spec.precision == "fp32" else spec.precision,
         # Phases freeze parts, whose parameters then have no gradient to wait for.
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],

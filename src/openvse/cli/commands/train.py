@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
+import socket
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from openvse.cli.app import app
+from openvse.cli.app import app, main
 
 
 @app.command()
@@ -50,9 +51,22 @@ def train(
 
 
 def launch(processes: int) -> None:
-    """Start this very command once a process, under PyTorch's launcher, and end with its exit code."""
-    import subprocess
+    """Run this very command once a process, and end with the exit code of the first that fails."""
+    from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    finished = subprocess.run([*command, "-m", "openvse.cli", *sys.argv[1:]], check=False)
-    raise typer.Exit(finished.returncode)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(processes))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # it tells whom it ends
+    try:
+        start_processes(_run_as, nprocs=processes, start_method="spawn")  # type: ignore[no-untyped-call]
+    except ProcessExitedException as error:
+        raise typer.Exit(error.exit_code or 1) from error
+    raise typer.Exit
+
+
+def _run_as(rank: int) -> None:
+    """Run the command line, which a new process inherits, as one of several."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    main()
