@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Bool, Int
 from torch import Tensor
-from torch.distributed.nn.functional import all_gather
 
 from openvse.types import EmbeddingSet
 
@@ -58,10 +58,24 @@ def _gather_rows(rows: Tensor) -> Tensor:
     dist.all_gather(counts, count)
     sizes = [int(c) for c in counts]
     padded = torch.cat([rows, rows.new_zeros((max(sizes) - len(rows), *rows.shape[1:]))])
-    if rows.is_floating_point():
-        parts = list(all_gather(padded))  # type: ignore[no-untyped-call]
-    else:
-        wire = padded.to(torch.uint8) if padded.dtype == torch.bool else padded
-        parts = [torch.empty_like(wire) for _ in sizes]
-        dist.all_gather(parts, wire)
+    wire = padded.to(torch.uint8) if padded.dtype == torch.bool else padded
+    parts: Tensor = _AllGather.apply(wire)  # type: ignore[no-untyped-call]
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(rows.dtype)
+
+
+class _AllGather(torch.autograd.Function):
+    """Stack a tensor of all processes; the gradient of each process's part is summed over all of them."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        """Return ``[processes, ...]``."""
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Return the gradient of this process's part."""
+        total = gradient.contiguous()
+        dist.all_reduce(total)
+        return total[dist.get_rank()]

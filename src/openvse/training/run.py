@@ -181,8 +181,10 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
         # Left to find the CPU by itself, accelerate would not join the processes.
         cpu=spec.device == "cpu" or (spec.device == "auto" and not torch.accelerator.is_available()),
         mixed_precision="no" if spec.precision == "fp32" else spec.precision,
-        # Phases freeze parts, whose parameters then have no gradient to wait for.
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+        # Parts that a phase freezes have no gradient to wait for; looking for them costs time.
+        kwargs_handlers=[
+            DistributedDataParallelKwargs(find_unused_parameters=any(phase.frozen for phase in spec.phases))
+        ],
     )
     if spec.device not in ("auto", accelerator.device.type):
         raise TrainingError(

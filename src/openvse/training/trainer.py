@@ -129,7 +129,7 @@ class Trainer:
         spent, last_step = progress.seconds, progress.step
         for batch in self.loaders.epoch(progress.epoch, progress.step):
             rate = self.schedule.apply(self.optimizer, progress.epoch, progress.step)
-            terms = self._step(batch.to(self.accelerator.device), objective)
+            terms, scored = self._step(batch.to(self.accelerator.device), objective)
             progress.step += 1
             progress.global_step += 1
             progress.loss_sum += terms["loss"]
@@ -141,13 +141,14 @@ class Trainer:
                 self._report(
                     log,
                     StepReport(progress.epoch + 1, progress.step, progress.global_step, terms, rate, speed),
+                    objective.diagnostics(scored),
                 )
             if now - saved >= spec.checkpoint_every_s:
                 self._checkpoint()
                 saved = time.monotonic()
 
-    def _step(self, batch: Batch, objective: Objective) -> dict[str, float]:
-        """Take one optimiser step and return the terms of the loss."""
+    def _step(self, batch: Batch, objective: Objective) -> tuple[dict[str, float], ScoredBatch]:
+        """Take one optimiser step and return the terms of the loss, and the batch as it was scored."""
         images, texts = self.wrapped(batch.images, batch.texts)
         gathered = gather_batch(images, texts, batch.positives, batch.image_keys)
         scores = self.model.similarity(gathered.images, gathered.texts)
@@ -169,7 +170,7 @@ class Trainer:
         if self.recipe.training.clip_norm is not None:
             self.accelerator.clip_grad_norm_([p for _, p in self.trainable], self.recipe.training.clip_norm)
         self.optimizer.step()
-        return terms
+        return terms, scored
 
     def _finish_epoch(self, log: MetricsLog | None) -> None:
         """Validate, keep the best, and write the checkpoint from which the next epoch starts."""
@@ -196,10 +197,12 @@ class Trainer:
             objective.load_state_dict(self.objectives[index - 1].state_dict(), strict=False)
         return objective  # type: ignore[return-value]  # ModuleList forgets the type of its members
 
-    def _report(self, log: MetricsLog | None, report: StepReport) -> None:
+    def _report(self, log: MetricsLog | None, report: StepReport, diagnostics: dict[str, float]) -> None:
         if log is not None:
             extra = {"learning_rate": report.learning_rate, "images_per_s": report.images_per_s}
             log.write("train", report.epoch, report.global_step, {**report.terms, **extra})
+            if diagnostics:
+                log.write("diagnostics", report.epoch, report.global_step, diagnostics)
         self.watcher.step(report)
 
     def _checkpoint(self) -> None:
