@@ -19,9 +19,11 @@ class Encoder(nn.Module, ABC):
 
     Attributes:
         local_dim: L, the width of the local features it yields.
+        gives_pooled: whether it yields a global vector too, for the aggregators that need one.
     """
 
     local_dim: int
+    gives_pooled: bool = False
 
     @abstractmethod
     def forward(self, inputs: Inputs) -> Features:

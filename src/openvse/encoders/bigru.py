@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -14,7 +15,7 @@ from openvse.encoders.base import TextEncoder
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, Vocabulary
 from openvse.encoders.word_vectors import read_word_vectors
-from openvse.errors import ModelError
+from openvse.errors import ModelError, RecipeError
 from openvse.types import Features, Inputs
 
 VOCABULARY_FILE = "vocabulary.json"
@@ -37,9 +38,12 @@ class BiGRU(TextEncoder):
         freeze_words: keep the word embeddings as they start.
         size_augmentation: what training does to the tokens: none, drop or bert_style.
         augmentation_rate: probability that a token is chosen for it.
+        output: ``contextual`` yields the states at each word; ``words`` yields the word embeddings, and as the
+            global vector the last states of both directions, D/2 each, concatenated (PVSE, section 3.1).
 
     Raises:
         ModelError: the assets are damaged.
+        RecipeError: ``output: words`` at an odd width.
         DataError: the captions hold no word often enough, or the word vectors cannot be used.
     """
 
@@ -56,9 +60,13 @@ class BiGRU(TextEncoder):
         freeze_words: bool = False,
         size_augmentation: TokenMode = "drop",
         augmentation_rate: float = 0.2,
+        output: Literal["contextual", "words"] = "contextual",
     ) -> None:
         super().__init__()
-        self.local_dim = embed_dim
+        self.gives_pooled = output == "words"
+        if self.gives_pooled and embed_dim % 2:
+            raise RecipeError(f"output: words splits embed_dim over two directions: {embed_dim} is odd")
+        self.local_dim = word_dim if self.gives_pooled else embed_dim
         self.boundaries = boundaries
         self.vocabulary = (
             Vocabulary.from_captions(captions, min_count=min_count)
@@ -70,7 +78,8 @@ class BiGRU(TextEncoder):
         if word_vectors is not None and assets is None:
             self._start_from(Path(word_vectors))
         self.words.requires_grad_(not freeze_words)
-        self.gru = nn.GRU(word_dim, embed_dim, batch_first=True, bidirectional=True)
+        hidden_dim = embed_dim // 2 if self.gives_pooled else embed_dim
+        self.gru = nn.GRU(word_dim, hidden_dim, batch_first=True, bidirectional=True)
         self.augmentation = TokenAugmentation(
             size_augmentation,
             rate=augmentation_rate,
@@ -84,22 +93,23 @@ class BiGRU(TextEncoder):
         return [self.vocabulary.encode(caption, boundaries=self.boundaries) for caption in captions]
 
     def forward(self, inputs: Inputs) -> Features:
-        """Encode token ids: ``local [B, N, D]``, one feature a token that augmentation left."""
+        """Encode token ids: ``local [B, N, L]``, one feature a token that augmentation left."""
         if inputs.mask is None:
             raise ModelError("token ids came without a mask: collate them with one")
         ids, mask = self.augmentation(inputs.values, inputs.mask)
-        return Features(self._states(self.words(ids), mask), mask)
+        embedded = self.words(ids)
+        lengths: Int[Tensor, "B"] = mask.sum(dim=1).cpu()
+        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+        states, final = self.gru(packed)
+        if self.gives_pooled:
+            return Features(embedded, mask, final.transpose(0, 1).flatten(1))
+        local, _ = pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])
+        forward, backward = local.chunk(2, dim=-1)
+        return Features((forward + backward) / 2, mask)
 
     def save_assets(self, folder: Path) -> None:
         """Write the vocabulary."""
         self.vocabulary.save(folder / VOCABULARY_FILE)
-
-    def _states(self, embedded: Float[Tensor, "B N W"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
-        lengths: Int[Tensor, "B"] = mask.sum(dim=1).cpu()
-        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=mask.shape[1])
-        forward, backward = states.chunk(2, dim=-1)
-        return (forward + backward) / 2
 
     def _start_from(self, path: Path) -> None:
         """Overwrite the random embeddings of the words that a file knows."""

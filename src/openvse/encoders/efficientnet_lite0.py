@@ -17,7 +17,7 @@ from openvse.errors import ModelError, RecipeError
 
 FEATURE_DIM = 1280
 STRIDE = 32  # pixels a grid cell
-CPU_CHUNK = 4  # pictures at once: their feature maps stay in the cache, 4 times as many a second as with 64
+CPU_CHUNK = 4  # pictures at once on a CPU, whose cache then holds the feature maps
 
 
 class EfficientNetLite0(LocalFeatureEncoder):
@@ -35,6 +35,7 @@ class EfficientNetLite0(LocalFeatureEncoder):
         projection: a name of ``PROJECTIONS``.
         size_augmentation: none, region or grid.
         augmentation_rate: probability that a cell is hidden in training.
+        pooled: yield a global vector too, one linear layer of the mean raw feature; PIE-Net needs it.
 
     Raises:
         ModelError: the weights are not installed.
@@ -52,6 +53,7 @@ class EfficientNetLite0(LocalFeatureEncoder):
         projection: str = "linear",
         size_augmentation: FeatureMode = "grid",
         augmentation_rate: float = 0.2,
+        pooled: bool = False,
     ) -> None:
         if image_size < STRIDE:
             raise RecipeError(f"image_size is {image_size} pixels: give {STRIDE} or more")
@@ -66,6 +68,7 @@ class EfficientNetLite0(LocalFeatureEncoder):
             size_augmentation=size_augmentation,
             augmentation_rate=augmentation_rate,
             fine_tune=fine_tune,
+            pooled=pooled,
         )
         self.image_size = image_size
 

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from openvse.encoders.backbone import set_backbone_mode
 from openvse.encoders.base import ImageEncoder
-from openvse.encoders.projection import PROJECTIONS
+from openvse.encoders.projection import PROJECTIONS, xavier_linear
 from openvse.encoders.size_augmentation import FeatureAugmentation, FeatureMode
 from openvse.errors import ModelError
+from openvse.functional import masked_mean
 from openvse.types import Features, Inputs
 
 
@@ -26,6 +27,7 @@ class LocalFeatureEncoder(ImageEncoder):
         size_augmentation: what training hides: none, region or grid.
         augmentation_rate: probability that a local feature is hidden.
         fine_tune: train the backbone too; its BatchNorm statistics stay as they are.
+        pooled: yield a global vector too, one linear layer of the mean raw feature (PVSE, section 3.1).
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class LocalFeatureEncoder(ImageEncoder):
         size_augmentation: FeatureMode,
         augmentation_rate: float,
         fine_tune: bool,
+        pooled: bool,
     ) -> None:
         super().__init__()
         self.feature_dim = feature_dim
@@ -51,6 +54,8 @@ class LocalFeatureEncoder(ImageEncoder):
         self.augmentation = FeatureAugmentation(size_augmentation, rate=augmentation_rate)
         self.projection = PROJECTIONS.get(projection)(input_dim=feature_dim, embed_dim=embed_dim)
         self.local_dim = self.projection.output_dim
+        self.gives_pooled = pooled
+        self.global_projection = xavier_linear(feature_dim, embed_dim) if pooled else None
         self.train(self.training)
 
     def train(self, mode: bool = True) -> LocalFeatureEncoder:
@@ -67,7 +72,9 @@ class LocalFeatureEncoder(ImageEncoder):
         """
         raw, mask = self._raw(inputs)
         mask = self.augmentation(mask)
-        return Features(self.projection(raw, mask), mask)
+        whole = self.global_projection
+        pooled = None if whole is None else whole(masked_mean(raw, mask))
+        return Features(self.projection(raw, mask), mask, pooled)
 
     def _raw(self, inputs: Inputs) -> tuple[Float[Tensor, "B N C"], Bool[Tensor, "B N"]]:
         if inputs.mask is None:

@@ -25,6 +25,7 @@ class Precomputed(LocalFeatureEncoder):
         projection: a name of ``PROJECTIONS``.
         size_augmentation: none, region or grid.
         augmentation_rate: probability that a local feature is hidden in training.
+        pooled: yield a global vector too, one linear layer of the mean raw feature; PIE-Net needs it.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Precomputed(LocalFeatureEncoder):
         projection: str = "residual_mlp",
         size_augmentation: FeatureMode = "region",
         augmentation_rate: float = 0.2,
+        pooled: bool = False,
     ) -> None:
         super().__init__(
             backbone=nn.Identity(),
@@ -45,6 +47,7 @@ class Precomputed(LocalFeatureEncoder):
             size_augmentation=size_augmentation,
             augmentation_rate=augmentation_rate,
             fine_tune=False,
+            pooled=pooled,
         )
 
     def preprocess(self, image: Image, generator: torch.Generator | None = None) -> Float[Tensor, "3 H W"]:

@@ -40,7 +40,7 @@ class LinearProjection(Projection):
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:
         super().__init__(input_dim=input_dim, output_dim=embed_dim)
-        self.linear = _xavier_linear(input_dim, embed_dim)
+        self.linear = xavier_linear(input_dim, embed_dim)
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
         """Project every position."""
@@ -65,7 +65,7 @@ class ResidualMLP(Projection):
         super().__init__(input_dim=input_dim, output_dim=embed_dim)
         self.count_padding = count_padding
         hidden_dim = max(1, embed_dim // 2)
-        self.linear = _xavier_linear(input_dim, embed_dim)
+        self.linear = xavier_linear(input_dim, embed_dim)
         self.mlp = nn.Sequential(
             nn.Linear(input_dim, hidden_dim),
             nn.BatchNorm1d(hidden_dim),
@@ -100,7 +100,8 @@ class NoProjection(Projection):
         return local
 
 
-def _xavier_linear(input_dim: int, output_dim: int) -> nn.Linear:
+def xavier_linear(input_dim: int, output_dim: int) -> nn.Linear:
+    """Make a linear layer with Xavier-uniform weights and a bias of 0."""
     linear = nn.Linear(input_dim, output_dim)
     nn.init.xavier_uniform_(linear.weight)
     nn.init.zeros_(linear.bias)

@@ -1,6 +1,6 @@
 """Size augmentation: in training, sets lose elements at random, so that pooling learns sets of every size.
 
-VSE-infinity, section 3.4; the rates of the three kinds of set are those of its released code. Everything
+VSE-infinity, section 3.3; the rates of the three kinds of set are those of its released code. Everything
 random comes from PyTorch's global generator, which the trainer seeds and checkpoints.
 """
 

@@ -37,6 +37,7 @@ class TransformersVision(LocalFeatureEncoder):
         projection: a name of ``PROJECTIONS``.
         size_augmentation: none, region or grid.
         augmentation_rate: probability that a local feature is hidden in training.
+        pooled: yield a global vector too, one linear layer of the mean raw feature; PIE-Net needs it.
 
     Raises:
         ModelError: the checkpoint cannot be loaded, or yields no local features from pixels alone.
@@ -53,6 +54,7 @@ class TransformersVision(LocalFeatureEncoder):
         projection: str = "linear",
         size_augmentation: FeatureMode = "grid",
         augmentation_rate: float = 0.2,
+        pooled: bool = False,
     ) -> None:
         source = model if assets is None else str(assets)
         backbone: Any = load_backbone(source, weights=assets is None)
@@ -72,6 +74,7 @@ class TransformersVision(LocalFeatureEncoder):
             size_augmentation=size_augmentation,
             augmentation_rate=augmentation_rate,
             fine_tune=fine_tune,
+            pooled=pooled,
         )
         self.checkpoint = checkpoint
         self.processor = processor
