@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from openvse.objectives.base import Criterion, Miner, Objective, Term
+from openvse.objectives.base import Criterion, Miner, Objective, RankingTerm, Term
 from openvse.objectives.contrast import Contrast
 from openvse.objectives.criteria import Hinge, InfoNCE
-from openvse.objectives.miners import All, Hardest
+from openvse.objectives.diversity import Diversity
+from openvse.objectives.miners import AdaptiveTopK, All, Hardest
+from openvse.objectives.mmd import MMD
+from openvse.objectives.multi_view_average import MultiViewAverage
+from openvse.objectives.multi_view_bound import MultiViewBound
 from openvse.registry import Registry
 
-MINERS: Registry[Miner] = Registry("miner", {"all": All, "hardest": Hardest})
+MINERS: Registry[Miner] = Registry("miner", {"adaptive_top_k": AdaptiveTopK, "all": All, "hardest": Hardest})
 CRITERIA: Registry[Criterion] = Registry("criterion", {"hinge": Hinge, "info_nce": InfoNCE})
-TERMS: Registry[Term] = Registry("objective term", {"contrast": Contrast})
+TERMS: Registry[Term] = Registry(
+    "objective term",
+    {
+        "contrast": Contrast,
+        "diversity": Diversity,
+        "mmd": MMD,
+        "multi_view_average": MultiViewAverage,
+        "multi_view_bound": MultiViewBound,
+    },
+)
 
 __all__ = [
     "CRITERIA",
     "MINERS",
+    "MMD",
     "TERMS",
+    "AdaptiveTopK",
     "All",
     "Contrast",
     "Criterion",
+    "Diversity",
     "Hardest",
     "Hinge",
     "InfoNCE",
     "Miner",
+    "MultiViewAverage",
+    "MultiViewBound",
     "Objective",
+    "RankingTerm",
     "Term",
 ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from openvse.types import ScoredBatch
+from openvse.types import EmbeddingSet, ScoredBatch
 
 
 class Term(nn.Module, ABC):
@@ -18,6 +19,10 @@ class Term(nn.Module, ABC):
     @abstractmethod
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
         """Return the term's value for a batch, a scalar with gradient."""
+
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
+        """Return numbers worth a line in the log; they do not change the loss. Called without gradient."""
+        return {}
 
 
 class Miner(nn.Module, ABC):
@@ -31,6 +36,10 @@ class Miner(nn.Module, ABC):
     @abstractmethod
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
         """Choose; called without gradient, and what falls on a positive is dropped."""
+
+    def diagnostics(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> dict[str, float]:
+        """Return numbers worth a line in the log: what decided the choice."""
+        return {}
 
 
 class Criterion(nn.Module, ABC):
@@ -55,6 +64,44 @@ class Criterion(nn.Module, ABC):
     ) -> Float[Tensor, "P"]:
         """Return the loss of each pair from its score, its anchor's scores and its anchor's negatives."""
 
+    def violated(self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"]) -> Bool[Tensor, "P C"]:
+        """Return which candidates would cost the pair something; a smooth criterion is never content."""
+        return torch.ones_like(scores, dtype=torch.bool)
+
+
+class RankingTerm(Term):
+    """A term of a miner and a criterion, applied to a score matrix and to its transpose.
+
+    Args:
+        miner: chooses the negatives of each anchor.
+        criterion: turns a pair and its negatives into a loss.
+        reduction: over the positive pairs of the batch; "sum" is what VSE++ and VSE-infinity do.
+    """
+
+    def __init__(
+        self, *, miner: Miner, criterion: Criterion, reduction: Literal["sum", "mean"] = "sum"
+    ) -> None:
+        super().__init__()
+        self.miner = miner
+        self.criterion = criterion
+        self.reduction = reduction
+
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
+        """Return what the miner reports, for images as anchors (i2t) and for texts (t2i)."""
+        i2t = self.miner.diagnostics(batch.scores, batch.positives)
+        t2i = self.miner.diagnostics(batch.scores.T, batch.positives.T)
+        return {f"i2t_{k}": v for k, v in i2t.items()} | {f"t2i_{k}": v for k, v in t2i.items()}
+
+    def both_ways(self, scores: Float[Tensor, "I T"], positives: Bool[Tensor, "I T"]) -> Float[Tensor, ""]:
+        """Add the losses of the images as anchors and of the texts as anchors."""
+        i2t = self.criterion(scores, positives, self.miner(scores, positives))
+        t2i = self.criterion(scores.T, positives.T, self.miner(scores.T, positives.T))
+        return self.reduce(i2t) + self.reduce(t2i)
+
+    def reduce(self, losses: Float[Tensor, "P"]) -> Float[Tensor, ""]:
+        """Bring the losses of the pairs to one number."""
+        return losses.sum() if self.reduction == "sum" else losses.mean()
+
 
 class Objective(nn.Module):
     """The weighted sum of named terms.
@@ -76,7 +123,25 @@ class Objective(nn.Module):
         return values
 
     @torch.no_grad()
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
+        """Return what the terms report, as ``TERM.NUMBER``."""
+        reports = {name: cast(Term, term).diagnostics(batch) for name, term in self.terms.items()}
+        return {f"{name}.{key}": value for name, report in reports.items() for key, value in report.items()}
+
+    @torch.no_grad()
     def at_collapse(self, batch: ScoredBatch) -> float:
         """Return the loss this batch would have if all embeddings were equal (2 * B * margin for a summed hinge)."""
-        equal = replace(batch, scores=torch.zeros_like(batch.scores))
+        equal = replace(
+            batch,
+            scores=torch.ones_like(batch.scores),
+            images=_all_equal(batch.images),
+            texts=_all_equal(batch.texts),
+        )
         return float(self(equal)["loss"])
+
+
+def _all_equal(embeddings: EmbeddingSet) -> EmbeddingSet:
+    """Put one unit vector in the place of every embedding."""
+    vectors = torch.zeros_like(embeddings.vectors)
+    vectors[..., 0] = 1.0
+    return replace(embeddings, vectors=vectors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -18,26 +19,38 @@ class Hinge(Criterion):
 
     Args:
         margin: how much better the positive's cosine must be.
+        reduction: over an anchor's negatives; PVSE averages them (section 3.4).
     """
 
-    def __init__(self, *, margin: float = 0.2) -> None:
+    def __init__(self, *, margin: float = 0.2, reduction: Literal["sum", "mean"] = "sum") -> None:
         super().__init__()
         self.margin = margin
+        self.reduction = reduction
 
     def pair_loss(
         self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"], negatives: Bool[Tensor, "P C"]
     ) -> Float[Tensor, "P"]:
-        """Sum the violations over the negatives."""
+        """Add up, or average, the violations of the negatives."""
         violations = (self.margin - positive.unsqueeze(1) + scores).clamp(min=0)
-        return violations.masked_fill(~negatives, 0.0).sum(dim=1)
+        total = violations.masked_fill(~negatives, 0.0).sum(dim=1)
+        return total if self.reduction == "sum" else total / negatives.sum(dim=1).clamp(min=1)
+
+    @torch.no_grad()
+    def violated(self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"]) -> Bool[Tensor, "P C"]:
+        """Return which candidates come closer to the positive than the margin."""
+        return self.margin - positive.unsqueeze(1) + scores > 0
 
 
 class InfoNCE(Criterion):
-    """``-log( e^(s_p/t) / (e^(s_p/t) + sum_n e^(s_n/t)) )`` (van den Oord et al. 2018; CLIP).
+    """``-log( e^(s_p/t) / (e^(s_p/t) + sum_n e^((s_n + m)/t)) )`` (van den Oord et al. 2018; CLIP; VSE+2AD).
+
+    Deviation: VSE+2AD prints the sum without the positive and without a margin; its released code has both, with
+    m = 0.2 and t = 0.01 (0.05 in the text).
 
     Args:
         temperature: t, which divides the scores.
         learned: train t, starting from ``temperature``; it is kept at 0.01 or above, as in CLIP.
+        margin: m, added to the negatives' scores.
 
     Raises:
         RecipeError: the temperature is not positive.
@@ -45,7 +58,7 @@ class InfoNCE(Criterion):
 
     MIN_TEMPERATURE = 0.01
 
-    def __init__(self, *, temperature: float = 0.05, learned: bool = False) -> None:
+    def __init__(self, *, temperature: float = 0.05, learned: bool = False, margin: float = 0.0) -> None:
         super().__init__()
         if temperature <= 0:
             raise RecipeError(
@@ -53,6 +66,7 @@ class InfoNCE(Criterion):
             )
         start = torch.tensor(math.log(1.0 / temperature))
         self.learned = learned
+        self.margin = margin
         self.log_scale: Tensor
         if learned:
             self.log_scale = nn.Parameter(start)
@@ -67,6 +81,6 @@ class InfoNCE(Criterion):
         if self.learned:
             log_scale = log_scale.clamp(max=-math.log(self.MIN_TEMPERATURE))
         scale = log_scale.exp().to(scores.dtype)
-        others = (scores * scale).masked_fill(~negatives, MASKED)
+        others = ((scores + self.margin) * scale).masked_fill(~negatives, MASKED)
         joint = torch.cat([(positive * scale).unsqueeze(1), others], dim=1)
         return joint.logsumexp(dim=1) - joint[:, 0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Literal
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -25,3 +28,55 @@ class Hardest(Miner):
         """Choose the highest score once the positives are at minus infinity: 0 would win where all are negative."""
         hardest = scores.masked_fill(positives, MASKED).argmax(dim=1, keepdim=True)
         return torch.zeros_like(positives).scatter_(1, hardest, True)
+
+
+class AdaptiveTopK(Miner):
+    """The K hardest negatives of each anchor, K by how mature the batch's scores are (VSE+2AD's AdOpt, eq. 6).
+
+    With ``align`` the mean score of the positive pairs and C the number of candidates:
+
+    - ``released``: ``K = floor( C cos( (align + u)^1.25 ) ) + 1``, u the mean of ``e^(-s)`` over the other pairs;
+    - ``paper``: ``K = floor( C cos( (align + u) pi/4 ) )``, u the log of the mean of ``e^s`` over all pairs;
+
+    and K is kept in [1, C - 1]. The printed rule hardly shrinks: once a model is trained, u is near 0 and align
+    below 1, so that K stays above 0.7 C. The released one comes down to a handful, as Fig. C-2 of the paper shows.
+
+    Deviation: the released code masks positives with 0 before it mines, so that they are mined while scores are
+    low; here they never are.
+
+    Args:
+        rule: how K follows from the scores.
+    """
+
+    def __init__(self, *, rule: Literal["released", "paper"] = "released") -> None:
+        super().__init__()
+        self.rule = rule
+
+    def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
+        """Choose the K highest scores once the positives are at minus infinity."""
+        hardest = scores.masked_fill(positives, MASKED).topk(self._num_negatives(scores, positives), dim=1)
+        return torch.zeros_like(positives).scatter_(1, hardest.indices, True)
+
+    def diagnostics(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> dict[str, float]:
+        """Report K, and the alignment and uniformity that it follows from (VSE+2AD, Fig. C-2)."""
+        align, uniformity = self._maturity(scores, positives)
+        num_negatives = self._num_negatives(scores, positives)
+        return {"num_negatives": float(num_negatives), "align": align, "uniformity": uniformity}
+
+    def _maturity(self, scores: Tensor, positives: Tensor) -> tuple[float, float]:
+        align = scores[positives].mean()
+        if self.rule == "paper":
+            return float(align), float(scores.exp().mean().log())
+        others = scores[~positives]
+        # A batch of positives only has nothing to mine; 0 keeps K a number.
+        return float(align), float(others.neg().exp().mean()) if len(others) else 0.0
+
+    def _num_negatives(self, scores: Tensor, positives: Tensor) -> int:
+        candidates = scores.shape[1]
+        maturity = sum(self._maturity(scores, positives))
+        if self.rule == "paper":
+            chosen = math.floor(candidates * math.cos(maturity * math.pi / 4))
+        else:
+            # Below 0 only where positives score worse than anything trained: as immature as can be.
+            chosen = math.floor(candidates * math.cos(max(maturity, 0.0) ** 1.25)) + 1
+        return max(1, min(chosen, candidates - 1))

@@ -1,0 +1,47 @@
+"""The views of an image: what MV-VSE's terms and their reports have in common."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from openvse.errors import RecipeError
+from openvse.functional import MASKED
+from openvse.types import EmbeddingSet, ScoredBatch
+
+
+def view_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "K I T"]:
+    """Score each of the K views of the images: ``s(v_k, t) = cos(v_k, t)`` (MV-VSE, eq. 5).
+
+    MV-VSE gives a text one embedding; where it has several, a view is scored with the best of them, so that the
+    maximum over the views is always the ``set_max`` score.
+
+    Raises:
+        RecipeError: the images differ in their number of views, so that there is no "k-th view".
+    """
+    if not bool(images.mask.all()):
+        raise RecipeError(
+            "a multi-view term needs the same number of embeddings for every image, and this image aggregator "
+            "yields as many as an image has elements: choose one with a fixed number, such as multi_view"
+        )
+    products = torch.einsum("ikd,tld->kitl", images.vectors, texts.vectors)
+    return products.masked_fill(~texts.mask, MASKED).amax(dim=-1)
+
+
+def view_diagnostics(batch: ScoredBatch) -> dict[str, float]:
+    """Return the share of the positive pairs that each view wins (MV-VSE, Fig. 4c, d), and how alike views are.
+
+    ``view_similarity`` is the mean cosine between two views of an image; it is left out at K = 1.
+    """
+    views = view_scores(batch.images, batch.texts)
+    num_views = len(views)
+    winners = views[:, batch.positives].argmax(dim=0)
+    shares = torch.bincount(winners, minlength=num_views) / max(len(winners), 1)
+    report = {f"won_by_view_{k}": share for k, share in enumerate(shares.tolist())}
+    if num_views > 1:
+        vectors = batch.images.vectors
+        pairs = torch.triu_indices(num_views, num_views, offset=1)
+        cosines = (vectors @ vectors.mT)[:, pairs[0], pairs[1]]
+        report["view_similarity"] = float(cosines.mean())
+    return report
