@@ -209,10 +209,10 @@ def test_a_satisfied_best_view_leaves_the_others_alone() -> None:
     axis = torch.eye(4, dtype=torch.float64)
     images = EmbeddingSet(torch.stack([axis[[0, 2]], axis[[1, 3]]]), torch.ones(2, 2, dtype=torch.bool))
     b, (views, _) = leaves(scored(images, EmbeddingSet(axis[:2, None], torch.ones(2, 1, dtype=torch.bool))))
-    assert float(MultiViewBound(miner=Hardest(), criterion=Hinge())(b)) == 0.0
+    assert MultiViewBound(miner=Hardest(), criterion=Hinge())(b).item() == 0.0
     rough = MultiViewBound(miner=Hardest(), criterion=Hinge(), gated=False)(b)
     rough.backward()
-    assert float(rough) == pytest.approx(2 * 2 * 0.5 * 0.2)
+    assert rough.item() == pytest.approx(2 * 2 * 0.5 * 0.2)
     assert views.grad is not None and views.grad[:, 1].abs().sum() > 0
 
 
