@@ -143,10 +143,10 @@ def test_sets_of_embeddings_are_scored_by_their_similarity() -> None:
 def test_the_default_block_shrinks_with_the_number_of_embeddings() -> None:
     one = evaluate(*corpus(), set_max_scores, resamples=0)
     generator = torch.Generator().manual_seed(0)
-    sets = embeddings(torch.randn(3, 36, 4, generator=generator))
+    sets = embeddings(torch.randn(3, 20, 4, generator=generator))
     many = evaluate(sets, sets, Relevance(np.arange(3), np.arange(3), 3, 3), set_max_scores, resamples=0)
-    assert one.protocol.block_size == 1024
-    assert many.protocol.block_size == 1024 // 36
+    assert one.protocol.block_size == 512
+    assert many.protocol.block_size == 512 // 20
 
 
 def test_half_precision_is_compared_in_single() -> None:

@@ -60,7 +60,7 @@ def rank_by_counting(
     score_block: ScoreBlock,
     relevance: Relevance,
     *,
-    block_size: int = 1024,
+    block_size: int = 512,
     device: torch.device | str = "cpu",
 ) -> Ranks:
     """Rank the best relevant candidate of every query, both ways, holding one block of scores at a time.
