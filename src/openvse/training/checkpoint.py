@@ -6,6 +6,7 @@ import os
 import pickle
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -48,14 +49,19 @@ def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> No
     partial.replace(path)
 
 
+def require_checkpoint(path: Path) -> None:
+    """Raise TrainingError when there is no checkpoint."""
+    if not path.is_file():
+        raise TrainingError(f"{path} does not exist: nothing to resume; start the run without --resume")
+
+
 def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
     """Read a checkpoint; only tensors and plain values are unpickled.
 
     Raises:
         TrainingError: there is none, it is damaged, or another version of openvse wrote it.
     """
-    if not path.is_file():
-        raise TrainingError(f"{path} does not exist: nothing to resume; start the run without --resume")
+    require_checkpoint(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         version = state.pop("format_version")
@@ -69,7 +75,7 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
         ValueError,
         OSError,
     ) as error:
-        reason = " ".join(str(error).split())[:120]
+        reason = shorten(str(error) or type(error).__name__, width=120, placeholder=" ...")
         raise TrainingError(
             f"checkpoint {path} is damaged ({reason}): delete it and start the run again; best/ is untouched"
         ) from error

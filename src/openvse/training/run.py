@@ -22,7 +22,7 @@ from openvse.extraction import ExtractionProgress, extract_features
 from openvse.features_store import FeatureStore
 from openvse.model import TwoTower
 from openvse.recipe import Recipe, TrainingSpec
-from openvse.training.checkpoint import Progress
+from openvse.training.checkpoint import Progress, require_checkpoint
 from openvse.training.records import Silent, Watcher
 from openvse.training.trainer import Loaders, Trainer
 from openvse.types import Batch, FeatureSource
@@ -204,6 +204,8 @@ def _source(recipe: Recipe) -> str:
 
 def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
     """Make the run's folder, or check that it holds this very recipe's run."""
+    if resume:  # known before hours of extraction
+        require_checkpoint(folder / "last.pt")
     written = folder / "recipe.yaml"
     tree: dict[str, Any] = recipe.to_dict()
     if resume and written.is_file():

@@ -1,0 +1,54 @@
+"""A small album with captions, a recipe of a second for it, and what a folder holds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import yaml
+from PIL import Image
+
+COLOURS = {"red": (200, 30, 30), "green": (30, 160, 40), "blue": (40, 60, 200), "yellow": (230, 210, 40)}
+SPLITS = ("train", "train", "train", "validation", "test")
+
+
+def write_album(folder: Path, num_images: int = 20) -> Path:
+    """Write pictures of two colours, two captions each, and their ``metadata.jsonl``."""
+    folder.mkdir(parents=True)
+    lines = []
+    for number in range(num_images):
+        upper, lower = np.roll(list(COLOURS), -number)[[0, 1 + number // 4 % 3]]
+        pixels = np.zeros((48, 64, 3), np.uint8)
+        pixels[:24], pixels[24:] = COLOURS[upper], COLOURS[lower]
+        Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+        captions = [f"{upper} sky above {lower} ground", f"a {lower} field under something {upper}"]
+        entry = {"file_name": f"{number:02d}.png", "captions": captions, "split": SPLITS[number % 5]}
+        lines.append(json.dumps(entry))
+    (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def write_recipe(path: Path, source: Path) -> Path:
+    """Write a recipe of a second: random EfficientNet-Lite0 features of 64 pixels, width 16, two epochs."""
+    tree = {
+        "name": "tiny",
+        "embed_dim": 16,
+        "image": {
+            "encoder": {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64},
+            "aggregator": "gpo",
+        },
+        "text": {"encoder": {"name": "bigru", "word_dim": 8, "min_count": 1}, "aggregator": "gpo"},
+        "objective": {"ranking": {"name": "contrast", "miner": "hardest", "criterion": "hinge"}},
+        "data": {"source": str(source), "features": "auto"},
+        "training": {"batch_size": 8, "threads": 1, "device": "cpu", "phases": [{"epochs": 2}]},
+    }
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def digest(folder: Path) -> dict[str, str]:
+    """Return the hash of every file below a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -1,0 +1,68 @@
+"""The command line in this process, and one run that all its tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from album import write_album, write_recipe
+from click.testing import Result
+from typer.testing import CliRunner
+
+import openvse.cli.commands  # noqa: F401 - registers the commands
+from openvse.cli.app import app
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture(scope="session")
+def invoke() -> Invoke:
+    """Return ``invoke("train", path, ...)``: the command line in this process."""
+
+    def run(*words: object) -> Result:
+        return CliRunner().invoke(app, [str(word) for word in words])
+
+    return run
+
+
+@pytest.fixture
+def refused(invoke: Invoke) -> Callable[..., str]:
+    """Return ``refused("train", ...)``: it must end with code 2 and one line, which is returned."""
+
+    def run(*words: object) -> str:
+        result = invoke(*words)
+        assert result.exit_code == 2, result.output
+        *before, line = result.stderr.splitlines()
+        assert line.startswith("openvse: error: ")
+        expected = ("warning: ", "skipped ", "  extracting ", "  indexing ")
+        assert all(other.startswith(expected) for other in before), result.stderr
+        return line.removeprefix("openvse: error: ")
+
+    return run
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    """Write an album of one's own."""
+    return write_album(tmp_path / "album")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, album: Path) -> Path:
+    """Write the tiny recipe for one's own album."""
+    return write_recipe(tmp_path / "tiny.yaml", album)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, invoke: Invoke) -> Path:
+    """Train once; the folder holds ``album``, ``tiny.yaml``, ``run`` and ``index``. Do not write to it."""
+    root = tmp_path_factory.mktemp("trained")
+    album = write_album(root / "album")
+    result = invoke("train", write_recipe(root / "tiny.yaml", album), "--out", root / "run")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == f"{root / 'run' / 'best'}\n"
+    assert "epoch   2/2" in result.stderr
+    result = invoke("index", root / "run" / "best", album, "--out", root / "index")
+    assert result.stdout == f"{root / 'index'}: 20 pictures (0 unchanged, 0 unreadable)\n"
+    return root

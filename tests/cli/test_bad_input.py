@@ -1,0 +1,267 @@
+"""Whatever is wrong with the input: one line that says what to do, exit code 2, nothing on disk changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from album import digest
+
+
+def edit_captions(album: Path, change) -> None:
+    """Rewrite each entry of the album's metadata; None drops it."""
+    file = album / "metadata.jsonl"
+    entries = [json.loads(line) for line in file.read_text().splitlines()]
+    kept = [changed for entry in entries if (changed := change(entry)) is not None]
+    file.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
+
+
+def copy(source: Path, target: Path) -> Path:
+    return Path(shutil.copytree(source, target))
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("training.batchsize=4", "unknown key training.batchsize; did you mean 'batch_size'?"),
+        (
+            "image.aggregator.tempature=1",
+            "unknown key image.aggregator.tempature; did you mean 'temperature'?",
+        ),
+        ("image.aggregator=gpu", "image.aggregator: unknown aggregator 'gpu'; did you mean 'gpo'?"),
+        ("training.batch_size=many", "training.batch_size: input should be a valid integer"),
+        ("seed", "override 'seed' is not of the form key.path=value"),
+        ("seed=[1", "override 'seed=[1': the value is not YAML"),
+    ],
+)
+def test_unknown_recipe_key(override: str, expected: str, recipe: Path, tmp_path: Path, refused) -> None:
+    assert expected in refused("train", recipe, override, "--out", tmp_path / "run")
+    assert not (tmp_path / "run" / "last.pt").exists()
+
+
+def test_unknown_recipe(refused) -> None:
+    assert "no recipe 'vse_infinity/folder'; did you mean 'vse_infinity/folder_cpu'?" in refused(
+        "train", "vse_infinity/folder"
+    )
+
+
+def test_no_data_source(recipe: Path, refused, tmp_path: Path) -> None:
+    line = refused("train", recipe, "data.source=''", "--out", tmp_path / "run")
+    assert "data.source is not set: add data.source=FOLDER" in line
+
+
+def test_missing_feature_store(recipe: Path, trained: Path, album: Path, tmp_path: Path, refused) -> None:
+    before = digest(album)
+    line = refused("train", recipe, f"data.features={tmp_path / 'none'}", "--out", tmp_path / "run")
+    assert str(tmp_path / "none") in line and "openvse extract" in line
+    model = trained / "run" / "best"
+    assert "openvse extract" in refused("evaluate", model, album, "--features", tmp_path / "none")
+    assert digest(album) == before
+
+
+@pytest.mark.parametrize("name", ["features.npy", "lengths.npy", "ids.txt", "store.json"])
+def test_store_that_lost_a_file(name: str, recipe: Path, trained: Path, tmp_path: Path, refused) -> None:
+    store = copy(trained / "run" / "features", tmp_path / "store")
+    (store / name).unlink()
+    before = digest(store)
+    line = refused("train", recipe, f"data.features={store}", "--out", tmp_path / "run")
+    assert str(store) in line and "extract" in line
+    assert digest(store) == before
+
+
+def test_store_of_another_encoder(recipe: Path, trained: Path, tmp_path: Path, refused) -> None:
+    store = copy(trained / "run" / "features", tmp_path / "store")
+    before = digest(store)
+    words = (f"data.features={store}", "image.encoder.image_size=96")
+    assert "efficientnet_lite0:random:96" in refused("train", recipe, *words, "--out", tmp_path / "run")
+    assert digest(store) == before
+
+
+def test_captions_without_image_are_named_and_skipped(
+    recipe: Path, album: Path, tmp_path: Path, invoke
+) -> None:
+    (album / "00.png").unlink()
+    result = invoke("train", recipe, "training.phases.0.epochs=1", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    expected = f"skipped 1 captioned image(s) without a picture file (first: {album / '00.png'})"
+    assert f"warning: {expected}\n" in result.stderr
+
+
+def test_image_without_captions_is_named_and_skipped(
+    recipe: Path, album: Path, tmp_path: Path, invoke
+) -> None:
+    edit_captions(album, lambda entry: None if entry["file_name"] == "01.png" else entry)
+    result = invoke("train", recipe, "training.phases.0.epochs=1", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "warning: skipped 1 image(s) without a caption (first: 01.png)\n" in result.stderr
+
+
+def test_empty_caption_is_named_and_skipped(recipe: Path, album: Path, tmp_path: Path, invoke) -> None:
+    edit_captions(album, lambda entry: {**entry, "captions": [*entry["captions"], "  "]})
+    result = invoke("train", recipe, "training.phases.0.epochs=1", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "warning: skipped 20 image(s) with an empty caption (first: 00.png)\n" in result.stderr
+
+
+def test_nothing_left(recipe: Path, album: Path, tmp_path: Path, refused) -> None:
+    edit_captions(album, lambda entry: {**entry, "captions": [""]})
+    before = digest(album)
+    line = refused("train", recipe, "--out", tmp_path / "run")
+    assert "no image with a caption is left" in line and "empty caption" in line
+    for picture in album.glob("*.png"):
+        picture.unlink()
+    assert "without a picture file" in refused("train", recipe, "--out", tmp_path / "run")
+    assert {"metadata.jsonl": before["metadata.jsonl"]} == digest(album)
+
+
+def test_pictures_that_are_none(recipe: Path, album: Path, trained: Path, tmp_path: Path, refused) -> None:
+    for picture in album.glob("*.png"):
+        picture.write_text("not a picture")
+    before = digest(album)
+    assert refused("train", recipe, "--out", tmp_path / "run")
+    model = trained / "run" / "best"
+    assert refused("evaluate", model, album)
+    assert refused("index", model, album, "--out", tmp_path / "index")
+    words = ("pretrained=false", "image_size=64")
+    line = refused("extract", "efficientnet_lite0", album, tmp_path / "store", *words)
+    assert "not one picture can be read" in line
+    assert digest(album) == before
+
+
+def test_empty_folder(recipe: Path, trained: Path, tmp_path: Path, refused) -> None:
+    empty, model = tmp_path / "empty", trained / "run" / "best"
+    empty.mkdir()
+    expected = "no picture(s) and no captions there (expected metadata.jsonl"
+    assert expected in refused("train", recipe, f"data.source={empty}", "--out", tmp_path / "run")
+    assert expected in refused("evaluate", model, empty)
+    assert "give a folder that holds pictures" in refused("index", model, empty, "--out", tmp_path / "index")
+    assert "there is no such file or folder" in refused("evaluate", model, tmp_path / "none")
+    assert "there is no such folder" in refused(
+        "index", model, tmp_path / "none", "--out", tmp_path / "index"
+    )
+    assert list(empty.iterdir()) == []
+    assert not (tmp_path / "index").exists()
+
+
+def test_half_written_metadata(recipe: Path, album: Path, tmp_path: Path, refused) -> None:
+    file = album / "metadata.jsonl"
+    file.write_text(file.read_text()[:-20])
+    assert f"{file}, line 20: not JSON" in refused("train", recipe, "--out", tmp_path / "run")
+
+
+def test_wrong_model_for_an_index(recipe: Path, trained: Path, tmp_path: Path, invoke, refused) -> None:
+    words = ("seed=1", "training.phases.0.epochs=1", "--out", tmp_path / "other")
+    assert invoke("train", recipe, *words).exit_code == 0
+    before = digest(trained / "index")
+    line = refused("search", tmp_path / "other" / "best", trained / "index", "a red sky")
+    assert "was made by model" in line and "openvse index" in line
+    assert digest(trained / "index") == before
+
+
+def test_no_index(trained: Path, tmp_path: Path, refused) -> None:
+    line = refused("search", trained / "run" / "best", tmp_path, "a red sky")
+    assert "make one with 'openvse index'" in line
+
+
+def test_empty_query(trained: Path, refused) -> None:
+    assert "a query is empty" in refused("search", trained / "run" / "best", trained / "index", " ")
+
+
+@pytest.mark.parametrize("size", [0, 100, 0.5])
+def test_half_written_checkpoint(size: float, trained: Path, tmp_path: Path, refused) -> None:
+    run = copy(trained / "run", tmp_path / "run")
+    whole = (run / "last.pt").read_bytes()
+    (run / "last.pt").write_bytes(whole[: int(len(whole) * size) if size < 1 else int(size)])
+    before = digest(run)
+    line = refused("train", trained / "tiny.yaml", "--out", run, "--resume")
+    assert f"checkpoint {run / 'last.pt'} is damaged" in line and "start the run again" in line
+    assert digest(run) == before
+
+
+def test_checkpoint_that_is_something_else(trained: Path, tmp_path: Path, refused) -> None:
+    run = copy(trained / "run", tmp_path / "run")
+    torch.save([1, 2, 3], run / "last.pt")
+    assert "is damaged" in refused("train", trained / "tiny.yaml", "--out", run, "--resume")
+
+
+def test_nothing_to_resume_or_already_there(trained: Path, tmp_path: Path, refused) -> None:
+    recipe = trained / "tiny.yaml"
+    assert "start the run without --resume" in refused("train", recipe, "--out", tmp_path / "run", "--resume")
+    assert not (tmp_path / "run").exists()
+    before = digest(trained / "run")
+    assert "go on with --resume" in refused("train", recipe, "--out", trained / "run")
+    words = ("embed_dim=8", "--out", trained / "run", "--resume")
+    assert "was started with another embed_dim" in refused("train", recipe, *words)
+    assert digest(trained / "run") == before
+
+
+def test_missing_model(trained: Path, tmp_path: Path, refused, monkeypatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "check the path or the id" in refused("evaluate", tmp_path / "none", trained / "album")
+    assert "has no config.json" in refused("evaluate", trained / "run", trained / "album")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "text/vocabulary.json"])
+@pytest.mark.parametrize("share", [0.0, 0.6])
+def test_truncated_model(name: str, share: float, trained: Path, tmp_path: Path, refused) -> None:
+    model = copy(trained / "run" / "best", tmp_path / "model")
+    whole = (model / name).read_bytes()
+    (model / name).write_bytes(whole[: int(len(whole) * share)])
+    before = digest(model)
+    line = refused("evaluate", model, trained / "album")
+    assert str(model / name) in line and "save" in line
+    assert str(model / name) in refused("search", model, trained / "index", "a red sky")
+    assert digest(model) == before
+
+
+def test_model_that_lost_its_vocabulary(trained: Path, tmp_path: Path, refused) -> None:
+    model = copy(trained / "run" / "best", tmp_path / "model")
+    (model / "text" / "vocabulary.json").unlink()
+    assert "vocabulary.json cannot be read" in refused("evaluate", model, trained / "album")
+
+
+def test_unknown_device(trained: Path, refused) -> None:
+    line = refused("evaluate", trained / "run" / "best", trained / "album", "--device", "gpu")
+    assert line.startswith("device 'gpu' cannot be used here") and line.endswith("give cpu, cuda or mps")
+
+
+def test_unknown_split_encoder_and_option(trained: Path, album: Path, tmp_path: Path, refused) -> None:
+    assert "unknown split 'tset'" in refused("evaluate", trained / "run" / "best", album, "--split", "tset")
+    store = tmp_path / "store"
+    assert "did you mean 'efficientnet_lite0'?" in refused("extract", "efficientnet_lite", album, store)
+    words = ("extract", "efficientnet_lite0", album, store)
+    assert "did you mean 'image_size'?" in refused(*words, "imagesize=64")
+    assert "is not of the form key.path=value" in refused(*words, "image_size")
+    assert not store.exists()
+
+
+def test_a_path_that_cannot_be_written(trained: Path, tmp_path: Path, refused) -> None:
+    (tmp_path / "file").write_text("mine")
+    line = refused(
+        "search", trained / "run" / "best", trained / "index", "red", "--html", tmp_path / "file" / "x.html"
+    )
+    assert str(tmp_path / "file") in line and line.endswith("choose another path")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_interrupt_ends_with_130(invoke, monkeypatch) -> None:
+    def interrupted() -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("openvse.recipe.list_recipes", interrupted)
+    result = invoke("recipes")
+    assert (result.exit_code, result.stderr) == (
+        130,
+        "openvse: interrupted; what was finished is on disk\n",
+    )
+
+
+def test_an_error_of_our_own_is_not_hidden(invoke, monkeypatch) -> None:
+    def broken() -> list[str]:
+        raise OSError("no file is named")
+
+    monkeypatch.setattr("openvse.recipe.list_recipes", broken)
+    assert isinstance(invoke("recipes").exception, OSError)

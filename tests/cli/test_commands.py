@@ -1,0 +1,167 @@
+"""Every command from end to end, on pictures."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from torch.multiprocessing.spawn import ProcessExitedException
+
+from openvse import __version__
+from openvse.aggregators import AGGREGATORS
+from openvse.evaluation.metrics import RECALL_AT
+from openvse.recipe import list_recipes
+
+
+def test_train_leaves_a_run(trained: Path) -> None:
+    run = trained / "run"
+    assert {path.name for path in run.iterdir()} == {
+        "best",
+        "features",
+        "last.pt",
+        "metrics.jsonl",
+        "recipe.yaml",
+        "tensorboard",
+    }
+    assert {path.name for path in (run / "best").iterdir()} >= {"config.json", "model.safetensors", "text"}
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [record["epoch"] for record in records if record["kind"] == "validation"] == [1, 2]
+
+
+def test_a_finished_run_resumes_to_its_end(trained: Path, invoke) -> None:
+    result = invoke("train", trained / "tiny.yaml", "--out", trained / "run", "--resume")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == f"{trained / 'run' / 'best'}\n"
+
+
+def test_the_default_folder_names_recipe_and_seed(recipe: Path, tmp_path: Path, invoke, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke("train", recipe, "seed=3", "training.phases.0.epochs=1")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "runs" / "tiny-s3" / "best" / "model.safetensors").is_file()
+
+
+def test_two_processes_train_one_model(recipe: Path, tmp_path: Path) -> None:
+    words = ["train", recipe, "training.phases.0.epochs=1", "--out", tmp_path / "run", "--processes", 2]
+    command = [sys.executable, "-m", "openvse.cli", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{tmp_path / 'run' / 'best'}\n"  # not one line a process
+
+
+def test_processes_end_with_the_code_of_the_one_that_failed(recipe: Path, invoke, monkeypatch) -> None:
+    def fail(run, nprocs: int, start_method: str) -> None:
+        raise ProcessExitedException("failed", 0, 0, exit_code=2)
+
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(sys.modules[ProcessExitedException.__module__], "start_processes", fail)
+    result = invoke("train", recipe, "--processes", 2)
+    assert (result.exit_code, result.output) == (2, "")
+
+
+def test_evaluate_prints_the_table_and_writes_reports(trained: Path, tmp_path: Path, invoke) -> None:
+    result = invoke("evaluate", trained / "run" / "best", trained / "album", "--out", tmp_path / "report")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("# Retrieval on album/test\n")
+    assert re.search(r"^\| \*\*this model\*\* \|", result.stdout, flags=re.MULTILINE)
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert (report["protocol"]["num_images"], report["protocol"]["num_texts"]) == (4, 8)
+    assert {f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT} < report["metrics"].keys()
+    assert (tmp_path / "report" / "report.md").read_text() == result.stdout.removesuffix("\n")
+
+
+@pytest.mark.parametrize(("split", "num_images"), [("train", 12), ("val", 4), ("all", 20)])
+def test_evaluate_other_splits(split: str, num_images: int, trained: Path, invoke) -> None:
+    result = invoke("evaluate", trained / "run" / "best", trained / "album", "--split", split)
+    assert f"- {num_images} images, {2 * num_images} texts\n" in result.stdout
+
+
+def test_evaluation_from_a_store_needs_no_pictures(trained: Path, tmp_path: Path, invoke) -> None:
+    model, album = trained / "run" / "best", trained / "album"
+    (tmp_path / "album").mkdir()
+    (tmp_path / "album" / "metadata.jsonl").write_text((album / "metadata.jsonl").read_text())
+    stored = ("--features", trained / "run" / "features", "--split", "all")
+    without = invoke("evaluate", model, tmp_path / "album", *stored)
+    assert without.exit_code == 0, without.output
+    assert without.stdout == invoke("evaluate", model, album, *stored).stdout
+
+
+def test_extract_does_only_what_is_new(album: Path, tmp_path: Path, invoke) -> None:
+    def extract() -> str:
+        result = invoke(
+            "extract", "efficientnet_lite0", album, tmp_path / "store", "pretrained=false", "image_size=64"
+        )
+        assert result.exit_code == 0, result.output
+        return result.stdout.removeprefix(f"{tmp_path / 'store'}: ")
+
+    assert extract().startswith("20 new, 0 were there, 0 unreadable, ")
+    Image.new("RGB", (50, 50), "white").save(album / "20.png")
+    (album / "bad.png").write_text("not a picture")
+    with (album / "metadata.jsonl").open("a") as metadata:
+        for name in ("20", "bad"):
+            metadata.write(json.dumps({"file_name": f"{name}.png", "text": "a page"}) + "\n")
+    assert extract().startswith("1 new, 20 were there, 1 unreadable, ")
+    assert extract().startswith("0 new, 21 were there, 1 unreadable, ")
+
+
+def test_index_does_only_what_is_new(trained: Path, album: Path, tmp_path: Path, invoke) -> None:
+    words = ("index", trained / "run" / "best", album, "--out", tmp_path / "index")
+    assert "20 pictures (0 unchanged, 0 unreadable)" in invoke(*words).stdout
+    Image.new("RGB", (50, 50), "white").save(album / "deeper.png")
+    (album / "bad[red].png").write_text("not a picture")
+    result = invoke(*words)
+    assert "21 pictures (20 unchanged, 1 unreadable)" in result.stdout
+    assert f"warning: skipped {album / 'bad[red].png'}: it is not a picture we read\n" in result.stderr
+
+
+def test_search_ranks_pictures_for_each_query(trained: Path, tmp_path: Path, invoke) -> None:
+    queries = ("red sky above green ground", "a blue field")
+    page = tmp_path / "new" / "hits.html"
+    result = invoke("search", trained / "run" / "best", trained / "index", *queries, "-k", 3, "--html", page)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0::4] == list(queries)
+    for first in (1, 5):
+        hits = [line.split() for line in lines[first : first + 3]]
+        assert [rank for rank, _, _ in hits] == ["1", "2", "3"]
+        assert sorted((float(score) for _, score, _ in hits), reverse=True) == [float(s) for _, s, _ in hits]
+        assert all(Path(path).is_file() for _, _, path in hits)
+    assert page.read_text().count("<img ") == 6
+
+
+def test_recipes_and_parts_are_listed(invoke) -> None:
+    assert invoke("recipes").stdout.split() == list_recipes()
+    parts = invoke("parts").stdout.splitlines()
+    assert f"aggregator: {', '.join(AGGREGATORS.names())}" in parts
+    assert len(parts) == 8
+
+
+def test_data_says_what_is_missing(tmp_path: Path, invoke) -> None:
+    result = invoke("data", "flickr8k", "--root", tmp_path)
+    assert result.exit_code == 2
+    first, second = result.stdout.splitlines()
+    assert first.startswith("WRONG  pictures: none of ")
+    assert second.startswith("WRONG  captions: none of ")
+    assert result.stderr.startswith(f"openvse: error: flickr8k at {tmp_path} is not complete")
+
+
+def test_data_confirms_what_is_complete(tmp_path: Path, invoke, monkeypatch) -> None:
+    from openvse.data.flickr_check import Finding
+
+    monkeypatch.setattr("openvse.data.flickr_check.check_flickr", lambda root, name: [Finding(True, "all")])
+    result = invoke("data", "flickr8k", "--root", tmp_path)
+    assert result.stdout == f"   ok  all\nflickr8k at {tmp_path} is complete\n"
+    assert result.exit_code == 0
+
+
+def test_version_and_help(invoke) -> None:
+    assert invoke("--version").stdout == f"openvse {__version__}\n"
+    for command in ("train", "evaluate", "extract", "index", "search", "recipes", "parts", "data", "demo"):
+        assert invoke(command, "--help").exit_code == 0
+        assert command in invoke("--help").stdout

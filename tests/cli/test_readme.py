@@ -1,0 +1,100 @@
+"""What the README shows runs: the Python blocks, and the part that a newcomer adds."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from openvse.aggregators import AGGREGATORS
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def block(word: str) -> str:
+    """Return the only Python block that holds a word."""
+    (found,) = (block for block in BLOCKS if word in block)
+    return found
+
+
+@pytest.fixture
+def workplace(trained: Path, tmp_path: Path, monkeypatch) -> Path:
+    """Make a folder that looks as the README has it after its three commands, and go there."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained / "run", tmp_path / "runs" / "mine")
+    shutil.copytree(trained / "index", tmp_path / "runs" / "mine" / "index")
+    (tmp_path / "photos").mkdir()
+    for number in (1, 2):
+        shutil.copy(trained / "album" / f"0{number}.png", tmp_path / "photos" / f"000{number}.jpg")
+    return tmp_path
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch) -> Path:
+    """Write the README's part to a file; what it registers is forgotten after the test."""
+    monkeypatch.setattr(AGGREGATORS, "_parts", dict(AGGREGATORS._parts))
+    monkeypatch.setitem(sys.modules, "soft_max", None)
+    path = tmp_path / "soft_max.py"
+    path.write_text(block("AGGREGATORS.add"))
+    return path
+
+
+def test_a_model_in_python(workplace: Path, capsys) -> None:
+    scope: dict[str, object] = {}
+    exec(block("openvse.load"), scope)
+    assert list(scope["scores"].shape) == [2, 3]
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [rank for rank, _, _ in printed] == ["1", "2", "3", "4", "5"]
+    assert all(Path(path).is_file() for _, _, path in printed)
+
+
+def test_training_in_python(monkeypatch) -> None:
+    calls = []
+    monkeypatch.setattr("openvse.training.train", lambda recipe, folder: calls.append((recipe, folder)))
+    exec(block("load_recipe"), {})
+    ((recipe, folder),) = calls
+    assert (recipe.name, recipe.data.source) == ("vse_infinity/folder_cpu", "photos")
+    assert folder == Path("runs/mine")
+
+
+def test_a_part_of_ones_own_trains_and_is_used_again(
+    plugin: Path, recipe: Path, tmp_path: Path, invoke, monkeypatch
+) -> None:
+    def with_plugin(*words: object) -> str:
+        monkeypatch.setattr(AGGREGATORS, "_parts", {"gpo": AGGREGATORS.get("gpo")})  # a command is a process
+        result = invoke("--plugin", plugin, *words)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    chosen = ("image.aggregator=soft_max", "image.aggregator.temperature=0.1")
+    run = tmp_path / "run"
+    assert with_plugin("train", recipe, *chosen, "--out", run) == f"{run / 'best'}\n"
+    assert "name: soft_max\n    temperature: 0.1\n" in (run / "recipe.yaml").read_text()
+    assert "# Retrieval on album/test" in with_plugin("evaluate", run / "best", tmp_path / "album")
+    assert "aggregator: gpo, soft_max\n" in with_plugin("parts")
+
+
+def test_without_its_plugin_a_part_is_unknown(recipe: Path, refused) -> None:
+    line = refused("train", recipe, "image.aggregator=soft_max")
+    assert "unknown aggregator 'soft_max'" in line and "--plugin FILE" in line
+
+
+def test_the_test_of_the_part_passes(plugin: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delitem(sys.modules, "soft_max")
+    monkeypatch.syspath_prepend(tmp_path)
+    scope: dict[str, object] = {}
+    exec(block("def test_soft_max"), scope)
+    scope["test_soft_max_equals_a_loop_and_ignores_padding"]()
+
+
+def test_plugins_that_are_none(tmp_path: Path, refused) -> None:
+    assert "is no Python file" in refused("--plugin", tmp_path / "none.py", "recipes")
+    broken = tmp_path / "broken.py"
+    broken.write_text("import nothing_of_this_name\n")
+    assert f"plug-in {broken} fails: ModuleNotFoundError" in refused("--plugin", broken, "recipes")
+    broken.write_text("def (:\n")
+    assert f"plug-in {broken} fails: SyntaxError" in refused("--plugin", broken, "recipes")
