@@ -34,25 +34,38 @@ def masked_k_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], k: in
     return masked_mean(top, position_mask(mask.sum(dim=1), k))
 
 
+def soft_pool(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+    """``v_d = sum_n softmax_n(x_nd) x_nd``, a soft maximum (SoftPool, eq. 2 and 3; VSE+2AD, eq. 4)."""
+    padding = ~mask.unsqueeze(-1)
+    weights = local.masked_fill(padding, MASKED).softmax(dim=1)
+    return (weights * local.masked_fill(padding, 0.0)).sum(dim=1)
+
+
 def sort_descending(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L N"]:
     """Sort each dimension over the elements, largest first; padding comes last and is 0.
 
     The sorted axis is the last one: sorting contiguous runs is faster than sorting strided ones, on any device.
     """
-    columns = local.masked_fill(~mask.unsqueeze(-1), MASKED).transpose(1, 2).contiguous()
+    padded = not bool(mask.all())
+    if padded:
+        local = local.masked_fill(~mask.unsqueeze(-1), MASKED)
+    columns = local.transpose(1, 2).contiguous()
     on_cpu = columns.device.type == "cpu" and not torch.compiler.is_compiling()
     ranked = _sort_on_cpu(columns) if on_cpu else columns.sort(dim=-1, descending=True).values
-    return ranked.masked_fill(~position_mask(mask.sum(dim=1), local.shape[1]).unsqueeze(1), 0.0)
+    if padded:
+        ranked = ranked.masked_fill(~position_mask(mask.sum(dim=1), local.shape[1]).unsqueeze(1), 0.0)
+    return ranked
 
 
 def _sort_on_cpu(columns: Float[Tensor, "B L N"]) -> Float[Tensor, "B L N"]:
-    """Sort short runs with NumPy's vectorised sort: 5 to 10 times faster than torch.sort (benchmarks/pooling.py)."""
+    """Sort short runs with NumPy's vectorised sort, several times faster than torch.sort (benchmarks/pooling.py)."""
     keys = columns.detach().neg()
     if keys.dtype in (torch.bfloat16, torch.float16):
         keys = keys.float()
-    if not (torch.is_grad_enabled() and columns.requires_grad):
-        return torch.from_numpy(np.sort(keys.numpy(), axis=-1)).neg_().to(columns.dtype)
-    return columns.gather(-1, torch.from_numpy(np.argsort(keys.numpy(), axis=-1)))
+    if torch.is_grad_enabled() and columns.requires_grad:
+        return columns.gather(-1, torch.from_numpy(np.argsort(keys.numpy(), axis=-1)))
+    keys.numpy().sort(axis=-1)  # in place, of the copy that neg made
+    return keys.neg_().to(columns.dtype)
 
 
 def position_mask(lengths: Int[Tensor, "B"], size: int) -> Bool[Tensor, "B N"]:
@@ -76,6 +89,18 @@ def sinusoidal_positions(
     frequencies = torch.exp(torch.arange(0, dim, 2, dtype=dtype, device=device) * (-math.log(10000.0) / dim))
     angles = torch.arange(size, dtype=dtype, device=device).unsqueeze(1) * frequencies
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :dim]
+
+
+def interpolate(knots: Float[Tensor, "M W"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N W"]:
+    """Stretch M values over each set size, linearly: the first stands at position 0, the last at size - 1.
+
+    What stands beyond a size repeats its last value; a size of 1 takes the first.
+    """
+    last = len(knots) - 1
+    step = last / (sizes - 1).clamp(min=1).to(knots.dtype)
+    place = (torch.arange(int(sizes.max()), device=sizes.device) * step.unsqueeze(1)).clamp(max=last)
+    lower = place.floor().long().clamp(max=max(last - 1, 0))
+    return torch.lerp(knots[lower], knots[(lower + 1).clamp(max=last)], (place - lower).unsqueeze(-1))
 
 
 def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Tensor, "B M"]]:

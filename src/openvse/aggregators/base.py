@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,17 +19,44 @@ class Aggregator(nn.Module, ABC):
     Attributes:
         order_aware: True when the order of the elements matters; otherwise they are a set.
         indexable: True when K is fixed and the result depends on the item alone, so that an index can hold it.
+        needs_pooled: True when it reads the global vector ``Features.pooled`` too.
     """
 
-    order_aware: ClassVar[bool] = False
-    indexable: ClassVar[bool] = True
+    order_aware: bool = False
+    indexable: bool = True
+    needs_pooled: bool = False
 
     @abstractmethod
     def forward(self, features: Features) -> EmbeddingSet:
         """Aggregate a batch; padding must not change the result, nor may the other items of the batch."""
 
 
-class Pooling(Aggregator):
+@runtime_checkable
+class AggregatorFactory(Protocol):
+    """What makes an aggregator: its class, or the build with the options of a recipe.
+
+    An argument of this type is a part inside a part, of which the outer one may make several.
+    """
+
+    def __call__(self, *, input_dim: int, embed_dim: int) -> Aggregator:
+        """Make one for local features of width L and the joint width D."""
+        ...
+
+
+class SingleVector(Aggregator):
+    """An aggregator that makes one vector of an item's local features, K = 1."""
+
+    @abstractmethod
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
+        """Make one vector of the real elements of each item."""
+
+    def forward(self, features: Features) -> EmbeddingSet:
+        """Pool into K = 1 embedding an item."""
+        vectors = self.pool(features.local, features.mask).unsqueeze(1)
+        return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+
+
+class Pooling(SingleVector):
     """An aggregator that pools the elements into one vector of the same width.
 
     Args:
@@ -47,12 +74,3 @@ class Pooling(Aggregator):
                 f"{type(self).__name__} pools local features {input_dim} wide, but the joint width is {embed_dim}: "
                 f"give the encoder a projection (projection: linear)"
             )
-
-    @abstractmethod
-    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Pool the real elements of each item."""
-
-    def forward(self, features: Features) -> EmbeddingSet:
-        """Pool into K = 1 embedding an item."""
-        vectors = self.pool(features.local, features.mask).unsqueeze(1)
-        return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))

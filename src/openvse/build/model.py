@@ -12,7 +12,7 @@ from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.build.parts import build_part
 from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
 from openvse.encoders.base import Encoder
-from openvse.errors import ModelError
+from openvse.errors import ModelError, RecipeError
 from openvse.model import Tower, TwoTower, read_config, read_weights
 from openvse.recipe import Recipe, TowerSpec, parse_recipe
 from openvse.similarities import SIMILARITIES
@@ -53,7 +53,13 @@ def build_model(recipe: Recipe, *, captions: Sequence[str] = (), assets: Path | 
 
 def _aggregator(recipe: Recipe, spec: TowerSpec, side: str, encoder: Encoder) -> Aggregator:
     context = {"input_dim": encoder.local_dim, "embed_dim": recipe.embed_dim}
-    return build_part(AGGREGATORS, spec.aggregator, f"{side}.aggregator", context)
+    aggregator = build_part(AGGREGATORS, spec.aggregator, f"{side}.aggregator", context)
+    if aggregator.needs_pooled and not encoder.gives_pooled:
+        raise RecipeError(
+            f"{side}.aggregator: {spec.aggregator.name} needs a global vector, and {side}.encoder "
+            f"{spec.encoder.name} yields none: set its pooled: true (images) or output: words (bigru)"
+        )
+    return aggregator
 
 
 def load_model(

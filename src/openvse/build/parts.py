@@ -8,6 +8,8 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from openvse.aggregators import AGGREGATORS
+from openvse.aggregators.base import AggregatorFactory
 from openvse.errors import OpenVSEError, RecipeError
 from openvse.objectives import CRITERIA, MINERS, Criterion, Miner
 from openvse.recipe import Part, describe
@@ -17,6 +19,12 @@ PartT = TypeVar("PartT")
 
 # A constructor's argument of one of these types is itself a part.
 NESTED: Mapping[type, Registry[Any]] = {Miner: MINERS, Criterion: CRITERIA}
+# An argument of one of these types makes parts itself, as many as it likes, and decides their widths.
+FACTORIES: Mapping[type, Registry[Any]] = {AggregatorFactory: AGGREGATORS}
+
+
+class _PlacedError(RecipeError):
+    """A fault of a part that another part makes: it names its own path already."""
 
 
 def build_part(
@@ -41,6 +49,8 @@ def build_part(
     options = _check_options(factory, part.options, given, where)
     try:
         return factory(**given, **options)
+    except _PlacedError:
+        raise
     except OpenVSEError as error:
         raise type(error)(f"{where}: {error}") from error
 
@@ -60,15 +70,32 @@ def _check_options(
     for name, parameter in _parameters(factory).items():
         if name in given:
             continue
-        hint = Part if hints[name] in NESTED else hints[name]
+        hint = Part if hints[name] in (*NESTED, *FACTORIES) else hints[name]
         fields[name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
     schema: type[BaseModel] = create_model("Options", __config__=ConfigDict(extra="forbid"), **fields)
     try:
         checked = schema.model_validate(dict(options))
     except ValidationError as error:
         raise RecipeError(f"recipe: {describe(error, schema, prefix=where)}") from error
-    return {name: _nested(hints[name], getattr(checked, name), f"{where}.{name}") for name in fields}
+    values = {name: getattr(checked, name) for name in fields}
+    built = {name: _nested(hints[name], values[name], f"{where}.{name}") for name in checked.model_fields_set}
+    return values | built
 
 
 def _nested(hint: Any, value: Any, where: str) -> Any:
-    return build_part(NESTED[hint], value, where) if hint in NESTED else value
+    """Build what a recipe gave for an argument that is itself a part."""
+    if hint in NESTED:
+        return build_part(NESTED[hint], value, where)
+    return _factory(FACTORIES[hint], value, where) if hint in FACTORIES else value
+
+
+def _factory(registry: Registry[PartT], part: Part, where: str) -> Callable[..., PartT]:
+    """Leave the building of a part to the part around it."""
+
+    def make(*, input_dim: int, embed_dim: int) -> PartT:
+        try:
+            return build_part(registry, part, where, {"input_dim": input_dim, "embed_dim": embed_dim})
+        except OpenVSEError as error:
+            raise _PlacedError(str(error)) from error
+
+    return make

@@ -1,0 +1,63 @@
+"""Adaptive pooling, the aggregator of VSE+2AD."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from openvse.aggregators.base import Pooling
+from openvse.functional import MASKED, position_mask, soft_pool, sort_descending
+
+
+class AdPool(Pooling):
+    """A learned balance between weighting sorted elements and a soft maximum of each dimension.
+
+    ``v = w_1 tok + w_2 emb``, ``w = softmax([tok W_bal, emb W_bal])`` (VSE+2AD, eq. 5).
+    ``tok = sum_n theta_n u_n``, ``theta = softmax_n(u_n W_tok)``, u sorted in each dimension (eq. 3).
+    ``emb_d = sum_n softmax_n(x_nd) x_nd`` (eq. 4).
+
+    Deviation: padding is masked. The released code counts it, so that a sentence gets another vector in another
+    batch.
+
+    Args:
+        input_dim: L.
+        embed_dim: D = L.
+        token_weights: ``scalar`` is one theta for all dimensions, W_tok of shape L x 1 (the paper);
+            ``per_dimension`` is one for each, ``softmax_n(relu(u_n W_tok + b))`` (the released code).
+        count_padding: let padding enter as zero vectors, as released; an index can not serve that.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        embed_dim: int,
+        token_weights: Literal["scalar", "per_dimension"] = "scalar",
+        count_padding: bool = False,
+    ) -> None:
+        super().__init__(input_dim=input_dim, embed_dim=embed_dim)
+        self.count_padding = count_padding
+        self.indexable = not count_padding
+        self.token = (
+            nn.Linear(input_dim, 1, bias=False)
+            if token_weights == "scalar"
+            else nn.Sequential(nn.Linear(input_dim, input_dim), nn.ReLU())
+        )
+        self.balance = nn.Linear(input_dim, 1, bias=False)
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        """Pool both ways and balance the two."""
+        if self.count_padding:
+            local, mask = local.masked_fill(~mask.unsqueeze(-1), 0.0), torch.ones_like(mask)
+        both = torch.stack((self._token_level(local, mask), soft_pool(local, mask)), dim=1)
+        weights: Tensor = self.balance(both).softmax(dim=1)
+        return (weights * both).sum(dim=1)
+
+    def _token_level(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        ranked = sort_descending(local, mask).transpose(1, 2)
+        padding = ~position_mask(mask.sum(dim=1), mask.shape[1]).unsqueeze(-1)
+        theta: Tensor = self.token(ranked).masked_fill(padding, MASKED).softmax(dim=1)
+        return (theta * ranked).sum(dim=1)

@@ -1,0 +1,77 @@
+"""Several views of an item, the aggregator of MV-VSE."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from openvse.aggregators.base import Aggregator, AggregatorFactory
+from openvse.aggregators.gpo import GPO
+from openvse.errors import RecipeError
+from openvse.types import EmbeddingSet, Features
+
+
+class MultiView(Aggregator):
+    """K aggregators over one set of features, ``v_k = f_k({x_n})`` (MV-VSE, eq. 4).
+
+    Each view is a copy with weights of its own.
+
+    Args:
+        input_dim: L.
+        embed_dim: D.
+        aggregator: makes a view.
+        num_views: K.
+        share_projection: all views read the same features (the paper); otherwise each has a Linear(L, D) of its
+            own before it, and the encoder needs none.
+
+    Raises:
+        RecipeError: fewer than one view, or views that nothing tells apart.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        embed_dim: int,
+        aggregator: AggregatorFactory = GPO,
+        num_views: int = 3,
+        share_projection: bool = True,
+    ) -> None:
+        super().__init__()
+        if num_views < 1:
+            raise RecipeError(f"multi_view got num_views = {num_views}: it must be at least 1 (usual: 3)")
+        self.projections = nn.ModuleList(
+            nn.Identity() if share_projection else _projection(input_dim, embed_dim) for _ in range(num_views)
+        )
+        width = input_dim if share_projection else embed_dim
+        views = [aggregator(input_dim=width, embed_dim=embed_dim) for _ in range(num_views)]
+        self.views = nn.ModuleList(views)
+        self.order_aware, self.indexable = views[0].order_aware, views[0].indexable
+        self.needs_pooled = views[0].needs_pooled
+        if num_views > 1 and not any(True for _ in self.parameters()):
+            raise RecipeError(
+                f"multi_view got {num_views} views without weights, which are all equal: "
+                f"set share_projection: false, or choose an aggregator that learns, such as gpo"
+            )
+
+    def forward(self, features: Features) -> EmbeddingSet:
+        """Return the embeddings of all views, view by view."""
+        views = [
+            view(replace(features, local=projection(features.local)))
+            for projection, view in zip(self.projections, self.views, strict=True)
+        ]
+        residuals = [view.residual for view in views if view.residual is not None]
+        return EmbeddingSet(
+            torch.cat([view.vectors for view in views], dim=1),
+            torch.cat([view.mask for view in views], dim=1),
+            torch.cat(residuals, dim=1) if residuals else None,
+        )
+
+
+def _projection(input_dim: int, embed_dim: int) -> nn.Linear:
+    linear = nn.Linear(input_dim, embed_dim)
+    nn.init.xavier_uniform_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear

@@ -1,0 +1,63 @@
+"""The Polysemous Instance Embedding Network, the aggregator of PVSE."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from openvse.aggregators.base import Aggregator
+from openvse.errors import ModelError, RecipeError
+from openvse.functional import MASKED
+from openvse.types import EmbeddingSet, Features
+
+
+class PIENet(Aggregator):
+    """K embeddings of an item: its global vector, each plus what one attention map finds in the local features.
+
+    ``alpha = softmax_n(w_2 tanh(w_1 x_n))`` with K heads, ``r_k = sigmoid(w_3 sum_n alpha_kn x_n + b_3)``,
+    ``z_k = LayerNorm(pooled + r_k)`` (PVSE, eq. 2 to 4). The residual r is what the diversity term acts on.
+
+    Args:
+        input_dim: L, the width of the raw local features: the encoder projects none of them.
+        embed_dim: D, also the width of the global vector.
+        num_embeddings: K.
+
+    Raises:
+        RecipeError: K is below 1.
+    """
+
+    needs_pooled = True
+
+    def __init__(self, *, input_dim: int, embed_dim: int, num_embeddings: int = 2) -> None:
+        super().__init__()
+        if num_embeddings < 1:
+            raise RecipeError(
+                f"pie_net got num_embeddings = {num_embeddings}: it must be at least 1 (usual: 1 to 8)"
+            )
+        hidden_dim = max(1, input_dim // 2)
+        self.hidden = nn.Linear(input_dim, hidden_dim, bias=False)
+        self.heads = nn.Linear(hidden_dim, num_embeddings, bias=False)
+        self.residual = nn.Linear(input_dim, embed_dim)
+        self.norm = nn.LayerNorm(embed_dim)
+        for layer in (self.hidden, self.heads, self.residual):
+            nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(self.residual.bias)
+
+    def forward(self, features: Features) -> EmbeddingSet:
+        """Embed K times: ``vectors`` and ``residual`` are ``[B, K, D]``.
+
+        Raises:
+            ModelError: the encoder yields no global vector.
+        """
+        if features.pooled is None:
+            raise ModelError(
+                "pie_net needs Features.pooled: build the encoder with pooled=True or output='words'"
+            )
+        padding = ~features.mask.unsqueeze(-1)
+        local = features.local.masked_fill(padding, 0.0)
+        attention = self.heads(self.hidden(local).tanh()).masked_fill(padding, MASKED).softmax(dim=1)
+        residual = self.residual(torch.einsum("bnk,bnl->bkl", attention, local)).sigmoid()
+        vectors = self.norm(features.pooled.unsqueeze(1) + residual)
+        return EmbeddingSet(
+            vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device), residual
+        )

@@ -1,0 +1,78 @@
+"""MultiView against its views one by one."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from slow_loops import assert_equals_loop, ragged
+from torch import Tensor
+
+from openvse.aggregators import GPO, KMax, Mean, MultiView, PIENet
+from openvse.errors import RecipeError
+from openvse.types import Features
+
+
+def slow_views(aggregator: MultiView, local: Tensor, pooled: Tensor) -> Tensor:
+    """Each view of one item alone, its projection written out."""
+    rows = []
+    for projection, view in zip(aggregator.projections, aggregator.views, strict=True):
+        own = local
+        if isinstance(projection, torch.nn.Linear):
+            own = torch.stack([projection.weight @ x + projection.bias for x in local])
+        one = Features(own.unsqueeze(0), torch.ones(1, len(own), dtype=torch.bool), pooled.unsqueeze(0))
+        rows.append(view(one).vectors[0])
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("factory", [GPO, PIENet])
+def test_views_stand_side_by_side(share: bool, factory) -> None:
+    torch.manual_seed(0)
+    several = MultiView(input_dim=4, embed_dim=4, aggregator=factory, num_views=3, share_projection=share)
+    several = several.double()
+    assert_equals_loop(several, lambda *item: slow_views(several, *item), ragged([3, 1, 5], 4))
+
+
+def test_one_view_is_its_aggregator() -> None:
+    torch.manual_seed(0)
+    gpo = GPO(input_dim=4, embed_dim=4).double()
+    one = MultiView(input_dim=4, embed_dim=4, num_views=1).double()
+    one.views[0].load_state_dict(gpo.state_dict())
+    features = ragged([3, 1, 5], 4)
+    assert torch.equal(one(features).vectors, gpo(features).vectors)
+
+
+def test_views_start_apart_and_have_their_own_weights() -> None:
+    several = MultiView(input_dim=4, embed_dim=4)
+    assert several(Features(torch.randn(2, 5, 4), torch.ones(2, 5, dtype=torch.bool))).vectors.shape == (
+        2,
+        3,
+        4,
+    )
+    assert len({id(weight) for weight in several.parameters()}) == 3 * len(
+        list(GPO(input_dim=4, embed_dim=4).parameters())
+    )
+    first, second = (view.coefficients(torch.tensor([5])) for view in list(several.views)[:2])
+    assert not torch.allclose(first, second)
+
+
+def test_own_projections_change_the_width() -> None:
+    several = MultiView(input_dim=6, embed_dim=4, aggregator=Mean, share_projection=False).double()
+    assert several(ragged([2, 3], 6)).vectors.shape == (2, 3, 4)
+
+
+def test_residuals_follow_their_views() -> None:
+    several = MultiView(input_dim=4, embed_dim=4, aggregator=PIENet, num_views=2).double()
+    embedded = several(ragged([2, 3], 4))
+    assert several.needs_pooled
+    assert embedded.residual.shape == embedded.vectors.shape == (2, 4, 4)
+
+
+def test_useless_views_are_refused() -> None:
+    with pytest.raises(RecipeError, match="at least 1"):
+        MultiView(input_dim=4, embed_dim=4, num_views=0)
+    with pytest.raises(RecipeError, match="share_projection: false"):
+        MultiView(input_dim=4, embed_dim=4, aggregator=partial(KMax, k=2))
+    MultiView(input_dim=4, embed_dim=4, aggregator=Mean, num_views=1)

@@ -1,0 +1,100 @@
+"""The global vector beside the local features: off by default, and what PVSE says when it is on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from openvse.encoders import BiGRU, EfficientNetLite0, Precomputed
+from openvse.errors import RecipeError
+from openvse.functional import pad
+from openvse.types import Inputs
+
+CAPTIONS = ["a dog runs on the red mat", "two cats", "a"]
+
+
+def images(pooled: bool) -> Precomputed:
+    torch.manual_seed(0)
+    return Precomputed(embed_dim=4, feature_dim=6, projection="none", size_augmentation="none", pooled=pooled)
+
+
+def stored() -> Inputs:
+    inputs = pad([torch.randn(5, 6), torch.randn(2, 6), torch.randn(1, 6)])
+    return Inputs(inputs.values.masked_fill(~inputs.mask.unsqueeze(-1), 7.0), inputs.mask)
+
+
+def texts(**options) -> BiGRU:
+    torch.manual_seed(0)
+    return BiGRU(embed_dim=6, captions=CAPTIONS, min_count=1, word_dim=5, size_augmentation="none", **options)
+
+
+def test_it_is_off_by_default_and_costs_no_weight() -> None:
+    assert not images(pooled=False).gives_pooled and not texts().gives_pooled
+    assert images(pooled=False)(stored()).pooled is None
+    assert texts()(pad(texts().tokenize(CAPTIONS))).pooled is None
+    assert [name for name, _ in images(pooled=False).named_parameters()] == []
+
+
+def test_an_image_gives_a_linear_layer_of_its_mean_raw_feature() -> None:
+    encoder, inputs = images(pooled=True).double(), stored()
+    inputs = Inputs(inputs.values.double(), inputs.mask)
+    features = encoder(inputs)
+    assert encoder.gives_pooled and encoder.local_dim == 6
+    for item, mask in enumerate(inputs.mask):
+        mean = sum(inputs.values[item, place] for place in mask.nonzero()[:, 0]) / mask.sum()
+        slow = encoder.global_projection.weight @ mean + encoder.global_projection.bias
+        torch.testing.assert_close(features.pooled[item], slow, rtol=0, atol=1e-10)
+    features.pooled.sum().backward()
+    assert all(weight.grad.abs().max() > 0 for weight in encoder.parameters())
+
+
+def test_the_mean_is_over_what_augmentation_left() -> None:
+    encoder = Precomputed(embed_dim=4, feature_dim=6, projection="none", augmentation_rate=0.6, pooled=True)
+    inputs = Inputs(torch.randn(3, 8, 6), torch.ones(3, 8, dtype=torch.bool))
+    features = encoder(inputs)
+    assert not features.mask.all()
+    mean = torch.stack(
+        [row[mask].mean(dim=0) for row, mask in zip(inputs.values, features.mask, strict=True)]
+    )
+    torch.testing.assert_close(features.pooled, encoder.global_projection(mean))
+
+
+def test_pictures_have_it_too() -> None:
+    encoder = EfficientNetLite0(embed_dim=4, pretrained=False, image_size=32, projection="none", pooled=True)
+    features = encoder.eval()(Inputs(torch.randn(2, 3, 32, 32), None))
+    assert features.pooled.shape == (2, 4)
+    assert features.pooled.requires_grad and not features.local.requires_grad
+
+
+def gru_states(gru: nn.GRU, words: torch.Tensor, suffix: str) -> torch.Tensor:
+    """Run one direction over its words, a step at a time; return the last state."""
+    weights = dict(gru.named_parameters())
+    h = torch.zeros(gru.hidden_size, dtype=words.dtype)
+    for x in words:
+        ri, zi, ni = (weights[f"weight_ih_l0{suffix}"] @ x + weights[f"bias_ih_l0{suffix}"]).chunk(3)
+        rh, zh, nh = (weights[f"weight_hh_l0{suffix}"] @ h + weights[f"bias_hh_l0{suffix}"]).chunk(3)
+        reset, update = torch.sigmoid(ri + rh), torch.sigmoid(zi + zh)
+        h = (1 - update) * torch.tanh(ni + reset * nh) + update * h
+    return h
+
+
+def test_a_caption_gives_its_words_and_the_last_states_of_both_directions() -> None:
+    encoder = texts(output="words").double()
+    tokens = encoder.tokenize(CAPTIONS)
+    features = encoder(pad(tokens))
+    assert encoder.gives_pooled and encoder.local_dim == 5
+    for item, ids in enumerate(tokens):
+        words = encoder.words.weight[ids]
+        assert torch.equal(features.local[item, : len(ids)], words)
+        slow = torch.cat(
+            [gru_states(encoder.gru, words, ""), gru_states(encoder.gru, words.flip(0), "_reverse")]
+        )
+        torch.testing.assert_close(features.pooled[item], slow, rtol=0, atol=1e-10)
+    (features.pooled.sum() + features.local.sum()).backward()
+    assert all(weight.grad.abs().max() > 0 for weight in encoder.parameters())
+
+
+def test_an_odd_width_cannot_be_split_over_two_directions() -> None:
+    with pytest.raises(RecipeError, match="7 is odd"):
+        BiGRU(embed_dim=7, captions=CAPTIONS, min_count=1, output="words")
