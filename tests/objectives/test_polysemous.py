@@ -204,6 +204,17 @@ class TestMMD:
         term = MMD(kernel=kernel)
         torch.testing.assert_close(term(scored(images, wider)), term(scored(images, texts)))
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("kernel", KERNELS)
+    def test_equal_embeddings_have_a_gradient_of_zero(self, kernel: str, dtype: torch.dtype) -> None:
+        texts = embeddings(8, 2, 0, width=64)
+        vectors = texts.vectors.to(dtype).requires_grad_()
+        value = MMD(kernel=kernel)(
+            scored(EmbeddingSet(vectors, texts.mask), EmbeddingSet(vectors.detach(), texts.mask))
+        )
+        (gradient,) = torch.autograd.grad(value, vectors)
+        torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-6)
+
     def test_a_bandwidth_of_zero_is_refused(self) -> None:
         with pytest.raises(RecipeError, match="above 0"):
             MMD(gamma=0.0)

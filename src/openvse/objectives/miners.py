@@ -66,10 +66,10 @@ class AdaptiveTopK(Miner):
     def _maturity(self, scores: Tensor, positives: Tensor) -> tuple[float, float]:
         align = scores[positives].mean()
         if self.rule == "paper":
-            return float(align), float(scores.exp().mean().log())
+            return align.item(), scores.exp().mean().log().item()
         others = scores[~positives]
         # A batch of positives only has nothing to mine; 0 keeps K a number.
-        return float(align), float(others.neg().exp().mean()) if len(others) else 0.0
+        return align.item(), others.neg().exp().mean().item() if len(others) else 0.0
 
     def _num_negatives(self, scores: Tensor, positives: Tensor) -> int:
         candidates = scores.shape[1]

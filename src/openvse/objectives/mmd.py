@@ -12,6 +12,9 @@ from openvse.errors import RecipeError
 from openvse.objectives.base import Term
 from openvse.types import ScoredBatch
 
+# A squared distance below this many roundings of its terms is no distance.
+ROUNDING = 32.0
+
 
 class MMD(Term):
     """The squared maximum mean discrepancy between all image embeddings and all text embeddings of a batch.
@@ -23,8 +26,7 @@ class MMD(Term):
     - ``rbf``: ``e^(-g |x - y|^2)``, the Gaussian that the paper names;
     - ``legacy_exp``: ``e^(-g |x - y|)``, what its released code computes with g = 0.5.
 
-    Distances come from one matrix product (``rbf``) or ``torch.cdist``; memory is bounded by the pairs, not by pairs
-    times D.
+    Distances come from one matrix product, so that memory is bounded by the pairs, not by pairs times D.
 
     Args:
         kernel: which of the two.
@@ -49,9 +51,11 @@ class MMD(Term):
         return within - 2 * self._mean_kernel(images, texts)
 
     def _mean_kernel(self, x: Float[Tensor, "M D"], y: Float[Tensor, "m D"]) -> Float[Tensor, ""]:
+        lengths = x.square().sum(dim=1, keepdim=True) + y.square().sum(dim=1)
+        squares = lengths - 2 * (x @ y.T)
         if self.kernel == "rbf":
-            squares = x.square().sum(dim=1, keepdim=True) + y.square().sum(dim=1) - 2 * (x @ y.T)
             return torch.exp(-self.gamma * squares.clamp(min=0)).mean()
-        # The root magnifies the rounding of a matrix product where two vectors are equal: take differences.
-        distances = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+        # Where two vectors are equal only rounding is left, which a root would magnify, and its slope has no bound.
+        equal = squares <= ROUNDING * torch.finfo(squares.dtype).eps * lengths
+        distances = squares.masked_fill(equal, 1.0).sqrt().masked_fill(equal, 0.0)
         return torch.exp(-self.gamma * distances).mean()
