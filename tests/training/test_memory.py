@@ -50,7 +50,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with FeatureStoreWriter(target / "features", fingerprint="large", dim=WIDTH) as writer:
         for number in range(ITEMS):
             writer.add(f"{number}.jpg", block[number % 97 : number % 97 + CELLS])
-            lines.append(f"{number}.jpg,thing {number % 89} by {number % 83},{'train' if number > 99 else 'validation'}")
+            lines.append(
+                f"{number}.jpg,thing {number % 89} by {number % 83},{'train' if number > 99 else 'validation'}"
+            )
     (target / "pairs.csv").write_text("\n".join(lines) + "\n")
     return target
 

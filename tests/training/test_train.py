@@ -219,6 +219,10 @@ def test_collapse_is_diagnosed(corpus: Path, tmp_path: Path, monkeypatch: pytest
 
 
 class TestRefusals:
+    def test_a_precision_that_the_device_lacks(self, corpus: Path, tmp_path: Path) -> None:
+        with pytest.raises(TrainingError, match="fp16, which needs a GPU"):
+            train(tiny_recipe(corpus, precision="fp16"), tmp_path)
+
     @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
     def test_a_device_that_is_not_there(self, corpus: Path, tmp_path: Path) -> None:
         with pytest.raises(TrainingError, match="training.device is cuda, but this machine offers cpu"):

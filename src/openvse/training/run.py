@@ -173,13 +173,18 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
     """Set up device, precision and processes.
 
     Raises:
-        TrainingError: the device is not there.
+        TrainingError: the device is not there, or cannot compute in the precision.
     """
+    # Left to find the CPU by itself, accelerate would not join the processes.
+    on_cpu = spec.device == "cpu" or (spec.device == "auto" and not torch.accelerator.is_available())
+    if on_cpu and spec.precision == "fp16":
+        raise TrainingError(
+            "training.precision is fp16, which needs a GPU: on a CPU set training.precision=bf16 or fp32"
+        )
     # accelerate keeps one state for the whole process, which would refuse a second run of another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(
-        # Left to find the CPU by itself, accelerate would not join the processes.
-        cpu=spec.device == "cpu" or (spec.device == "auto" and not torch.accelerator.is_available()),
+        cpu=on_cpu,
         mixed_precision="no" if spec.precision == "fp32" else spec.precision,
         # Parts that a phase freezes have no gradient to wait for; looking for them costs time.
         kwargs_handlers=[
