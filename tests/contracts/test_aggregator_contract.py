@@ -18,6 +18,11 @@ LENGTHS = torch.tensor([5, 1, 9, 3])
 # Every part as it comes, and the options that change what it computes, as a recipe writes them.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "adpool": [{"token_weights": "per_dimension"}],
+    "conv1d": [{"length": 4}],
+    "fs_pool": [{"num_pieces": 1}],
+    "gcn": [{"aggregator": "seq2seq", "num_layers": 2}, {"aggregator": "pie_net"}],
+    "gem": [{"exponent": 40.0}],
+    "log_sum_exp": [{"temperature": 0.01}],
     "multi_view": [
         {"num_views": 1},
         {"aggregator": "mean", "share_projection": False},
@@ -25,6 +30,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"aggregator": {"name": "pie_net", "num_embeddings": 2}, "num_views": 2},
     ],
     "pie_net": [{"num_embeddings": 3}],
+    "top_percent": [{"percent": 1}, {"percent": 100}],
 }
 CASES = [
     pytest.param(Part(name=name, **options), id="-".join([name, *map(str, options.values())]))

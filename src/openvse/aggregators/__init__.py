@@ -2,40 +2,76 @@
 
 from __future__ import annotations
 
+from openvse.aggregators.ada_pool import AdaPool
 from openvse.aggregators.adpool import AdPool
 from openvse.aggregators.base import Aggregator, AggregatorFactory, Pooling, SingleVector
+from openvse.aggregators.conv1d import Conv1d
+from openvse.aggregators.first_token import FirstToken
+from openvse.aggregators.fs_pool import FSPool
+from openvse.aggregators.gcn import GCN
+from openvse.aggregators.gem import GeM
 from openvse.aggregators.gpo import GPO
 from openvse.aggregators.k_max import KMax
+from openvse.aggregators.lip import LIP
+from openvse.aggregators.log_sum_exp import LogSumExp
 from openvse.aggregators.max import Max
 from openvse.aggregators.mean import Mean
 from openvse.aggregators.multi_view import MultiView
 from openvse.aggregators.pie_net import PIENet
+from openvse.aggregators.self_attention import SelfAttention
+from openvse.aggregators.seq2seq import Seq2Seq
+from openvse.aggregators.soft_pool import SoftPool
+from openvse.aggregators.top_percent import TopPercent
 from openvse.registry import Registry
 
 AGGREGATORS: Registry[Aggregator] = Registry(
     "aggregator",
     {
+        "ada_pool": AdaPool,
         "adpool": AdPool,
+        "conv1d": Conv1d,
+        "first_token": FirstToken,
+        "fs_pool": FSPool,
+        "gcn": GCN,
+        "gem": GeM,
         "gpo": GPO,
         "k_max": KMax,
+        "lip": LIP,
+        "log_sum_exp": LogSumExp,
         "max": Max,
         "mean": Mean,
         "multi_view": MultiView,
         "pie_net": PIENet,
+        "self_attention": SelfAttention,
+        "seq2seq": Seq2Seq,
+        "soft_pool": SoftPool,
+        "top_percent": TopPercent,
     },
 )
 
 __all__ = [
     "AGGREGATORS",
+    "GCN",
     "GPO",
+    "LIP",
     "AdPool",
+    "AdaPool",
     "Aggregator",
     "AggregatorFactory",
+    "Conv1d",
+    "FSPool",
+    "FirstToken",
+    "GeM",
     "KMax",
+    "LogSumExp",
     "Max",
     "Mean",
     "MultiView",
     "PIENet",
     "Pooling",
+    "SelfAttention",
+    "Seq2Seq",
     "SingleVector",
+    "SoftPool",
+    "TopPercent",
 ]

@@ -1,0 +1,40 @@
+"""Featurewise sort pooling."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from openvse.aggregators.base import Pooling
+from openvse.errors import RecipeError
+from openvse.functional import interpolate, sort_descending
+
+
+class FSPool(Pooling):
+    """``v_d = sum_k w_d(k / (N - 1)) max_k(x_d)``: sorted values by weights of their own in each dimension.
+
+    w_d is piecewise linear between learned knots on [0, 1], so that one curve serves sets of any size (Zhang,
+    Hare and Pruegel-Bennett 2020, eq. 2 to 4). The weights are free: they need neither be positive nor sum to 1.
+
+    Args:
+        input_dim: L.
+        embed_dim: D = L.
+        num_pieces: linear pieces of a curve, one fewer than its knots.
+
+    Raises:
+        RecipeError: no piece.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int, num_pieces: int = 20) -> None:
+        super().__init__(input_dim=input_dim, embed_dim=embed_dim)
+        if num_pieces < 1:
+            raise RecipeError(f"fs_pool got num_pieces = {num_pieces}: it must be at least 1 (usual: 20)")
+        self.knots = nn.Parameter(torch.randn(num_pieces + 1, input_dim))
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        """Sort each dimension and sum with its curve; the curves are laid out once for each distinct size."""
+        sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
+        weights = interpolate(self.knots, sizes)
+        ranked = sort_descending(local, mask)[..., : weights.shape[1]]
+        return torch.einsum("bln,bnl->bl", ranked, weights[group].to(ranked.dtype))

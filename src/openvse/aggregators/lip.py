@@ -1,0 +1,44 @@
+"""Local importance-based pooling."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from openvse.aggregators.base import Pooling
+from openvse.functional import MASKED, masked_mean
+
+LARGEST_LOGIT = 12.0  # an element outweighs another by e^12 at most
+EPS = 1e-5
+
+
+class LIP(Pooling):
+    """``v_d = sum_n softmax_n(G(x)_nd) x_nd`` with a learned importance G (Gao et al. 2019, eq. 3).
+
+    ``G(x) = 12 sigmoid(InstanceNorm(W x))``, the paper's simplified form with a linear map for its convolution:
+    the norm is over the elements of an item, in each dimension, with a learned scale and shift.
+
+    Args:
+        input_dim: L.
+        embed_dim: D = L.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+        super().__init__(input_dim=input_dim, embed_dim=embed_dim)
+        self.importance = nn.Linear(input_dim, input_dim, bias=False)
+        self.scale = nn.Parameter(torch.ones(input_dim))
+        self.shift = nn.Parameter(torch.zeros(input_dim))
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        """Weight the real elements by their importance, each dimension alone."""
+        padding = ~mask.unsqueeze(-1)
+        local = local.masked_fill(padding, 0.0)
+        raw: Tensor = self.importance(local)
+        centred = raw - masked_mean(raw, mask).unsqueeze(1)
+        variance = masked_mean(centred.square(), mask).unsqueeze(1)
+        logits: Tensor = (
+            LARGEST_LOGIT * (self.scale * centred * (variance + EPS).rsqrt() + self.shift).sigmoid()
+        )
+        weights = logits.masked_fill(padding, MASKED).softmax(dim=1)
+        return (weights * local).sum(dim=1)

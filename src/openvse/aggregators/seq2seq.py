@@ -1,0 +1,33 @@
+"""A recurrent network over the elements."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from openvse.aggregators.base import SingleVector
+from openvse.functional import compact
+
+
+class Seq2Seq(SingleVector):
+    """The last state of a GRU that reads the elements in their order (VSE-infinity, Table 1, Seq2Seq).
+
+    Args:
+        input_dim: L.
+        embed_dim: D, the width of the state; 6.3 M parameters at 1024, as published.
+    """
+
+    order_aware = True
+
+    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+        super().__init__()
+        self.gru = nn.GRU(input_dim, embed_dim, batch_first=True)
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
+        """Read the real elements of each item."""
+        # Size augmentation leaves holes; the network reads what is left as one sequence.
+        elements, kept = compact(local, mask)
+        packed = pack_padded_sequence(elements, kept.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False)
+        last: Tensor = self.gru(packed)[1][0]
+        return last

@@ -1,0 +1,274 @@
+"""The baselines that the papers compare with, each against a loop written from its formula."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slow_loops import assert_equals_loop, ragged, ranked, softmax
+from torch import Tensor
+
+from openvse.aggregators import (
+    GCN,
+    LIP,
+    AdaPool,
+    Aggregator,
+    Conv1d,
+    FirstToken,
+    FSPool,
+    GeM,
+    KMax,
+    LogSumExp,
+    Max,
+    Mean,
+    SelfAttention,
+    Seq2Seq,
+    SoftPool,
+    TopPercent,
+)
+from openvse.errors import RecipeError
+from openvse.types import Features
+
+
+def by_dimension(pool_column, local: Tensor) -> Tensor:
+    """Pool each dimension alone, from its list of numbers."""
+    return torch.stack([pool_column(list(local[:, dim])) for dim in range(local.shape[1])])
+
+
+def weighted(weights: list[Tensor], vectors: list[Tensor] | Tensor) -> Tensor:
+    return sum(w * v for w, v in zip(weights, vectors, strict=True))
+
+
+def linear(layer: torch.nn.Linear, x: Tensor) -> Tensor:
+    bias = 0 if layer.bias is None else layer.bias
+    return torch.stack([sum(w * v for w, v in zip(row, x, strict=True)) for row in layer.weight]) + bias
+
+
+def slow_top_percent(pool: TopPercent, local: Tensor) -> Tensor:
+    count = math.ceil(len(local) * pool.percent / 100)
+    return sum(ranked(local)[:count]) / count
+
+
+def slow_log_sum_exp(pool: LogSumExp, local: Tensor) -> Tensor:
+    return by_dimension(
+        lambda column: pool.temperature * sum((x / pool.temperature).exp() for x in column).log(), local
+    )
+
+
+def slow_gem(pool: GeM, local: Tensor) -> Tensor:
+    p = pool.log_exponent.exp()
+    return by_dimension(
+        lambda column: (sum(x.clamp(min=pool.eps) ** p for x in column) / len(column)) ** (1 / p), local
+    )
+
+
+def slow_soft_pool(_: SoftPool | AdaPool, local: Tensor) -> Tensor:
+    return by_dimension(lambda column: weighted(softmax(column), column), local)
+
+
+def slow_ada_pool(pool: AdaPool, local: Tensor) -> Tensor:
+    mean = sum(local) / len(local)
+    likeness = [2 * (mean @ x).abs() / (mean @ mean + x @ x) for x in local]
+    share = 1 / (1 + (-pool.mix).exp())
+    return share * weighted(softmax(likeness), local) + (1 - share) * slow_soft_pool(pool, local)
+
+
+def slow_lip(pool: LIP, local: Tensor) -> Tensor:
+    raw = torch.stack([linear(pool.importance, x) for x in local])
+    pooled = []
+    for dim in range(local.shape[1]):
+        column = raw[:, dim]
+        mean = sum(column) / len(column)
+        deviation = (sum((x - mean) ** 2 for x in column) / len(column) + 1e-5).sqrt()
+        gates = [
+            12 * torch.sigmoid(pool.scale[dim] * (x - mean) / deviation + pool.shift[dim]) for x in column
+        ]
+        pooled.append(weighted(softmax(gates), local[:, dim]))
+    return torch.stack(pooled)
+
+
+def slow_fs_pool(pool: FSPool, local: Tensor) -> Tensor:
+    pieces = len(pool.knots) - 1
+    total = torch.zeros(local.shape[1], dtype=torch.float64)
+    for place, row in enumerate(ranked(local)):
+        at = pieces * (place / (len(local) - 1) if len(local) > 1 else 0.0)
+        # Each knot's hat function is 1 on the knot and falls to 0 at its neighbours.
+        hats = [max(0.0, 1 - abs(at - knot)) for knot in range(pieces + 1)]
+        total = total + weighted(hats, pool.knots) * row
+    return total
+
+
+def slow_conv1d(pool: Conv1d, local: Tensor) -> Tensor:
+    return sum(x @ matrix for x, matrix in zip(local, pool.kernel, strict=False)) + pool.bias
+
+
+def slow_self_attention(pool: SelfAttention, local: Tensor) -> Tensor:
+    queries, keys, values = (
+        [linear(layer, x) for x in local] for layer in (pool.query, pool.key, pool.value)
+    )
+    scale = math.sqrt(local.shape[1])
+    read = [weighted(softmax([q @ k / scale for k in keys]), values) for q in queries]
+    return sum(x + r for x, r in zip(local, read, strict=True)) / len(local)
+
+
+def slow_seq2seq(pool: Seq2Seq, local: Tensor) -> Tensor:
+    w = dict(pool.gru.named_parameters())
+    h = torch.zeros(pool.gru.hidden_size, dtype=torch.float64)
+    for x in local:
+        ri, zi, ni = (w["weight_ih_l0"] @ x + w["bias_ih_l0"]).chunk(3)
+        rh, zh, nh = (w["weight_hh_l0"] @ h + w["bias_hh_l0"]).chunk(3)
+        reset, update = torch.sigmoid(ri + rh), torch.sigmoid(zi + zh)
+        h = (1 - update) * torch.tanh(ni + reset * nh) + update * h
+    return h
+
+
+def slow_gcn(net: GCN, local: Tensor) -> Tensor:
+    for layer in net.layers:
+        sent = []
+        for x in local:
+            affinities = [linear(layer.row, x) @ linear(layer.column, y) / len(local) for y in local]
+            sent.append(weighted(affinities, [linear(layer.message, y) for y in local]))
+        local = torch.stack([x + linear(layer.update, s) for x, s in zip(local, sent, strict=True)])
+    if isinstance(net.aggregator, Seq2Seq):
+        return slow_seq2seq(net.aggregator, local)
+    return sum(local) / len(local)
+
+
+CASES = [
+    (TopPercent, {"percent": 30}, slow_top_percent),
+    (LogSumExp, {"temperature": 0.5}, slow_log_sum_exp),
+    (GeM, {"exponent": 2.5, "eps": 0.1}, slow_gem),
+    (SoftPool, {}, slow_soft_pool),
+    (AdaPool, {}, slow_ada_pool),
+    (LIP, {}, slow_lip),
+    (FSPool, {"num_pieces": 3}, slow_fs_pool),
+    (FirstToken, {}, lambda _, local: local[0]),
+    (Conv1d, {"length": 4}, slow_conv1d),
+    (SelfAttention, {}, slow_self_attention),
+    (Seq2Seq, {}, slow_seq2seq),
+    (GCN, {}, slow_gcn),
+    (GCN, {"aggregator": Seq2Seq, "num_layers": 2}, slow_gcn),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "slow"), CASES)
+def test_baseline_equals_the_loop(kind: type[Aggregator], options: dict, slow) -> None:
+    for seed, lengths in enumerate([[1], [2, 6, 1], [5, 5, 3, 7]]):
+        torch.manual_seed(seed)
+        pool = kind(input_dim=4, embed_dim=4, **options).double()
+        assert_equals_loop(
+            pool, lambda local, _, pool=pool: slow(pool, local).unsqueeze(0), ragged(lengths, 4, seed)
+        )
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(1, 5), st.integers(1, 100))
+def test_the_simple_baselines_lie_between_mean_and_max(lengths: list[int], width: int, percent: int) -> None:
+    features, widths = ragged(lengths, width), {"input_dim": width, "embed_dim": width}
+    positive = Features(features.local.abs() + 0.1, features.mask)
+    mean, largest = Mean(**widths)(positive).vectors, Max(**widths)(positive).vectors
+    for pool in (TopPercent(**widths, percent=percent), GeM(**widths).double(), SoftPool(**widths)):
+        pooled = pool(positive).vectors
+        assert (pooled >= mean - 1e-9).all() and (pooled <= largest + 1e-9).all()
+
+
+def test_the_ends_of_the_baselines_are_mean_and_max() -> None:
+    features, widths = ragged([3, 9, 1], 4), {"input_dim": 4, "embed_dim": 4}
+    mean, largest = Mean(**widths)(features).vectors, Max(**widths)(features).vectors
+    torch.testing.assert_close(TopPercent(**widths, percent=100)(features).vectors, mean)
+    torch.testing.assert_close(TopPercent(**widths, percent=1)(features).vectors, largest)
+    torch.testing.assert_close(
+        LogSumExp(**widths, temperature=1e-4)(features).vectors, largest, atol=1e-3, rtol=0
+    )
+    positive = Features(features.local.abs(), features.mask)
+    gem = GeM(**widths, exponent=1.0).double()
+    torch.testing.assert_close(gem(positive).vectors, Mean(**widths)(positive).vectors)
+    quarter = TopPercent(**widths, percent=25)(ragged([8], 4)).vectors
+    torch.testing.assert_close(quarter, KMax(**widths, k=2)(ragged([8], 4)).vectors)
+
+
+@pytest.mark.parametrize("exponent", [0.1, 3.0, 300.0])
+def test_gem_is_finite_on_negative_and_huge_features(exponent: float) -> None:
+    pool = GeM(input_dim=3, embed_dim=3, exponent=exponent)
+    local = torch.tensor([[[-5.0, 1e30, 1e-30], [-1e30, 1e30, 0.0]]], requires_grad=True)
+    pooled = pool(Features(local, torch.ones(1, 2, dtype=torch.bool))).vectors
+    pooled.sum().backward()
+    assert pooled.isfinite().all()
+    assert local.grad.isfinite().all() and pool.log_exponent.grad.isfinite()
+
+
+def test_ada_pool_is_finite_on_zeros() -> None:
+    local = torch.zeros(1, 2, 3, requires_grad=True)
+    pooled = AdaPool(input_dim=3, embed_dim=3)(Features(local, torch.ones(1, 2, dtype=torch.bool))).vectors
+    pooled.sum().backward()
+    assert (pooled == 0).all() and local.grad.isfinite().all()
+
+
+def test_holes_of_size_augmentation_are_skipped() -> None:
+    local = torch.randn(1, 4, 3)
+    holes = Features(local, torch.tensor([[False, True, False, True]]))
+    without = Features(local[:, [1, 3]], torch.ones(1, 2, dtype=torch.bool))
+    for pool in (FirstToken(input_dim=3, embed_dim=3), Seq2Seq(input_dim=3, embed_dim=5)):
+        assert torch.equal(pool(holes).vectors, pool(without).vectors)
+
+
+def test_conv1d_does_not_read_beyond_its_kernel() -> None:
+    pool = Conv1d(input_dim=3, embed_dim=5, length=2).double()
+    features = ragged([4], 3)
+    short = Features(features.local[:, :2], features.mask[:, :2])
+    assert pool(features).vectors.shape == (1, 1, 5)
+    torch.testing.assert_close(pool(features).vectors, pool(short).vectors)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "millions"),
+    [
+        (Seq2Seq, {}, 6.3),
+        (SelfAttention, {}, 3.1),
+        (GCN, {}, 4.2),
+        (GCN, {"aggregator": Seq2Seq, "num_layers": 4}, 23.1),
+    ],
+)
+def test_sizes_are_those_of_table_1(kind: type[Aggregator], options: dict, millions: float) -> None:
+    with torch.device("meta"):
+        pool = kind(input_dim=1024, embed_dim=1024, **options)
+    assert sum(weight.numel() for weight in pool.parameters()) / 1e6 == pytest.approx(millions, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (TopPercent, {"percent": 0}, "from 1 to 100"),
+        (TopPercent, {"percent": 101}, "from 1 to 100"),
+        (LogSumExp, {"temperature": 0.0}, "above 0"),
+        (GeM, {"exponent": 0.0}, "above 0"),
+        (FSPool, {"num_pieces": 0}, "at least 1"),
+        (Conv1d, {"length": 0}, "at least 1"),
+        (GCN, {"num_layers": 0}, "at least 1"),
+    ],
+)
+def test_options_out_of_range_are_refused(kind: type[Aggregator], options: dict, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        kind(input_dim=4, embed_dim=4, **options)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=4, unique=True), st.integers(1, 6), st.integers(1, 3)
+)
+def test_interpolation_equals_numpy(sizes: list[int], knots: int, width: int) -> None:
+    import numpy as np
+
+    from openvse.functional import interpolate
+
+    values = torch.randn(knots, width, dtype=torch.float64)
+    stretched = interpolate(values, torch.tensor(sizes))
+    assert stretched.shape == (len(sizes), max(sizes), width)
+    for row, size in zip(stretched, sizes, strict=True):
+        places = np.linspace(0, knots - 1, size) if size > 1 else np.zeros(1)
+        for dim in range(width):
+            expected = np.interp(places, np.arange(knots), values[:, dim].numpy())
+            np.testing.assert_allclose(row[:size, dim].numpy(), expected, rtol=0, atol=1e-12)
