@@ -62,6 +62,17 @@ def test_missing_feature_store(recipe: Path, trained: Path, album: Path, tmp_pat
     assert digest(album) == before
 
 
+def test_stores_that_do_not_match_the_models(trained: Path, invoke, refused) -> None:
+    model, store = trained / "run" / "best", trained / "run" / "features"
+    words = ("evaluate", model, model, model, trained / "album", "--features", store, "--features", store)
+    assert refused(*words) == (
+        "--features is given 2 times for 3 model(s): give it once for all of them, "
+        "or once a model, in their order"
+    )
+    result = invoke("evaluate", trained / "album")
+    assert result.exit_code == 2 and "missing argument" in result.stderr.lower()
+
+
 @pytest.mark.parametrize("name", ["features.npy", "lengths.npy", "ids.txt", "store.json"])
 def test_store_that_lost_a_file(name: str, recipe: Path, trained: Path, tmp_path: Path, refused) -> None:
     store = copy(trained / "run" / "features", tmp_path / "store")

@@ -92,6 +92,33 @@ def test_evaluation_from_a_store_needs_no_pictures(trained: Path, tmp_path: Path
     assert without.stdout == invoke("evaluate", model, album, *stored).stdout
 
 
+def test_several_models_are_averaged(trained: Path, recipe: Path, tmp_path: Path, invoke) -> None:
+    words = ("seed=1", "embed_dim=8", "training.phases.0.epochs=1", "--out", tmp_path / "other")
+    assert invoke("train", recipe, *words).exit_code == 0
+    first, second = trained / "run" / "best", tmp_path / "other" / "best"
+    one, own = (("--features", run / "features") for run in (trained / "run", tmp_path / "other"))
+
+    def evaluate(*words: object) -> str:
+        result = invoke("evaluate", *words, "--split", "all")
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    three = evaluate(first, second, first, trained / "album", *one, *own, *one)
+    assert "- mean of the scores of 3 models\n" in three
+    fingerprints = re.search(r"^- model (.*)$", three, re.MULTILINE)[1].split(", ")
+    assert len(fingerprints) == 3 and fingerprints[0] == fingerprints[2] != fingerprints[1]
+    for_all = evaluate(first, second, trained / "album", *one)
+    assert for_all == evaluate(first, second, trained / "album", *one, *one)
+    assert table(for_all) != table(
+        evaluate(first, second, trained / "album", *one, *own)
+    )  # another random CNN
+    assert table(evaluate(first, first, trained / "album")) == table(evaluate(first, trained / "album"))
+
+
+def table(page: str) -> list[str]:
+    return [line for line in page.splitlines() if line.startswith("|")]
+
+
 def test_extract_does_only_what_is_new(album: Path, tmp_path: Path, invoke) -> None:
     def extract() -> str:
         result = invoke(

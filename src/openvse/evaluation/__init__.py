@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from openvse.evaluation.embed import EmbeddedCorpus, embed_corpus
+from openvse.evaluation.embed import EmbeddedCorpus, EmbeddedEnsemble, embed_corpus, embed_ensemble
+from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.evaluator import evaluate
 from openvse.evaluation.metrics import (
     Metrics,
@@ -21,18 +22,23 @@ from openvse.evaluation.report import Protocol, Remarks, Report
 
 __all__ = [
     "EmbeddedCorpus",
+    "EmbeddedEnsemble",
+    "Member",
     "Metrics",
     "Protocol",
     "QueryRanks",
     "Ranks",
     "Remarks",
     "Report",
+    "Scorer",
     "bootstrap_replicates",
     "chance_metrics",
     "embed_corpus",
+    "embed_ensemble",
     "evaluate",
     "mean_metrics",
     "mean_rank",
+    "mean_scores",
     "median_rank",
     "normalized_median_rank",
     "percentile_intervals",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from openvse.data import Corpus, PlacedInputs, image_batches, image_loader, text_batches, with_features
+from openvse.errors import DataError
+from openvse.evaluation.ensemble import Member
 from openvse.model import TwoTower, embed
 from openvse.types import EmbeddingSet, FeatureSource
 
@@ -51,3 +53,47 @@ def embed_corpus(
     corpus = corpus if len(readable) == len(corpus) else corpus.select(readable)
     tokens = model.text.encoder.tokenize(corpus.captions)
     return EmbeddedCorpus(embedded, embed(model.text, text_batches(tokens, batch_size), model.device), corpus)
+
+
+@dataclass(frozen=True)
+class EmbeddedEnsemble:
+    """A corpus as each of several models embeds it, in the same order; ``corpus`` holds what all could read."""
+
+    members: tuple[Member, ...]
+    corpus: Corpus
+
+
+def embed_ensemble(
+    models: Sequence[TwoTower],
+    corpus: Corpus,
+    features: Sequence[FeatureSource | None],
+    *,
+    batch_size: int = 128,
+) -> EmbeddedEnsemble:
+    """Embed a corpus once with each model; images that one of their stores lacks are left out for all.
+
+    Args:
+        models: the models to average.
+        corpus: what to embed.
+        features: each model's stored local features, or None for the pictures.
+        batch_size: items at a time.
+
+    Raises:
+        DataError: there is no model, or one cannot read an image that another has read.
+        StoreError: a store has none of the images that the others have.
+    """
+    if not models:
+        raise DataError("no model is given, so there is nothing to average: name at least one")
+    for store in features:
+        corpus = with_features(corpus, store)
+    members: list[Member] = []
+    for model, store in zip(models, features, strict=True):
+        embedded = embed_corpus(model, corpus, store, batch_size=batch_size)
+        if members and len(embedded.corpus) < len(corpus):
+            raise DataError(
+                f"model {len(members) + 1} can read {len(embedded.corpus)} of the {len(corpus)} images that the "
+                f"models before it read: name it first, or extract its features from the same pictures"
+            )
+        corpus = embedded.corpus
+        members.append(Member(embedded.images, embedded.texts, model.similarity))
+    return EmbeddedEnsemble(tuple(members), corpus)

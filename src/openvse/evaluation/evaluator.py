@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from openvse.errors import DataError
+from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.metrics import (
     Metrics,
     bootstrap_replicates,
@@ -24,9 +25,6 @@ from openvse.evaluation.ranking import Ranks, rank_by_counting
 from openvse.evaluation.report import Protocol, Remarks, Report
 from openvse.types import EmbeddingSet, Relevance
 
-Scorer = Callable[[EmbeddingSet, EmbeddingSet], Float[Tensor, "I T"]]
-"""A similarity: any module or function that scores all pairs."""
-
 _PRODUCTS_IN_BLOCK = 1 << 18  # from 512 to 1024 a side is no faster and takes twice the memory
 
 
@@ -34,8 +32,7 @@ _PRODUCTS_IN_BLOCK = 1 << 18  # from 512 to 1024 a side is no faster and takes t
 class _Part:
     """A part of a data set that is evaluated on its own."""
 
-    images: EmbeddingSet
-    texts: EmbeddingSet
+    members: Sequence[Member]
     relevance: Relevance
 
 
@@ -45,6 +42,7 @@ def evaluate(
     relevance: Relevance,
     similarity: Scorer,
     *,
+    others: Sequence[Member] = (),
     name: str = "",
     model: str = "",
     folds: int = 1,
@@ -62,12 +60,13 @@ def evaluate(
         texts: embeddings of the texts.
         relevance: which belong together.
         similarity: scores a block of images against a block of texts.
+        others: more models' embeddings of the same items; the scores of all models are averaged.
         name: which data set and split, for the report.
         model: fingerprint of the model, for the report.
         folds: evaluate this many runs of consecutive images apart, each with its texts; average (COCO: 5).
         resamples: of the bootstrap; 0 leaves the intervals out.
         seed: of the bootstrap.
-        block_size: side of a block of scores; by default a block compares 2^18 pairs of embeddings.
+        block_size: side of a block of scores; by default a block compares at most 2^18 pairs of embeddings.
         device: where to score; by default where the images' embeddings lie.
         published: figures to show beside these, by label.
         problems: what was skipped before, one line each.
@@ -76,21 +75,16 @@ def evaluate(
         DataError: embeddings and relevance disagree in number, nothing is relevant, or too many ``folds``.
         ModelError: a score is NaN or infinite.
     """
-    size = block_size or _default_block(images, texts)
-    parts = list(_parts(_Part(images, texts, relevance), folds))
-    ranks = [_rank(part, similarity, size, device or images.vectors.device) for part in parts]
-    intervals = {}
-    if resamples:
-        replicates = [
-            bootstrap_replicates(ranked, part.relevance, resamples=resamples, seed=seed + number)
-            for number, (ranked, part) in enumerate(zip(ranks, parts, strict=True))
-        ]
-        intervals = percentile_intervals(replicates)
+    members = [Member(images, texts, similarity), *others]
+    size = block_size or _default_block(members)
+    parts = list(_parts(_Part(members, relevance), folds))
+    ranks = [_rank(part, size, device or images.vectors.device) for part in parts]
+    shape = relevance.num_images, relevance.num_texts
     return Report(
         metrics=mean_metrics([retrieval_metrics(ranked) for ranked in ranks]),
-        protocol=Protocol(name, relevance.num_images, relevance.num_texts, folds, size, seed, resamples),
+        protocol=Protocol(name, *shape, folds, size, seed, resamples, num_models=len(members)),
         remarks=_remarks(ranks, relevance),
-        intervals=intervals,
+        intervals=_intervals(ranks, parts, resamples, seed) if resamples else {},
         chance=mean_metrics([chance_metrics(part.relevance) for part in parts]),
         model=model,
         published=dict(published or {}),
@@ -99,37 +93,41 @@ def evaluate(
 
 
 @torch.inference_mode()
-def _rank(part: _Part, similarity: Scorer, block_size: int, device: torch.device | str) -> Ranks:
-    """Rank one part, moving a block at a time to the device and scoring it in at least single precision."""
+def _rank(part: _Part, block_size: int, device: torch.device | str) -> Ranks:
+    """Rank one part, holding a block of scores at a time."""
 
     def score_block(rows: slice, columns: slice) -> Float[Tensor, "I T"]:
-        scores = similarity(_precise(part.images[rows].to(device)), _precise(part.texts[columns].to(device)))
-        return scores if scores.dtype == torch.float64 else scores.float()
+        return mean_scores(part.members, rows, columns, device)
 
     return rank_by_counting(score_block, part.relevance, block_size=block_size, device=device)
 
 
-def _precise(embedded: EmbeddingSet) -> EmbeddingSet:
-    """Embeddings stored in half precision are compared in single precision: coarse scores would make ties."""
-    if embedded.vectors.dtype in (torch.float32, torch.float64):
-        return embedded
-    return replace(embedded, vectors=embedded.vectors.float())
+def _intervals(
+    ranks: Sequence[Ranks], parts: Sequence[_Part], resamples: int, seed: int
+) -> dict[str, tuple[float, float]]:
+    """Resample the images of each part by themselves."""
+    replicates = [
+        bootstrap_replicates(ranked, part.relevance, resamples=resamples, seed=seed + number)
+        for number, (ranked, part) in enumerate(zip(ranks, parts, strict=True))
+    ]
+    return percentile_intervals(replicates)
 
 
-def _default_block(images: EmbeddingSet, texts: EmbeddingSet) -> int:
+def _default_block(members: Sequence[Member]) -> int:
     """A similarity of sets compares K_images x K_texts embeddings a pair of items: so the block shrinks."""
-    products = images.vectors.shape[1] * texts.vectors.shape[1]
+    products = max(member.products for member in members)
     return max(16, math.isqrt(_PRODUCTS_IN_BLOCK // max(products, 1)))
 
 
 def _parts(whole: _Part, folds: int) -> Iterator[_Part]:
     """Yield the whole, or each run of consecutive images with the texts that are relevant to it."""
     relevance = whole.relevance
-    if (len(whole.images), len(whole.texts)) != (relevance.num_images, relevance.num_texts):
-        raise DataError(
-            f"{len(whole.images)} images and {len(whole.texts)} texts are embedded, but the relevance is "
-            f"about {relevance.num_images} and {relevance.num_texts}: embed the same items"
-        )
+    for member in whole.members:
+        if (len(member.images), len(member.texts)) != (relevance.num_images, relevance.num_texts):
+            raise DataError(
+                f"{len(member.images)} images and {len(member.texts)} texts are embedded, but the relevance is "
+                f"about {relevance.num_images} and {relevance.num_texts}: embed the same items"
+            )
     if not 1 <= folds <= relevance.num_images:
         raise DataError(f"folds is {folds}, allowed are 1 to {relevance.num_images}, the number of images")
     if folds == 1:
@@ -140,9 +138,8 @@ def _parts(whole: _Part, folds: int) -> Iterator[_Part]:
         inside = (relevance.images >= start) & (relevance.images < stop)
         texts, renumbered = np.unique(relevance.texts[inside], return_inverse=True)
         own = Relevance(relevance.images[inside] - start, renumbered, stop - start, len(texts))
-        yield _Part(
-            whole.images[start:stop], whole.texts[torch.from_numpy(texts).to(whole.texts.mask.device)], own
-        )
+        inside_texts = torch.from_numpy(texts)
+        yield _Part([member.part(slice(start, stop), inside_texts) for member in whole.members], own)
 
 
 def _remarks(ranks: Sequence[Ranks], relevance: Relevance) -> Remarks:

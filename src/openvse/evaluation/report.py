@@ -25,6 +25,7 @@ class Protocol:
         seed: of the bootstrap.
         resamples: of the bootstrap; 0 means that no intervals were computed.
         ties: how ties are counted.
+        num_models: models whose scores are averaged.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Protocol:
     seed: int
     resamples: int
     ties: str = "pessimistic"
+    num_models: int = 1
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Report:
         remarks: ties and queries left out.
         intervals: lower and upper bound, for the metrics that have them.
         chance: what a random order is expected to reach on the same data.
-        model: fingerprint of the model, or empty.
+        model: fingerprint of the model, or of each model that was averaged, or empty.
         published: label (paper and setting) to its figures, under the same names as ``metrics``.
         problems: what was skipped on the way, one line each.
     """
@@ -127,6 +129,8 @@ class Report:
             yield f"without a relevant partner: {seen.excluded_i2t:,} images and {seen.excluded_t2i:,} texts"
         if told.resamples:
             yield f"intervals: bootstrap over images, {told.resamples:,} resamples, seed {told.seed}"
+        if told.num_models > 1:
+            yield f"mean of the scores of {told.num_models} models"
         if self.model:
             yield f"model {self.model}"
 

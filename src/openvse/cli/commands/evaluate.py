@@ -9,17 +9,24 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device
+from openvse.errors import OpenVSEError
 
 
 @app.command()
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A model folder (a run's best/) or a hub id.")],
+    models: Annotated[
+        list[str],
+        typer.Argument(help="Model folders (a run's best/) or hub ids; the scores of several are averaged."),
+    ],
     data: Annotated[
         str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
     ],
     split: Annotated[str, typer.Option(help="train, validation, test, or all.")] = "test",
     features: Annotated[
-        Path | None, typer.Option(help="Feature store to read instead of the pictures.")
+        list[Path] | None,
+        typer.Option(
+            help="Feature store to read instead of the pictures: one for all models, or one a model."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for report.json and report.md.")] = None,
     folds: Annotated[int, typer.Option(min=1, help="Mean over this many equal folds (COCO 1K: 5).")] = 1,
@@ -28,22 +35,28 @@ def evaluate(
     """Measure retrieval both ways: R@1/5/10, RSUM, MedR, MeanR, with confidence intervals."""
     from openvse.build import load_model
     from openvse.data import open_corpus
-    from openvse.evaluation import embed_corpus
+    from openvse.evaluation import embed_ensemble
     from openvse.evaluation import evaluate as measure
     from openvse.features_store import FeatureStore
 
-    loaded = load_model(model, device=device)
-    corpus = open_corpus(data, require_images=features is None)
+    paths = _one_each(features or [], len(models))
+    loaded = [load_model(model, device=device) for model in models]
+    stores = [
+        None if path is None else FeatureStore.open(path, model.image.encoder.fingerprint)
+        for model, path in zip(loaded, paths, strict=True)
+    ]
+    corpus = open_corpus(data, require_images=not features)
     chosen = corpus if split == "all" else corpus.split(split)
-    store = None if features is None else FeatureStore.open(features, loaded.image.encoder.fingerprint)
-    embedded = embed_corpus(loaded, chosen, store)
+    embedded = embed_ensemble(loaded, chosen, stores)
+    first, *others = embedded.members
     report = measure(
-        embedded.images,
-        embedded.texts,
+        first.images,
+        first.texts,
         embedded.corpus.relevance,
-        loaded.similarity,
+        first.similarity,
+        others=others,
         name=chosen.name,
-        model=loaded.fingerprint,
+        model=", ".join(model.fingerprint for model in loaded),
         folds=folds,
         problems=embedded.corpus.problems,
     )
@@ -51,3 +64,15 @@ def evaluate(
     if out is not None:
         report.save(out)
         typer.echo(f"written: {out / 'report.json'}, {out / 'report.md'}", err=True)
+
+
+def _one_each(stores: list[Path], num_models: int) -> list[Path | None]:
+    """Give each model its store: its own, the one for all, or none."""
+    if len(stores) not in (0, 1, num_models):
+        raise OpenVSEError(
+            f"--features is given {len(stores)} times for {num_models} model(s): give it once for all of them, "
+            f"or once a model, in their order"
+        )
+    if len(stores) == 1:
+        return [stores[0]] * num_models
+    return [*stores] or [None] * num_models

@@ -1,0 +1,65 @@
+"""Models that score the same items together: the average of their similarity matrices, a block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from openvse.types import EmbeddingSet
+
+Scorer = Callable[[EmbeddingSet, EmbeddingSet], Float[Tensor, "I T"]]
+"""A similarity: any module or function that scores all pairs."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model's embeddings of the items, and the similarity that scores them.
+
+    Attributes:
+        images: I embedded images.
+        texts: T embedded texts.
+        similarity: scores a block of images against a block of texts.
+    """
+
+    images: EmbeddingSet
+    texts: EmbeddingSet
+    similarity: Scorer
+
+    @property
+    def products(self) -> int:
+        """How many pairs of embeddings stand behind one score."""
+        return self.images.vectors.shape[1] * self.texts.vectors.shape[1]
+
+    def part(self, images: slice, texts: Int[Tensor, "t"]) -> Member:
+        """Return some of the images and some of the texts."""
+        return replace(self, images=self.images[images], texts=self.texts[texts.to(self.texts.mask.device)])
+
+    def score(self, rows: slice, columns: slice, device: torch.device | str) -> Float[Tensor, "i t"]:
+        """Move a block to a device and score it there, in at least single precision."""
+        scores = self.similarity(
+            _precise(self.images[rows].to(device)), _precise(self.texts[columns].to(device))
+        )
+        return scores if scores.dtype == torch.float64 else scores.float()
+
+
+def mean_scores(
+    members: Sequence[Member], rows: slice, columns: slice, device: torch.device | str
+) -> Float[Tensor, "i t"]:
+    """Average what the members score on a block: ``s = 1/M sum_m s_m`` (the ensembles of VSE-infinity, Table 2).
+
+    Two blocks are held at a time, whatever the number of members.
+    """
+    total = reduce(torch.add, (member.score(rows, columns, device) for member in members))
+    return total / len(members) if len(members) > 1 else total
+
+
+def _precise(embedded: EmbeddingSet) -> EmbeddingSet:
+    """Embeddings stored in half precision are compared in single precision: coarse scores would make ties."""
+    if embedded.vectors.dtype in (torch.float32, torch.float64):
+        return embedded
+    return replace(embedded, vectors=embedded.vectors.float())
