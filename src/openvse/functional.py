@@ -148,9 +148,21 @@ def set_max_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "
     if images.vectors.shape[1] == texts.vectors.shape[1] == 1:
         return images.vectors[:, 0] @ texts.vectors[:, 0].T
     products = images.vectors.flatten(0, 1) @ texts.vectors.flatten(0, 1).T
-    exists = images.mask.flatten().unsqueeze(1) & texts.mask.flatten().unsqueeze(0)
-    shape = (*images.mask.shape, *texts.mask.shape)
-    return products.masked_fill(~exists, MASKED).view(shape).amax(dim=(1, 3))
+    return best_of_sets(products, images.mask, texts.mask)
+
+
+def best_of_sets(
+    scores: Float[Tensor, "A C"], images: Bool[Tensor, "I K"], texts: Bool[Tensor, "T L"]
+) -> Float[Tensor, "I T"]:
+    """Reduce the scores of all I K x T L pairs of embeddings to the best existing pair of each two items.
+
+    Args:
+        scores: of the flattened embeddings, item by item.
+        images: which embeddings of the images exist.
+        texts: which of the texts exist.
+    """
+    exists = images.flatten().unsqueeze(1) & texts.flatten().unsqueeze(0)
+    return scores.masked_fill(~exists, MASKED).view(*images.shape, *texts.shape).amax(dim=(1, 3))
 
 
 def normalize(vectors: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:

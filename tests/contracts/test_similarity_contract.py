@@ -40,15 +40,26 @@ class TestSimilarityContract:
             assembled[rows, columns] = scores
         torch.testing.assert_close(assembled, full, rtol=0, atol=1e-12)
 
-    def test_one_embedding_a_side_is_the_cosine(self, name: str) -> None:
+    def test_one_embedding_a_side_is_the_cosine_unless_declared(self, name: str) -> None:
         images, texts = embeddings(4, 1, 0), embeddings(6, 1, 1)
         cosine = torch.nn.functional.cosine_similarity(images.vectors, texts.vectors.transpose(0, 1), dim=-1)
-        torch.testing.assert_close(make(name)(images, texts), cosine, rtol=0, atol=1e-12)
+        similarity = make(name)
+        assert torch.allclose(similarity(images, texts), cosine, rtol=0, atol=1e-12) is similarity.is_cosine
+        assert similarity.is_cosine or not similarity.indexable
 
     def test_a_masked_embedding_never_wins_even_if_all_scores_are_negative(self, name: str) -> None:
         axis = torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)
-        # The second embedding would score 1, but is not there.
-        images = EmbeddingSet(torch.stack([-axis, axis]).unsqueeze(0), torch.tensor([[True, False]]))
-        texts = EmbeddingSet(axis.view(1, 1, -1), torch.ones(1, 1, dtype=torch.bool))
-        assert make(name)(images, texts).item() == pytest.approx(-1.0)
-        assert make(name)(texts, images).item() == pytest.approx(-1.0)
+        away = torch.tensor([-0.6, -0.8, 0, 0, 0, 0], dtype=torch.float64)
+        # The second embedding would score best, but is not there.
+        several = EmbeddingSet(torch.stack([away, axis]).unsqueeze(0), torch.tensor([[True, False]]))
+        alone = EmbeddingSet(away.view(1, 1, -1), torch.ones(1, 1, dtype=torch.bool))
+        other = EmbeddingSet(axis.view(1, 1, -1), torch.ones(1, 1, dtype=torch.bool))
+        similarity = make(name)
+        assert similarity(several, other).item() == similarity(alone, other).item() < 0
+        assert similarity(other, several).item() == similarity(other, alone).item() < 0
+
+    def test_a_finite_gradient_reaches_both_sides(self, name: str) -> None:
+        images, texts = embeddings(4, 2, 0), embeddings(3, 1, 1)
+        sides = [images.vectors.requires_grad_(), texts.vectors.requires_grad_()]
+        gradients = torch.autograd.grad(make(name)(images, texts).sum(), sides)
+        assert all(gradient.isfinite().all() and gradient.abs().max() > 0 for gradient in gradients)

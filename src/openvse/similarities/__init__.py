@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from openvse.registry import Registry
 from openvse.similarities.base import Similarity, score_blocks
+from openvse.similarities.order import Order
 from openvse.similarities.set_max import SetMax
 
-SIMILARITIES: Registry[Similarity] = Registry("similarity", {"set_max": SetMax})
+SIMILARITIES: Registry[Similarity] = Registry("similarity", {"order": Order, "set_max": SetMax})
 
-__all__ = ["SIMILARITIES", "SetMax", "Similarity", "score_blocks"]
+__all__ = ["SIMILARITIES", "Order", "SetMax", "Similarity", "score_blocks"]

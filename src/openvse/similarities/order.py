@@ -1,0 +1,72 @@
+"""How far an image is from containing what a text says, the similarity of order embeddings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from openvse.functional import best_of_sets
+from openvse.similarities.base import Similarity
+from openvse.types import EmbeddingSet
+
+# Differences that stand in memory at a time: they fit a CPU's cache, where they are made and used up.
+_DIFFERENCES = 1 << 18
+
+
+class Order(Similarity):
+    """``s(i, t) = -|max(0, |t| - |i|)|^2`` (Vendrov et al., Order-Embeddings of Images and Language, ICLR 2016, eq. 2).
+
+    A text is more general than its image: no coordinate of it should exceed the image's, and what does is the penalty.
+    The embeddings are unit vectors with absolute values, as in the paper, so that scores lie between -1 and 0; they are
+    not symmetric. The paper has one embedding an item; of several, the best pair counts, as in ``set_max``.
+    """
+
+    indexable: ClassVar[bool] = False
+    is_cosine: ClassVar[bool] = False
+
+    def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
+        """Score all pairs; memory holds the scores and a tile of the differences, not all I x T x D."""
+        general, specific = texts.vectors.flatten(0, 1).abs(), images.vectors.flatten(0, 1).abs()
+        violations: Tensor = _Violations.apply(specific, general)  # type: ignore[no-untyped-call]
+        return best_of_sets(-violations, images.mask, texts.mask)
+
+
+class _Violations(torch.autograd.Function):
+    """``|max(0, t - i)|^2`` of all pairs; the gradient computes the differences again instead of keeping them."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Float[Tensor, "A D"], texts: Float[Tensor, "C D"]) -> Float[Tensor, "A C"]:
+        ctx.save_for_backward(images, texts)
+        violations = images.new_empty(len(images), len(texts))
+        for rows, columns, excess in _tiles(images, texts):
+            violations[rows, columns] = excess.square_().sum(dim=-1)
+        return violations
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Float[Tensor, "A C"]) -> tuple[Tensor, Tensor]:
+        images, texts = ctx.saved_tensors
+        of_images, of_texts = torch.zeros_like(images), torch.zeros_like(texts)
+        for rows, columns, excess in _tiles(images, texts):
+            slopes = excess.mul_(2 * gradient[rows, columns].unsqueeze(-1))
+            of_images[rows] -= slopes.sum(dim=1)
+            of_texts[columns] += slopes.sum(dim=0)
+        return of_images, of_texts
+
+
+def _tiles(
+    images: Float[Tensor, "A D"], texts: Float[Tensor, "C D"]
+) -> Iterator[tuple[slice, slice, Float[Tensor, "a c D"]]]:
+    """Yield ``max(0, t - i)`` for some images against some texts at a time."""
+    side = max(1, math.isqrt(_DIFFERENCES // images.shape[1]))
+    for first_image in range(0, len(images), side):
+        rows = slice(first_image, first_image + side)
+        for first_text in range(0, len(texts), side):
+            columns = slice(first_text, first_text + side)
+            yield rows, columns, (texts[columns] - images[rows].unsqueeze(1)).clamp_(min=0)
