@@ -55,3 +55,11 @@ def ranked(local: Tensor) -> list[Tensor]:
         sorted(local[:, dim], key=lambda x: float(x.detach()), reverse=True) for dim in range(local.shape[1])
     ]
     return [torch.stack([column[place] for column in columns]) for place in range(len(local))]
+
+
+def gru_step(weights: dict[str, Tensor], suffix: str, x: Tensor, h: Tensor) -> Tensor:
+    """One step of a GRU from its definition."""
+    ri, zi, ni = (weights[f"weight_ih_l0{suffix}"] @ x + weights[f"bias_ih_l0{suffix}"]).chunk(3)
+    rh, zh, nh = (weights[f"weight_hh_l0{suffix}"] @ h + weights[f"bias_hh_l0{suffix}"]).chunk(3)
+    reset, update = torch.sigmoid(ri + rh), torch.sigmoid(zi + zh)
+    return (1 - update) * torch.tanh(ni + reset * nh) + update * h

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_loops import gru_step
 from torch import Tensor
 
 from openvse.aggregators import GPO, KMax, Max, Mean
@@ -58,18 +59,10 @@ def test_poolings_equal_the_loop(lengths: list[int], width: int, k: int) -> None
         )
 
 
-def gru_step(weights: dict[str, Tensor], suffix: str, x: Tensor, h: Tensor) -> Tensor:
-    """One step of a GRU from its definition."""
-    ri, zi, ni = (weights[f"weight_ih_l0{suffix}"] @ x + weights[f"bias_ih_l0{suffix}"]).chunk(3)
-    rh, zh, nh = (weights[f"weight_hh_l0{suffix}"] @ h + weights[f"bias_hh_l0{suffix}"]).chunk(3)
-    reset, update = torch.sigmoid(ri + rh), torch.sigmoid(zi + zh)
-    return (1 - update) * torch.tanh(ni + reset * nh) + update * h
-
-
 def slow_coefficients(gpo: GPO, size: int) -> list[float]:
     """Theta of one size from the paper: sinusoids, a GRU each way, mean, one linear map, softmax at 0.1."""
     weights = dict(gpo.generator.named_parameters())
-    width, hidden = gpo.position_dim, gpo.score.in_features
+    width, hidden = gpo.positions.position_dim, gpo.score.in_features
     inputs = []
     for position in range(size):
         angles = [position / 10000 ** (2 * (j // 2) / width) for j in range(width)]

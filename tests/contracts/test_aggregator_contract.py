@@ -22,6 +22,14 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "fs_pool": [{"num_pieces": 1}],
     "gcn": [{"aggregator": "seq2seq", "num_layers": 2}, {"aggregator": "pie_net"}],
     "gem": [{"exponent": 40.0}],
+    "gpo": [
+        {"generator": "transformer"},
+        {"generator": "mlp"},
+        {"generator": "interpolation", "num_positions": 4},
+        {"positions": "learned", "num_positions": 4},
+        {"per_dimension": True},
+        {"per_dimension": True, "generator": "interpolation"},
+    ],
     "log_sum_exp": [{"temperature": 0.01}],
     "multi_view": [
         {"num_views": 1},

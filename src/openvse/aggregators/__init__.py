@@ -11,6 +11,7 @@ from openvse.aggregators.fs_pool import FSPool
 from openvse.aggregators.gcn import GCN
 from openvse.aggregators.gem import GeM
 from openvse.aggregators.gpo import GPO
+from openvse.aggregators.gpo_data_dependent import GPODataDependent
 from openvse.aggregators.k_max import KMax
 from openvse.aggregators.lip import LIP
 from openvse.aggregators.log_sum_exp import LogSumExp
@@ -35,6 +36,7 @@ AGGREGATORS: Registry[Aggregator] = Registry(
         "gcn": GCN,
         "gem": GeM,
         "gpo": GPO,
+        "gpo_data_dependent": GPODataDependent,
         "k_max": KMax,
         "lip": LIP,
         "log_sum_exp": LogSumExp,
@@ -61,6 +63,7 @@ __all__ = [
     "Conv1d",
     "FSPool",
     "FirstToken",
+    "GPODataDependent",
     "GeM",
     "KMax",
     "LogSumExp",

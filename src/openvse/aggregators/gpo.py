@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from openvse.aggregators.base import Pooling
-from openvse.functional import masked_softmax, position_mask, sinusoidal_positions, sort_descending
+from openvse.aggregators.gpo_generators import GeneratorName, make_generator
+from openvse.aggregators.gpo_positions import PositionsName, make_positions
+from openvse.errors import RecipeError
+from openvse.functional import masked_softmax, position_mask, sort_descending
 
 
 class GPO(Pooling):
@@ -21,12 +23,25 @@ class GPO(Pooling):
 
     Deviation: the temperature 0.1 is in the released code, not in the paper.
 
+    The paper's variants (Tables 8, 11 and 12) are options: another generator, a learned index, and coefficients of
+    its own for each dimension.
+
     Args:
         input_dim: L.
         embed_dim: D = L.
-        position_dim: width of the positional encoding.
-        hidden_dim: width of the generator's BiGRU, per direction.
+        position_dim: P, width of the codes of positions.
+        hidden_dim: width of the generator: of its states (BiGRU, per direction; MLP; interpolation) or of its
+            feed-forward network (Transformer).
         temperature: divides the generator's output before the softmax.
+        generator: what yields the coefficients from the codes; an ``interpolation`` has learned coefficients, which
+            it stretches over the set.
+        positions: the codes, sines and cosines or a learned table.
+        num_positions: what is learned of an interpolation or a table; positions beyond a table share its last code.
+        per_dimension: each of the L dimensions has coefficients of its own.
+
+    Raises:
+        RecipeError: ``num_positions`` below 1, a width that the generator can not have, or positions that it does
+            not read.
 
     Example:
         >>> pool = GPO(input_dim=8, embed_dim=8)
@@ -42,45 +57,54 @@ class GPO(Pooling):
         position_dim: int = 32,
         hidden_dim: int = 32,
         temperature: float = 0.1,
+        generator: GeneratorName = "bigru",
+        positions: PositionsName = "sinusoidal",
+        num_positions: int = 128,
+        per_dimension: bool = False,
     ) -> None:
         super().__init__(input_dim=input_dim, embed_dim=embed_dim)
-        self.position_dim = position_dim
+        if num_positions < 1:
+            raise RecipeError(f"gpo got num_positions = {num_positions}: it must be at least 1 (usual: 128)")
+        if (generator, positions) == ("interpolation", "learned"):
+            raise RecipeError(
+                "gpo got positions: learned, which generator: interpolation does not read: leave positions out"
+            )
         self.temperature = temperature
-        self.generator = nn.GRU(position_dim, hidden_dim, batch_first=True, bidirectional=True)
-        self.score = nn.Linear(hidden_dim, 1, bias=False)
+        self.positions = make_positions(positions, num_positions=num_positions, position_dim=position_dim)
+        self.generator = make_generator(
+            generator, position_dim=position_dim, hidden_dim=hidden_dim, num_positions=num_positions
+        )
+        self.score = nn.Linear(self.generator.width, input_dim if per_dimension else 1, bias=False)
         self._table: dict[int, Tensor] = {}
         self._table_key: tuple[object, ...] = ()
 
-    def coefficients(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N"]:
+    def coefficients(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N *L"]:
         """Return theta for each set size, zero beyond it.
 
         Args:
             sizes: U set sizes, each at least 1.
 
         Returns:
-            ``[U, max(sizes)]``; each row sums to 1 and depends on its own size alone.
+            ``[U, max(sizes)]``, or ``[U, max(sizes), L]`` if each dimension has its own. Over the positions it sums
+            to 1, and it depends on the size alone.
         """
-        longest = int(sizes.max())
-        weight = self.score.weight
-        positions = sinusoidal_positions(longest, self.position_dim, dtype=weight.dtype, device=weight.device)
-        # Packing makes the backward direction of each size start at its own last position.
-        packed = pack_padded_sequence(
-            positions.expand(len(sizes), -1, -1), sizes.cpu(), batch_first=True, enforce_sorted=False
-        )
+        longest, weight = int(sizes.max()), self.score.weight
         with torch.autocast(weight.device.type, enabled=False):
-            states, _ = pad_packed_sequence(self.generator(packed)[0], batch_first=True)
-            forward, backward = states.chunk(2, dim=-1)
-            logits = self.score((forward + backward) / 2).squeeze(-1)
-            return masked_softmax(logits / self.temperature, position_mask(sizes, longest))
+            codes = self.positions.codes(longest, weight).expand(len(sizes), -1, -1)
+            logits = self.score(self.generator.read(codes, sizes)).transpose(1, 2) / self.temperature
+            real = position_mask(sizes, longest).unsqueeze(1).expand_as(logits)
+            return masked_softmax(logits, real).transpose(1, 2).squeeze(-1)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Sort each dimension and sum with the coefficients of the item's size."""
         sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
         theta = self.coefficients(sizes) if torch.is_grad_enabled() else self._cached(sizes)
         ranked = sort_descending(local, mask)[..., : theta.shape[1]]
-        return torch.einsum("bln,bn->bl", ranked, theta[group].to(ranked.dtype))
+        # Shared coefficients are one column that broadcasts over the dimensions.
+        columns = theta.view(*theta.shape[:2], -1)[group].to(ranked.dtype)
+        return torch.einsum("bln,bnl->bl", ranked, columns)
 
-    def _cached(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N"]:
+    def _cached(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N *L"]:
         """Look the coefficients up by size; a changed or moved weight empties the table."""
         key = tuple((w.data_ptr(), w._version, w.device, w.dtype) for w in self.parameters())
         if key != self._table_key:

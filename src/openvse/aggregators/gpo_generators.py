@@ -1,0 +1,147 @@
+"""What GPO's coefficients are generated with: networks over positions, or a curve stretched over the set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from openvse.errors import RecipeError
+from openvse.functional import interpolate, position_mask
+
+GeneratorName: TypeAlias = Literal["bigru", "transformer", "mlp", "interpolation"]
+
+NUM_HEADS = 4
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """Turns the codes of positions 1..N into states, from which one linear map makes the coefficients.
+
+    Attributes:
+        width: S, of a state.
+    """
+
+    width: int
+
+    def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
+        """Return a state for each position; those of a set do not depend on the codes beyond its size.
+
+        Args:
+            codes: of the positions of each set.
+            sizes: of the sets, the largest being N.
+        """
+        ...
+
+
+class BiGRU(nn.GRU):
+    """One layer of a GRU in both directions, which are averaged (VSE-infinity, eq. 5).
+
+    Args:
+        position_dim: width of the codes.
+        hidden_dim: width of a state, per direction.
+    """
+
+    def __init__(self, position_dim: int, hidden_dim: int) -> None:
+        super().__init__(position_dim, hidden_dim, batch_first=True, bidirectional=True)
+        self.width = hidden_dim
+
+    def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
+        """Read each set from both of its ends."""
+        # Packing makes the backward direction of each size start at its own last position.
+        packed = pack_padded_sequence(codes, sizes.cpu(), batch_first=True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(self(packed)[0], batch_first=True)
+        forward, backward = states.chunk(2, dim=-1)
+        return (forward + backward) / 2
+
+
+class Transformer(nn.TransformerEncoderLayer):
+    """One layer of a Transformer encoder with four heads (VSE-infinity, Table 8).
+
+    The paper names no widths. There are no biases, as most would shift all logits of a set alike, and no dropout,
+    so that coefficients stay a function of the size.
+
+    Args:
+        position_dim: width of the codes and of a state, a multiple of 4.
+        hidden_dim: width of the feed-forward network.
+    """
+
+    def __init__(self, position_dim: int, hidden_dim: int) -> None:
+        super().__init__(position_dim, NUM_HEADS, hidden_dim, dropout=0.0, batch_first=True, bias=False)
+        self.width = position_dim
+
+    def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
+        """Let the positions of each set attend to one another."""
+        states: Tensor = self(codes, src_key_padding_mask=~position_mask(sizes, codes.shape[1]))
+        return states
+
+
+class MLP(nn.Sequential):
+    """One hidden layer over each position alone, which does not know the set's size (VSE-infinity, B.3).
+
+    Args:
+        position_dim: width of the codes.
+        hidden_dim: width of the hidden layer.
+    """
+
+    def __init__(self, position_dim: int, hidden_dim: int) -> None:
+        super().__init__(nn.Linear(position_dim, hidden_dim), nn.ReLU())
+        self.width = hidden_dim
+
+    def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
+        """Map each position."""
+        states: Tensor = self(codes)
+        return states
+
+
+class Interpolation(nn.Module):
+    """Learned states stretched linearly over the set, whatever its size (VSE-infinity, B.3; the idea of FSPool).
+
+    As the linear map that follows commutes with the stretching, this is the paper's "fixed size vector".
+
+    Args:
+        num_positions: how many states are learned.
+        hidden_dim: width of a state.
+    """
+
+    def __init__(self, num_positions: int, hidden_dim: int) -> None:
+        super().__init__()
+        # Small, so that pooling starts near the mean.
+        self.knots = nn.Parameter(0.02 * torch.randn(num_positions, hidden_dim))
+        self.width = hidden_dim
+
+    def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
+        """Stretch the states; the codes are not read."""
+        return interpolate(self.knots, sizes)
+
+
+def make_generator(
+    name: GeneratorName, *, position_dim: int, hidden_dim: int, num_positions: int
+) -> Generator:
+    """Return a new generator.
+
+    Args:
+        name: which.
+        position_dim: width of the codes.
+        hidden_dim: width of its hidden states.
+        num_positions: learned states of an interpolation.
+
+    Raises:
+        RecipeError: the Transformer's heads do not divide the width of the codes.
+    """
+    if name == "transformer" and position_dim % NUM_HEADS:
+        raise RecipeError(
+            f"the transformer generator got position_dim = {position_dim}: it must be a multiple of {NUM_HEADS}"
+        )
+    if name == "interpolation":
+        return Interpolation(num_positions, hidden_dim)
+    networks: dict[str, Callable[[int, int], Generator]] = {
+        "bigru": BiGRU,
+        "transformer": Transformer,
+        "mlp": MLP,
+    }
+    return networks[name](position_dim, hidden_dim)
