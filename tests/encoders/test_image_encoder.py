@@ -27,6 +27,7 @@ class Cells(LocalFeatureEncoder):
             size_augmentation=size_augmentation,
             augmentation_rate=0.5,
             fine_tune=fine_tune,
+            pooled=False,
         )
 
     def preprocess(self, image, generator=None):
