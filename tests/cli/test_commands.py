@@ -48,7 +48,8 @@ def test_the_default_folder_names_recipe_and_seed(recipe: Path, tmp_path: Path, 
 
 
 def test_two_processes_train_one_model(recipe: Path, tmp_path: Path) -> None:
-    words = ["train", recipe, "training.phases.0.epochs=1", "--out", tmp_path / "run", "--processes", 2]
+    plateau = "training.plateau={patience: 1, metric: t2i_r10}"
+    words = ["train", recipe, plateau, "--out", tmp_path / "run", "--processes", 2]
     command = [sys.executable, "-m", "openvse.cli", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -68,6 +68,14 @@ def test_learning_rate_of_vse_infinity() -> None:
         schedule.learning_rate(25, 0)
 
 
+def test_a_factor_lowers_every_group() -> None:
+    spec = OptimizerSpec(learning_rate=1.0, multipliers={"image": 0.5})
+    optimizer = build_optimizer(spec, parameters())
+    schedule = Schedule(spec, [PhaseSpec(epochs=1, warmup_epochs=1)], 10)
+    assert schedule.apply(optimizer, 0, 4, rate_factor=0.25) == pytest.approx(0.125)
+    assert sorted(group["lr"] for group in optimizer.param_groups) == pytest.approx([0.0625, 0.125])
+
+
 def test_warmup_may_last_part_of_an_epoch() -> None:
     schedule = Schedule(OptimizerSpec(learning_rate=1.0), [PhaseSpec(epochs=2, warmup_epochs=0.5)], 10)
     assert [schedule.learning_rate(0, step) for step in (0, 4, 5)] == pytest.approx([0.2, 1.0, 1.0])

@@ -22,6 +22,7 @@ from openvse.evaluation import embed_corpus, evaluate
 from openvse.features_store import FeatureStore
 from openvse.recipe import parse_recipe
 from openvse.training import EpochReport, Silent, StepReport, train
+from openvse.training.plateau import Plateau
 from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 
@@ -117,6 +118,39 @@ def test_a_stopped_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path, st
     whole, parts = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    "stop", [4, 9, 12]
+)  # before the first halving, within a halved epoch, at its last step
+def test_a_plateau_is_part_of_the_checkpoint(corpus: Path, tmp_path: Path, stop: int) -> None:
+    # Among 8 images every text finds its own within 10: from the second epoch on this metric stagnates.
+    plateau = {"patience": 1, "metric": "t2i_r10"}
+    recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6, plateau=plateau, phases=[{"epochs": 4}])
+    whole = train(recipe, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "parts", watcher=StopAt(stop))
+    resumed = train(recipe, tmp_path / "parts", resume=True)
+    records = read_metrics(tmp_path / "parts")
+    assert records == read_metrics(tmp_path / "whole")
+    rates = [record["learning_rate"] for record in records if record["kind"] == "train"]
+    assert rates == [rate for rate in (5e-3, 5e-3, 2.5e-3, 1.25e-3) for _ in range(4)]
+    assert resumed.progress.plateau == whole.progress.plateau == Plateau(100.0, 0, 0.125)
+    for name, weight in weights_of(tmp_path / "whole").items():
+        assert torch.equal(weight, weights_of(tmp_path / "parts")[name]), name
+
+
+def test_a_checkpoint_and_a_recipe_from_before_the_plateau(corpus: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6)
+    with pytest.raises(Stop):
+        train(recipe, tmp_path, watcher=StopAt(5))
+    state = torch.load(tmp_path / "last.pt", weights_only=True)
+    del state["progress"]["plateau"]
+    torch.save(state, tmp_path / "last.pt")
+    tree = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
+    del tree["training"]["plateau"]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    assert train(recipe, tmp_path, resume=True).progress.plateau == Plateau()
 
 
 KILLED_RUN = """

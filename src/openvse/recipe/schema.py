@@ -85,12 +85,27 @@ class PhaseSpec(_Strict):
     objective: dict[str, Any] = Field(default_factory=dict)
 
 
+class PlateauSpec(_Strict):
+    """Lowering the learning rate when validation no longer improves.
+
+    Attributes:
+        factor: of the learning rate, each time; it multiplies what the phases say, to the end of the run.
+        patience: validations in a row without a new best after which it does.
+        metric: of the validation; more must be better.
+    """
+
+    factor: float = Field(0.5, gt=0, lt=1)
+    patience: int = Field(ge=1)
+    metric: Literal["rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10"] = "rsum"
+
+
 class TrainingSpec(_Strict):
     """How to train.
 
     Attributes:
         batch_size: positive pairs a batch, over all processes.
         phases: run in order.
+        plateau: lowers the learning rate when validation stagnates; None leaves it to the phases.
         clip_norm: largest gradient norm; None does not clip.
         precision: of the towers; scores and loss are always computed in single precision.
         device: auto takes the fastest there is.
@@ -101,6 +116,7 @@ class TrainingSpec(_Strict):
 
     batch_size: int = Field(128, ge=2)
     phases: tuple[PhaseSpec, ...] = Field(min_length=1)
+    plateau: PlateauSpec | None = None
     clip_norm: float | None = Field(2.0, gt=0)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from openvse.errors import TrainingError
+from openvse.training.plateau import Plateau
 
 FORMAT_VERSION = 1
 
@@ -28,6 +29,7 @@ class Progress:
         best_epoch: the epoch that reached it.
         loss_sum: sum of this epoch's losses, for its mean.
         seconds: time spent training, over all sessions.
+        plateau: how far a stagnating validation has lowered the learning rate.
     """
 
     epoch: int = 0
@@ -37,6 +39,7 @@ class Progress:
     best_epoch: int = -1
     loss_sum: float = 0.0
     seconds: float = 0.0
+    plateau: Plateau = field(default_factory=Plateau)
 
 
 def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> None:
@@ -65,7 +68,9 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         version = state.pop("format_version")
-        progress = Progress(**state.pop("progress"))
+        position = state.pop("progress")
+        plateau = Plateau(**position.pop("plateau", {}))
+        progress = Progress(**position, plateau=plateau)
     except (
         RuntimeError,
         EOFError,

@@ -95,9 +95,11 @@ class Schedule:
         done = (epoch - first_epoch) * self.steps_per_epoch + step + 1
         return rate * min(1.0, done / warmup_steps) if warmup_steps else rate
 
-    def apply(self, optimizer: torch.optim.Optimizer, epoch: int, step: int) -> float:
-        """Set each group's learning rate, and return the base rate."""
-        rate = self.learning_rate(epoch, step)
+    def apply(
+        self, optimizer: torch.optim.Optimizer, epoch: int, step: int, *, rate_factor: float = 1.0
+    ) -> float:
+        """Set each group's learning rate, ``rate_factor`` times the phase's, and return the base rate."""
+        rate = rate_factor * self.learning_rate(epoch, step)
         for group in optimizer.param_groups:
             group["lr"] = rate * group["multiplier"]
         return rate

@@ -21,7 +21,7 @@ from openvse.evaluation import embed_corpus, evaluate
 from openvse.extraction import ExtractionProgress, extract_features
 from openvse.features_store import FeatureStore
 from openvse.model import TwoTower
-from openvse.recipe import Recipe, TrainingSpec
+from openvse.recipe import Recipe, TrainingSpec, parse_recipe
 from openvse.training.checkpoint import Progress, require_checkpoint
 from openvse.training.records import Silent, Watcher
 from openvse.training.trainer import Loaders, Trainer
@@ -214,7 +214,8 @@ def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
     written = folder / "recipe.yaml"
     tree: dict[str, Any] = recipe.to_dict()
     if resume and written.is_file():
-        before = yaml.safe_load(written.read_text())
+        # Keys that an older openvse did not know have their defaults.
+        before = parse_recipe(yaml.safe_load(written.read_text())).to_dict()
         changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
         if changed:
             raise TrainingError(

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
 from openvse.errors import TrainingError
@@ -128,7 +128,9 @@ class Trainer:
         started = saved = last = time.monotonic()
         spent, last_step = progress.seconds, progress.step
         for batch in self.loaders.epoch(progress.epoch, progress.step):
-            rate = self.schedule.apply(self.optimizer, progress.epoch, progress.step)
+            rate = self.schedule.apply(
+                self.optimizer, progress.epoch, progress.step, rate_factor=progress.plateau.rate_factor
+            )
             terms, scored = self._step(batch.to(self.accelerator.device), objective)
             progress.step += 1
             progress.global_step += 1
@@ -174,20 +176,28 @@ class Trainer:
 
     def _finish_epoch(self, log: MetricsLog | None) -> None:
         """Validate, keep the best, and write the checkpoint from which the next epoch starts."""
-        progress = self.progress
+        progress, plateau = self.progress, self.recipe.training.plateau
         mean_loss = progress.loss_sum / max(progress.step, 1)
         progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
+        metrics = self._validate()
+        best = metrics["rsum"] > progress.best_rsum
+        if best:
+            progress.best_rsum, progress.best_epoch = metrics["rsum"], progress.epoch
+        if plateau is not None:
+            progress.plateau = progress.plateau.after(metrics[plateau.metric], plateau)
         if self.accelerator.is_main_process:
-            metrics = self.loaders.validate(self.model)
-            best = metrics["rsum"] > progress.best_rsum
             if best:
-                progress.best_rsum, progress.best_epoch = metrics["rsum"], progress.epoch
                 self.model.save(self.folder / "best")
             if log is not None:
                 log.write("validation", progress.epoch, progress.global_step, metrics)
             self.watcher.epoch(EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds))
-        self.accelerator.wait_for_everyone()
         self._checkpoint()
+
+    def _validate(self) -> dict[str, float]:
+        """Validate in one process and tell the others: the learning rate may follow from it, in all alike."""
+        metrics = [self.loaders.validate(self.model) if self.accelerator.is_main_process else {}]
+        broadcast_object_list(metrics)
+        return metrics[0]
 
     def _enter_phase(self, epoch: int) -> Objective:
         """Return the epoch's objective; what it learned in the phase before (a temperature) goes with it."""

@@ -1,0 +1,31 @@
+"""Lowering the learning rate when validation no longer improves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from openvse.recipe import PlateauSpec
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """How long validation has stagnated, and how far that has lowered the learning rate.
+
+    Attributes:
+        best: the largest value so far.
+        waited: validations in a row that did not exceed it.
+        rate_factor: what the learning rates of the phases are multiplied by.
+    """
+
+    best: float = -math.inf
+    waited: int = 0
+    rate_factor: float = 1.0
+
+    def after(self, value: float, spec: PlateauSpec) -> Plateau:
+        """Return the state after one more validation."""
+        if value > self.best:
+            return replace(self, best=value, waited=0)
+        if self.waited + 1 < spec.patience:
+            return replace(self, waited=self.waited + 1)
+        return replace(self, waited=0, rate_factor=self.rate_factor * spec.factor)
