@@ -123,7 +123,12 @@ class TestAggregatorContract:
     def test_what_an_index_can_hold_has_one_size(self, part: Part) -> None:
         aggregator = make(part)
         counts = {aggregator(one(batch(), item)).vectors.shape[1] for item in range(len(LENGTHS))}
-        assert not aggregator.indexable or len(counts) == 1
+        assert aggregator.fixed_k is (len(counts) == 1)
+        assert aggregator.fixed_k or not aggregator.indexable
+
+    def test_residuals_come_only_when_declared(self, part: Part) -> None:
+        aggregator = make(part)
+        assert aggregator.yields_residual is (aggregator(batch()).residual is not None)
 
     def test_state_dict_round_trip(self, part: Part) -> None:
         aggregator, other = make(part), make(part, seed=1)

@@ -58,7 +58,7 @@ def test_recipe_builds_learns_saves_and_reloads(name: str, tmp_path: Path) -> No
     model = build_model(recipe, captions=CAPTIONS)
     images = stored_images(model)
     model.eval()  # no augmentation, so that two losses of the same batch can be compared
-    losses = fit(model, build_objective(recipe, recipe.training.phases[0]), images, steps=2)
+    losses = fit(model, build_objective(recipe, recipe.training.phases[0], model=model), images, steps=2)
     assert losses[1] < losses[0]
     with torch.no_grad():
         scores = score(model, images).scores

@@ -20,11 +20,15 @@ class Aggregator(nn.Module, ABC):
         order_aware: True when the order of the elements matters; otherwise they are a set.
         indexable: True when K is fixed and the result depends on the item alone, so that an index can hold it.
         needs_pooled: True when it reads the global vector ``Features.pooled`` too.
+        fixed_k: True when every item gets the same number of embeddings.
+        yields_residual: True when its embedding sets carry a residual.
     """
 
     order_aware: bool = False
     indexable: bool = True
     needs_pooled: bool = False
+    fixed_k: bool = True
+    yields_residual: bool = False
 
     @abstractmethod
     def forward(self, features: Features) -> EmbeddingSet:

@@ -40,6 +40,7 @@ class GCN(Aggregator):
         self.aggregator = inner
         self.order_aware, self.indexable = inner.order_aware, inner.indexable
         self.needs_pooled = inner.needs_pooled
+        self.fixed_k, self.yields_residual = inner.fixed_k, inner.yields_residual
 
     def forward(self, features: Features) -> EmbeddingSet:
         """Convolve the real elements and aggregate them."""

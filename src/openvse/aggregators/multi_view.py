@@ -50,6 +50,7 @@ class MultiView(Aggregator):
         self.views = nn.ModuleList(views)
         self.order_aware, self.indexable = views[0].order_aware, views[0].indexable
         self.needs_pooled = views[0].needs_pooled
+        self.fixed_k, self.yields_residual = views[0].fixed_k, views[0].yields_residual
         if num_views > 1 and not any(True for _ in self.parameters()):
             raise RecipeError(
                 f"multi_view got {num_views} views without weights, which are all equal: "

@@ -27,6 +27,7 @@ class PIENet(Aggregator):
     """
 
     needs_pooled = True
+    yields_residual = True
 
     def __init__(self, *, input_dim: int, embed_dim: int, num_embeddings: int = 2) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,7 +14,16 @@ from openvse.types import EmbeddingSet, ScoredBatch
 
 
 class Term(nn.Module, ABC):
-    """One named part of a loss."""
+    """One named part of a loss.
+
+    Attributes:
+        needs_residual: True when it acts on the residuals of the images, the texts or both.
+        scores_views: True when it scores each view of an image by itself, as a cosine: every image must have the
+            same number of them, and the model's similarity must be the cosine too.
+    """
+
+    needs_residual: ClassVar[bool] = False
+    scores_views: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -23,6 +25,8 @@ class Diversity(Term):
     Raises:
         RecipeError: in the forward pass, if neither side has residuals.
     """
+
+    needs_residual: ClassVar[bool] = True
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
         """Add the redundancy of the images and of the texts."""

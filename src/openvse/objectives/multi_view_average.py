@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,6 +22,8 @@ class MultiViewAverage(RankingTerm):
     Raises:
         RecipeError: in the forward pass, if the images differ in their number of views.
     """
+
+    scores_views: ClassVar[bool] = True
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
         """Average the contrast over the views; K = 1 is the plain contrast."""

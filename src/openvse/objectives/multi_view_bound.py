@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -33,6 +33,8 @@ class MultiViewBound(RankingTerm):
     Raises:
         RecipeError: in the forward pass, if the images differ in their number of views.
     """
+
+    scores_views: ClassVar[bool] = True
 
     def __init__(
         self,

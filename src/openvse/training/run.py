@@ -72,6 +72,8 @@ def train(
     accelerator.wait_for_everyone()
     corpus = open_corpus(_source(recipe), require_images=recipe.data.features in (None, AUTO))
     model = build_model(recipe, captions=corpus.split("train").captions)
+    # Refused before hours of extraction, if the model does not suit them.
+    objectives = [build_objective(recipe, phase, model=model) for phase in spec.phases]
     features = open_features(recipe, model, corpus, folder, accelerator, on_extraction)
     corpus = with_features(corpus, features)
     for problem in corpus.problems:
@@ -80,7 +82,7 @@ def train(
     trainer = Trainer(
         recipe,
         model,
-        [build_objective(recipe, phase) for phase in spec.phases],
+        objectives,
         _loaders(recipe, model, corpus, features, accelerator),
         folder,
         accelerator,
