@@ -23,7 +23,7 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (3, frozenset({"build"})),
     (4, frozenset({"evaluation", "extraction"})),
     (5, frozenset({"training", "search"})),
-    (6, frozenset({"demo"})),
+    (6, frozenset({"demo", "analysis"})),
     (7, frozenset({"cli"})),
 )
 HEIGHT = {room: height for height, (_, rooms) in enumerate(STEPS) for room in rooms}
@@ -32,7 +32,7 @@ HEIGHT = {room: height for height, (_, rooms) in enumerate(STEPS) for room in ro
 FRONT = {"__init__", "__main__"}
 
 # What must not be imported before a command needs it: each costs a second or more.
-HEAVY = ("torch", "transformers", "accelerate", "numpy", "PIL")
+HEAVY = ("torch", "transformers", "accelerate", "numpy", "PIL", "matplotlib")
 
 
 def room_of(path: Path, package: Path = PACKAGE) -> str:
