@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +21,7 @@ from openvse.aggregators import GPO
 from openvse.analysis import DESIGNS, PATTERNS, PUBLISHED, Found, Schedule, SyntheticReport, find, find_all
 from openvse.analysis.synthetic import SEEN, SHOWN_SIZE, TESTED, coefficient_errors, learn
 from openvse.cli.app import app
-from openvse.errors import OpenVSEError
+from openvse.errors import OpenVSEError, TrainingError
 
 SHORT = Schedule(steps=20, num_sets=2, width=4)
 
@@ -152,6 +155,17 @@ def test_every_design_meets_every_pattern_in_other_processes() -> None:
     alone = find("interpolation", "M-10", tiny, seed=3)
     there = next(each for each in found if (each.design, each.pattern) == ("interpolation", "M-10"))
     assert there.errors == pytest.approx(alone.errors)
+
+
+def test_a_killed_process_ends_in_one_line() -> None:
+    runs = find_all(replace(SHORT, steps=10**6), seed=0, processes=1)
+    with ThreadPoolExecutor(1) as waiting:
+        first = waiting.submit(next, runs)
+        while not (children := multiprocessing.active_children()):
+            time.sleep(0.05)
+        children[0].kill()
+        with pytest.raises(TrainingError, match="one of 1 training processes was killed"):
+            first.result(timeout=60)
 
 
 def test_the_command_prints_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from openvse.aggregators import GPO
 from openvse.analysis.patterns import PATTERNS
+from openvse.errors import TrainingError
 from openvse.functional import position_mask, sort_descending
 
 SEEN = range(20, 101)
@@ -141,6 +143,9 @@ def find_all(schedule: Schedule, *, seed: int, processes: int) -> Iterator[Found
         schedule: steps and rates of each training.
         seed: of all of them, so that every design sees the same sets.
         processes: how many train at a time.
+
+    Raises:
+        TrainingError: a process was killed from outside.
     """
     # The slowest designs come first, so that no process ends with one of them alone.
     runs = [(design, pattern) for design in reversed([*DESIGNS]) for pattern in PATTERNS]
@@ -152,4 +157,9 @@ def find_all(schedule: Schedule, *, seed: int, processes: int) -> Iterator[Found
     ) as pool:
         futures = [pool.submit(find, design, pattern, schedule, seed) for design, pattern in runs]
         for future in as_completed(futures):
-            yield future.result()
+            try:
+                yield future.result()
+            except BrokenProcessPool as error:
+                raise TrainingError(
+                    f"one of {processes} training processes was killed, perhaps for its memory: run fewer at a time"
+                ) from error
