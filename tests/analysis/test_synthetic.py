@@ -129,17 +129,23 @@ def test_a_saved_report_holds_everything(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"synthetic.json", "synthetic.md", "synthetic.png"}
     content = json.loads((folder / "synthetic.json").read_text())
     assert len(content["table"]) == len(PUBLISHED)
-    assert len(content["runs"]) == len(DESIGNS) * len(PATTERNS)
+    assert [run["design"] for run in content["runs"]] == [*DESIGNS] * len(PATTERNS)
     assert content["schedule"]["steps"] == SHORT.steps
     assert (folder / "synthetic.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_plot_shows_truth_designs_and_trained_sizes() -> None:
-    top, bottom = report().plot().axes[0], report().plot().axes[5]
+    shuffled = replace(report(), found=report().found[::-1])  # processes end in any order
+    figure = shuffled.plot()
+    top, bottom = figure.axes[0], figure.axes[5]
     assert [line.get_label() for line in top.lines] == ["truth", *DESIGNS]
     assert top.get_title() == "A"
     assert bottom.get_yscale() == "log"
-    assert [len(line.get_xdata()) for line in bottom.lines] == [0, *[len(TESTED)] * len(DESIGNS)]
+    assert [list(line.get_xdata()) for line in bottom.lines] == [list(TESTED)] * len(DESIGNS)
+    assert [line.get_ydata()[-1] for line in bottom.lines] == [0.04, 0.03, 0.02, 0.001]
+    colours = [line.get_color() for line in top.lines[1:]]
+    assert colours == [line.get_color() for line in bottom.lines]
+    assert len(set(colours)) == len(DESIGNS)
 
 
 def test_the_plot_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

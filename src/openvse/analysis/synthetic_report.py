@@ -56,7 +56,7 @@ class SyntheticReport:
     """What all designs made of all patterns.
 
     Attributes:
-        found: a result for each.
+        found: a result for each, in any order.
         schedule: how they learned.
         seed: of weights and sets.
     """
@@ -69,6 +69,11 @@ class SyntheticReport:
         """Return the RMSE by design, range of sizes and pattern, as ``PUBLISHED`` has it."""
         by_run = {(found.design, found.pattern): found for found in self.found}
         return {key: by_run[key[0], key[2]].rmse(RANGES[key[1]]) for key in PUBLISHED}
+
+    def of_pattern(self, pattern: str) -> dict[str, Found]:
+        """Return the results for a pattern by design, in the order of ``DESIGNS``."""
+        by_design = {found.design: found for found in self.found if found.pattern == pattern}
+        return {design: by_design[design] for design in DESIGNS}
 
     def to_markdown(self) -> str:
         """Return the tables, ours beside the published figures in brackets."""
@@ -92,7 +97,7 @@ class SyntheticReport:
             {"design": key[0], "sizes": key[1], "pattern": key[2], "rmse": ours, "published": PUBLISHED[key]}
             for key, ours in self.rmse().items()
         ]
-        runs = [asdict(found) for found in self.found]
+        runs = [asdict(found) for pattern in PATTERNS for found in self.of_pattern(pattern).values()]
         content = {"seed": self.seed, "schedule": asdict(self.schedule), "table": figures}
         sizes = {"tested_sizes": list(TESTED), "shown_size": SHOWN_SIZE}
         return json.dumps(content | sizes | {"runs": runs}, indent=2) + "\n"
@@ -107,7 +112,7 @@ class SyntheticReport:
         figure = figure_type(figsize=(16, 6.5), layout="constrained")
         axes = figure.subplots(2, len(PATTERNS), squeeze=False)
         for column, pattern in enumerate(PATTERNS):
-            found = [each for each in self.found if each.pattern == pattern]
+            found = self.of_pattern(pattern)
             _draw_coefficients(axes[0, column], pattern, found)
             _draw_errors(axes[1, column], found)
         axes[0, 0].set_ylabel("coefficient")
@@ -157,20 +162,19 @@ def import_figure() -> type[Figure]:
     return Figure
 
 
-def _draw_coefficients(axes: Axes, pattern: str, found: Sequence[Found]) -> None:
+def _draw_coefficients(axes: Axes, pattern: str, found: Mapping[str, Found]) -> None:
     positions = range(1, SHOWN_SIZE + 1)
     truth = PATTERNS[pattern](torch.tensor([SHOWN_SIZE]))[0]
     axes.plot(positions, truth.tolist(), color="black", linewidth=4, alpha=0.25, label="truth")
-    for each in found:
-        axes.plot(positions, each.coefficients, linewidth=1.2, label=each.design)
+    for design, each in found.items():
+        axes.plot(positions, each.coefficients, linewidth=1.2, label=design)
     axes.set_title(pattern)
     axes.set_xlabel(f"position, of {SHOWN_SIZE}")
     axes.set_ylim(bottom=0)
 
 
-def _draw_errors(axes: Axes, found: Sequence[Found]) -> None:
-    axes.plot([], [])  # the truth has no error, but keeps its colour
-    for each in found:
+def _draw_errors(axes: Axes, found: Mapping[str, Found]) -> None:
+    for each in found.values():
         # A softmax of equal values is right to the last bit; a logarithm has no place for 0.
         axes.plot(TESTED, [max(error, 1e-6) for error in each.errors], linewidth=1.2)
     axes.axvspan(SEEN.start, SEEN.stop - 1, color="black", alpha=0.06, linewidth=0)
