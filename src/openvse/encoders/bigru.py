@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from openvse.encoders.base import TextEncoder
+from openvse.encoders.packed_gru import packed_gru
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, Vocabulary
 from openvse.encoders.word_vectors import read_word_vectors
@@ -100,7 +101,7 @@ class BiGRU(TextEncoder):
         embedded = self.words(ids)
         lengths: Int[Tensor, "B"] = mask.sum(dim=1).cpu()
         packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-        states, final = self.gru(packed)
+        states, final = packed_gru(self.gru, packed)
         if self.gives_pooled:
             return Features(embedded, mask, final.transpose(0, 1).flatten(1))
         local, _ = pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])
