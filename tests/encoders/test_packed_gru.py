@@ -1,54 +1,73 @@
-"""The GRU over packed sequences equals PyTorch's, forward and backward."""
+"""The GRU over packed sequences equals PyTorch's, forward and backward, and does not see padding."""
 
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from openvse.encoders.packed_gru import packed_gru
+from openvse.functional import position_mask
+
+LENGTHS = [(4, 2, 6), (3, 3), (1,), (1, 5, 5, 2, 1), (7, 6, 5, 4)]
 
 
-def _run(lengths, *, own, dtype=torch.float64):
+def _gru_and_words(lengths, dtype):
     torch.manual_seed(0)
     gru = nn.GRU(5, 7, batch_first=True, bidirectional=True, dtype=dtype)
-    words = torch.randn(len(lengths), max(lengths), 5, dtype=dtype, requires_grad=True)
-    packed = pack_padded_sequence(words, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
-    states, final = packed_gru(gru, packed) if own else gru(packed)
-    assert isinstance(states, PackedSequence)
-    padded, read = pad_packed_sequence(states, batch_first=True)
-    assert read.tolist() == list(lengths)
-    weighted = (padded * torch.arange(padded.numel()).view_as(padded).sin()).sum() + (
-        final * final.detach().cos()
-    ).sum()
-    gradients = torch.autograd.grad(weighted, [words, *gru.parameters()])
-    return [padded, final, *gradients]
+    words = torch.randn(len(lengths), max(lengths) + 1, 5, dtype=dtype, requires_grad=True)
+    return gru, words, position_mask(torch.tensor(lengths), words.shape[1])
 
 
-@pytest.mark.parametrize("lengths", [(4, 2, 6), (3, 3), (1,), (1, 5, 5, 2, 1), (7, 6, 5, 4)])
+def _pytorch(gru, words, mask):
+    packed = pack_padded_sequence(words, mask.sum(dim=1), batch_first=True, enforce_sorted=False)
+    states, final = gru(packed)
+    return pad_packed_sequence(states, batch_first=True, total_length=words.shape[1])[0], final
+
+
+def _results(run, lengths, dtype=torch.float64):
+    gru, words, mask = _gru_and_words(lengths, dtype)
+    states, final = run(gru, words, mask)
+    weights = torch.arange(states.numel(), dtype=dtype).view_as(states).sin()
+    total = (states * weights).sum() + final.square().sum()
+    return [states, final, *torch.autograd.grad(total, [words, *gru.parameters()])]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
 def test_states_and_gradients_equal_those_of_pytorch(lengths):
-    for ours, theirs in zip(_run(lengths, own=True), _run(lengths, own=False), strict=True):
+    for ours, theirs in zip(_results(packed_gru, lengths), _results(_pytorch, lengths), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_inference_equals_pytorch(lengths):
+    gru, words, mask = _gru_and_words(lengths, torch.float64)
+    with torch.inference_mode():
+        for ours, theirs in zip(packed_gru(gru, words, mask), _pytorch(gru, words, mask), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_padding_is_not_seen():
+    gru, words, mask = _gru_and_words((4, 2, 6), torch.float64)
+    garbage = torch.where(mask.unsqueeze(-1), words, torch.full_like(words, torch.nan))
+    for ours, theirs in zip(packed_gru(gru, garbage, mask), packed_gru(gru, words, mask), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
 def test_autocast_rounds_as_pytorch_does():
     with torch.autocast("cpu", torch.bfloat16):
-        ours, theirs = (_run((4, 2, 6), own=own, dtype=torch.float32) for own in (True, False))
-    assert ours[0].dtype == theirs[0].dtype == torch.float32
+        ours, theirs = (_results(run, (4, 2, 6), torch.float32) for run in (packed_gru, _pytorch))
     for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine.float(), other.float(), rtol=0.05, atol=0.05)
-
-
-def test_frozen_words_need_no_gradient():
-    gru = nn.GRU(5, 7, batch_first=True, bidirectional=True)
-    packed = pack_padded_sequence(torch.randn(2, 3, 5), torch.tensor([3, 2]), batch_first=True)
-    packed_gru(gru, packed)[0].data.sum().backward()
-    assert gru.weight_ih_l0.grad.abs().sum() > 0
+        assert mine.dtype == other.dtype == torch.float32
+        torch.testing.assert_close(mine, other, rtol=0.05, atol=0.05)
 
 
 def test_a_frozen_gru_passes_the_gradient_on():
-    gru = nn.GRU(5, 7, batch_first=True, bidirectional=True).requires_grad_(False)
-    words = torch.randn(2, 3, 5, requires_grad=True)
-    packed_gru(gru, pack_padded_sequence(words, torch.tensor([3, 2]), batch_first=True))[
-        0
-    ].data.sum().backward()
-    assert words.grad.abs().sum() > 0
+    gru, words, mask = _gru_and_words((3, 2), torch.float32)
+    packed_gru(gru.requires_grad_(False), words, mask)[0].sum().backward()
+    assert words.grad[mask].abs().min() > 0
+
+
+def test_words_without_gradient_leave_the_weights_theirs():
+    gru, words, mask = _gru_and_words((3, 2), torch.float32)
+    packed_gru(gru, words.detach(), mask)[0].sum().backward()
+    assert all(weight.grad.abs().sum() > 0 for weight in gru.parameters())

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from jaxtyping import Int
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from openvse.encoders.base import TextEncoder
 from openvse.encoders.packed_gru import packed_gru
@@ -99,12 +97,9 @@ class BiGRU(TextEncoder):
             raise ModelError("token ids came without a mask: collate them with one")
         ids, mask = self.augmentation(inputs.values, inputs.mask)
         embedded = self.words(ids)
-        lengths: Int[Tensor, "B"] = mask.sum(dim=1).cpu()
-        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-        states, final = packed_gru(self.gru, packed)
+        local, final = packed_gru(self.gru, embedded, mask)
         if self.gives_pooled:
             return Features(embedded, mask, final.transpose(0, 1).flatten(1))
-        local, _ = pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])
         forward, backward = local.chunk(2, dim=-1)
         return Features((forward + backward) / 2, mask)
 
