@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from openvse import __version__
+from openvse.cli.allocator import keep_freed_memory
 from openvse.errors import OpenVSEError
 
 
@@ -59,6 +60,7 @@ def options(
     ] = False,
 ) -> None:
     """Take what holds for every command."""
+    keep_freed_memory()
     for path in plugin or []:
         load_plugin(path)
 
