@@ -24,4 +24,4 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):  # another C library
         return False
-    return all([mallopt(setting, _LARGEST) for setting in (_MMAP_THRESHOLD, _TRIM_THRESHOLD)])
+    return all(mallopt(setting, _LARGEST) for setting in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
