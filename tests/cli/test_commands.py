@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,24 @@ def test_evaluate_prints_the_table_and_writes_reports(trained: Path, tmp_path: P
     assert (report["protocol"]["num_images"], report["protocol"]["num_texts"]) == (4, 8)
     assert {f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT} < report["metrics"].keys()
     assert (tmp_path / "report" / "report.md").read_text() == result.stdout.removesuffix("\n")
+
+
+def test_published_figures_stand_beside_those_of_the_same_protocol(
+    trained: Path, tmp_path: Path, invoke
+) -> None:
+    model = shutil.copytree(trained / "run" / "best", tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    figures = {"i2t_r1": 12.3, "rsum": 456.7}
+    config["recipe"]["published"] = [
+        {"source": "a paper, four images", "num_images": 4, "metrics": figures},
+        {"source": "a paper, five images", "num_images": 5, "metrics": figures},
+    ]
+    (model / "config.json").write_text(json.dumps(config))
+    shown = invoke("evaluate", model, trained / "album").stdout
+    assert "| a paper, four images | 12.3 |" in shown and "456.7" in shown
+    assert "five images" not in shown
+    together = invoke("evaluate", model, model, trained / "album").stdout
+    assert "a paper" not in together  # the figures are of one model
 
 
 @pytest.mark.parametrize(("split", "num_images"), [("train", 12), ("val", 4), ("all", 20)])

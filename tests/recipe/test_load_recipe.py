@@ -122,3 +122,25 @@ def test_override_leaves_the_original_alone() -> None:
     tree = {"a": {"b": [1, 2]}}
     assert apply_override(tree, "a.b.1", 5) == {"a": {"b": [1, 5]}}
     assert tree == {"a": {"b": [1, 2]}}
+
+
+def test_published_figures_are_those_of_the_same_protocol() -> None:
+    recipe = load_recipe("vse_infinity/coco_regions_bigru")
+    (one_k,) = recipe.published_for(5000, 5).items()
+    (five_k,) = recipe.published_for(5000, 1).items()
+    assert one_k[0] == "VSE-infinity, Table 2: COCO, 1K test, mean of 5 folds"
+    assert (one_k[1]["rsum"], five_k[1]["rsum"]) == (520.8, 421.9)
+    assert recipe.published_for(1000, 1) == {}
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_published_recalls_add_up(name: str) -> None:
+    for told in load_recipe(name).published:
+        if len(told.metrics) == 7 and "add up to" not in told.source:
+            recalls = sum(value for key, value in told.metrics.items() if key != "rsum")
+            assert recalls == pytest.approx(told.metrics["rsum"], abs=0.35), told.source
+
+
+def test_a_model_saved_without_figures_still_loads() -> None:
+    tree = load_recipe("vse_pp/flickr8k_grids_cpu").to_dict()
+    assert parse_recipe(tree | {"published": None}).published == ()

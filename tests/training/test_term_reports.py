@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from openvse.build import load_model
 from openvse.recipe import parse_recipe
 from openvse.training import train
 from tiny import read_metrics, tiny_tree, write_tiny_corpus
@@ -38,4 +40,37 @@ def test_the_adaptive_miner_reports_as_often_as_the_loss(corpus: Path, tmp_path:
 
 def test_terms_without_reports_write_no_records(corpus: Path, tmp_path: Path) -> None:
     train(parse_recipe(tiny_tree(corpus, phases=[{"epochs": 1}])), tmp_path / "run")
+    kinds = {record["kind"] for record in read_metrics(tmp_path / "run")}
+    assert kinds == {"train", "validation", "curves"}  # the curves are the aggregators'
+
+
+def test_coefficients_of_gpo_are_logged_after_each_epoch(corpus: Path, tmp_path: Path) -> None:
+    tree = tiny_tree(corpus, phases=[{"epochs": 2}])
+    tree["image"]["aggregator"] = {"name": "multi_view", "aggregator": "gpo", "num_views": 2}
+    train(parse_recipe(tree), tmp_path / "run")
+    curves = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "curves"]
+    assert [record["epoch"] for record in curves] == [1, 2]
+    model = load_model(tmp_path / "run" / "best")
+    last = curves[-1]
+    assert {
+        "image.view1.coefficients_36",
+        "image.view2.coefficients_36",
+        "text.coefficients_10",
+    } < last.keys()
+    assert len(last["text.coefficients_10"]) == 10
+    assert sum(last["text.coefficients_10"]) == pytest.approx(1, abs=1e-5)
+    best = next(record for record in curves if record["epoch"] == _best_epoch(tmp_path / "run"))
+    expected = model.text.aggregator.coefficients(torch.tensor([10]))[0]
+    torch.testing.assert_close(torch.tensor(best["text.coefficients_10"]), expected, rtol=1e-4, atol=1e-6)
+
+
+def _best_epoch(run: Path) -> int:
+    validations = [record for record in read_metrics(run) if record["kind"] == "validation"]
+    return int(max(validations, key=lambda record: record["rsum"])["epoch"])
+
+
+def test_aggregators_without_curves_write_none(corpus: Path, tmp_path: Path) -> None:
+    tree = tiny_tree(corpus, phases=[{"epochs": 1}])
+    tree["image"]["aggregator"] = tree["text"]["aggregator"] = "mean"
+    train(parse_recipe(tree), tmp_path / "run")
     assert {record["kind"] for record in read_metrics(tmp_path / "run")} == {"train", "validation"}

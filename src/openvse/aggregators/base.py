@@ -34,6 +34,10 @@ class Aggregator(nn.Module, ABC):
     def forward(self, features: Features) -> EmbeddingSet:
         """Aggregate a batch; padding must not change the result, nor may the other items of the batch."""
 
+    def curves(self) -> dict[str, list[float]]:
+        """Return what it has learned that a paper plots, such as weights by rank; a run logs it after each epoch."""
+        return {}
+
 
 @runtime_checkable
 class AggregatorFactory(Protocol):

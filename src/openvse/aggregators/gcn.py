@@ -37,7 +37,7 @@ class GCN(Aggregator):
             raise RecipeError(f"gcn got num_layers = {num_layers}: it must be at least 1 (usual: 1 to 4)")
         self.layers = nn.ModuleList(_Layer(input_dim) for _ in range(num_layers))
         inner = aggregator(input_dim=input_dim, embed_dim=embed_dim)
-        self.aggregator = inner
+        self.aggregator: Aggregator = inner
         self.order_aware, self.indexable = inner.order_aware, inner.indexable
         self.needs_pooled = inner.needs_pooled
         self.fixed_k, self.yields_residual = inner.fixed_k, inner.yields_residual
@@ -49,6 +49,10 @@ class GCN(Aggregator):
             local = layer(local, features.mask)
         embedded: EmbeddingSet = self.aggregator(replace(features, local=local))
         return embedded
+
+    def curves(self) -> dict[str, list[float]]:
+        """Return the curves of the aggregator inside."""
+        return self.aggregator.curves()
 
 
 class _Layer(nn.Module):

@@ -12,6 +12,8 @@ from openvse.aggregators.gpo_positions import PositionsName, make_positions
 from openvse.errors import RecipeError
 from openvse.functional import masked_softmax, position_mask, sort_descending
 
+SHOWN_SIZES = (10, 20, 36, 49)  # of short and long captions, bottom-up-attention regions, 7 x 7 grids
+
 
 class GPO(Pooling):
     """Weighted sum over the sorted values of each dimension, with weights learned as a function of the set's size.
@@ -103,6 +105,19 @@ class GPO(Pooling):
         # Shared coefficients are one column that broadcasts over the dimensions.
         columns = theta.view(*theta.shape[:2], -1)[group].to(ranked.dtype)
         return torch.einsum("bln,bnl->bl", ranked, columns)
+
+    @torch.inference_mode()
+    def curves(self) -> dict[str, list[float]]:
+        """Return the coefficients, largest element first, at the sizes of ``SHOWN_SIZES`` (the paper's Fig. 5).
+
+        Those of a GPO with coefficients for each dimension are averaged over the dimensions.
+        """
+        sizes = torch.tensor(SHOWN_SIZES, device=self.score.weight.device)
+        table = self.coefficients(sizes)
+        shared = table.view(*table.shape[:2], -1).mean(dim=2)
+        return {
+            f"coefficients_{size}": row[:size].tolist() for size, row in zip(SHOWN_SIZES, shared, strict=True)
+        }
 
     def _cached(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N *L"]:
         """Look the coefficients up by size; a changed or moved weight empties the table."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import nn
@@ -69,6 +70,14 @@ class MultiView(Aggregator):
             torch.cat([view.mask for view in views], dim=1),
             torch.cat(residuals, dim=1) if residuals else None,
         )
+
+    def curves(self) -> dict[str, list[float]]:
+        """Return the curves of all views, as ``view1.NAME``."""
+        return {
+            f"view{number}.{name}": curve
+            for number, view in enumerate(self.views, start=1)
+            for name, curve in cast(Aggregator, view).curves().items()
+        }
 
 
 def _projection(input_dim: int, embed_dim: int) -> nn.Linear:

@@ -18,6 +18,9 @@ from openvse.recipe import Recipe, TowerSpec, parse_recipe
 from openvse.similarities import SIMILARITIES
 
 
+# Encoders find by a gradient what of a backbone can train; a caller in inference mode wants a whole model too.
+@torch.inference_mode(False)
+@torch.enable_grad()
 def build_model(recipe: Recipe, *, captions: Sequence[str] = (), assets: Path | None = None) -> TwoTower:
     """Build an untrained model.
 

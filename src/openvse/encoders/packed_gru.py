@@ -47,7 +47,7 @@ def packed_gru(
 def _run_on_cpu(gru: nn.GRU, data: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
     """Return the packed states and the last ones, the longest sequence first."""
     kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else data.dtype
-    weights = [weight.to(kind) for weight in gru._flat_weights]
+    weights = [weight.to(kind) for weight in gru.all_weights[0] + gru.all_weights[1]]
     inputs = data.to(kind)
     with torch.autocast("cpu", enabled=False):
         forward = _states(inputs, weights[:4], sizes, False, data.dtype)
@@ -66,7 +66,9 @@ def _states(
 ) -> Tensor:
     input_weight, state_weight, input_bias, state_bias = weights
     gates = F.linear(data, input_weight, input_bias)
-    states: Tensor = _Recurrence.apply(gates, state_weight, state_bias, sizes, backwards, precision)
+    states: Tensor = _Recurrence.apply(  # type: ignore[no-untyped-call]
+        gates, state_weight, state_bias, sizes, backwards, precision
+    )
     return states
 
 
@@ -99,7 +101,7 @@ class _Recurrence(torch.autograd.Function):
             before[rows] = state = state[:size]
             torch.addmm(bias, before[rows], weight.T, out=hidden[rows])
             torch.add(gates[rows, : 2 * width], hidden[rows, : 2 * width], out=doors[rows]).sigmoid_()
-            reset, update = doors[rows].split(width, dim=1)
+            reset, update = doors[rows, :width], doors[rows, width:]
             torch.addcmul(gates[rows, 2 * width :], reset, hidden[rows, 2 * width :], out=new[rows]).tanh_()
             state = torch.add(new[rows], (state - new[rows]).mul_(update), out=states[rows])
         context.save_for_backward(weight, before, hidden[:, 2 * width :], new, doors)
@@ -111,7 +113,7 @@ class _Recurrence(torch.autograd.Function):
     def backward(context: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
         weight, before, inner, new, doors = context.saved_tensors
         width = weight.shape[1]
-        reset, update = doors.split(width, dim=1)
+        reset, update = doors[:, :width], doors[:, width:]
         # What the loss does to a state reaches the gates through these factors, which do not wait for the loop.
         to_new = 1 - new.square()
         to_reset = inner * reset * (1 - reset)

@@ -126,9 +126,18 @@ class TrainingSpec(_Strict):
 
 
 class Published(_Strict):
-    """The figures of the paper that a recipe follows, shown beside ours."""
+    """Figures of the paper that a recipe follows; evaluation shows them beside ours where the protocol is theirs.
+
+    Attributes:
+        source: paper, table, data set and protocol, in words.
+        num_images: of the test set.
+        folds: that the test set is cut into, whose figures are averaged.
+        metrics: under the names that evaluation uses, in percent.
+    """
 
     source: str
+    num_images: int = Field(ge=1)
+    folds: int = Field(1, ge=1)
     metrics: dict[str, float]
 
 
@@ -146,7 +155,7 @@ class Recipe(_Strict):
     data: DataSpec = Field(default_factory=DataSpec)
     optimizer: OptimizerSpec = Field(default_factory=OptimizerSpec)
     training: TrainingSpec
-    published: Published | None = None
+    published: tuple[Published, ...] = ()
 
     @field_validator("objective")
     @classmethod
@@ -154,6 +163,19 @@ class Recipe(_Strict):
         if "loss" in value:
             raise ValueError("a term may not be called 'loss': that is the name of their sum")
         return value
+
+    @field_validator("published", mode="before")
+    @classmethod
+    def _nothing_published(cls, value: Any) -> Any:
+        return () if value is None else value  # what the first models' folders say
+
+    def published_for(self, num_images: int, folds: int) -> dict[str, dict[str, float]]:
+        """Return the published figures, by source, of a test set of this size."""
+        return {
+            told.source: told.metrics
+            for told in self.published
+            if (told.num_images, told.folds) == (num_images, folds)
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON-like values."""

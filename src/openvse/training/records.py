@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -95,15 +95,21 @@ class MetricsLog:
 
     def write(self, kind: str, epoch: int, global_step: int, values: Mapping[str, float]) -> None:
         """Add one record; a reader sees whole lines only."""
-        record = {"kind": kind, "epoch": epoch, "global_step": global_step, **values}
-        with self._path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        self._append({"kind": kind, "epoch": epoch, "global_step": global_step, **values})
         for name, value in values.items():
             self._board.add_scalar(f"{kind}/{name}", value, global_step)
+
+    def write_curves(self, epoch: int, global_step: int, curves: Mapping[str, Sequence[float]]) -> None:
+        """Add one record of curves (``"kind": "curves"``), which TensorBoard has no scalar for."""
+        self._append({"kind": "curves", "epoch": epoch, "global_step": global_step, **curves})
 
     def close(self) -> None:
         """Flush TensorBoard."""
         self._board.close()
+
+    def _append(self, record: Mapping[str, object]) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
 
 
 def _keep_until(path: Path, last_step: int) -> None:

@@ -190,6 +190,8 @@ class Trainer:
                 self.model.save(self.folder / "best")
             if log is not None:
                 log.write("validation", progress.epoch, progress.global_step, metrics)
+                if curves := _curves(self.model):
+                    log.write_curves(progress.epoch, progress.global_step, curves)
             self.watcher.epoch(EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds))
         self._checkpoint()
 
@@ -234,6 +236,16 @@ class Trainer:
                 "random": random,
             }
             save_checkpoint(self.folder / "last.pt", self.progress, state)
+
+
+def _curves(model: TwoTower) -> dict[str, list[float]]:
+    """Return the curves of both aggregators, as ``image.NAME`` and ``text.NAME``."""
+    towers = {"image": model.image, "text": model.text}
+    return {
+        f"{side}.{name}": curve
+        for side, tower in towers.items()
+        for name, curve in tower.aggregator.curves().items()
+    }
 
 
 def _random_state() -> dict[str, Any]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device
 from openvse.errors import OpenVSEError
+
+if TYPE_CHECKING:
+    from openvse.model import TwoTower
 
 
 @app.command()
@@ -58,12 +61,20 @@ def evaluate(
         name=chosen.name,
         model=", ".join(model.fingerprint for model in loaded),
         folds=folds,
+        published=_published(loaded, embedded.corpus.relevance.num_images, folds),
         problems=embedded.corpus.problems,
     )
     typer.echo(report.to_markdown())
     if out is not None:
         report.save(out)
         typer.echo(f"written: {out / 'report.json'}, {out / 'report.md'}", err=True)
+
+
+def _published(models: list[TwoTower], num_images: int, folds: int) -> dict[str, dict[str, float]]:
+    """Return what the paper of the model's recipe says of a test set of this size; an ensemble follows no recipe."""
+    from openvse.recipe import parse_recipe
+
+    return parse_recipe(models[0].config).published_for(num_images, folds) if len(models) == 1 else {}
 
 
 def _one_each(stores: list[Path], num_models: int) -> list[Path | None]:
