@@ -240,11 +240,11 @@ class Trainer:
 
 def _curves(model: TwoTower) -> dict[str, list[float]]:
     """Return the curves of both aggregators, as ``image.NAME`` and ``text.NAME``."""
-    towers = {"image": model.image, "text": model.text}
+    aggregators = {"image": model.image.aggregator, "text": model.text.aggregator}
     return {
         f"{side}.{name}": curve
-        for side, tower in towers.items()
-        for name, curve in tower.aggregator.curves().items()
+        for side, aggregator in aggregators.items()
+        for name, curve in aggregator.curves().items()
     }
 
 
