@@ -28,6 +28,7 @@ def test_train_leaves_a_run(trained: Path) -> None:
         "metrics.jsonl",
         "recipe.yaml",
         "tensorboard",
+        "writer.lock",
     }
     assert {path.name for path in (run / "best").iterdir()} >= {"config.json", "model.safetensors", "text"}
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

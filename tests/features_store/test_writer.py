@@ -18,7 +18,8 @@ from torch import Tensor
 import openvse
 from openvse.errors import StoreError
 from openvse.features_store import FeatureStore, FeatureStoreWriter, StoreDtype
-from openvse.features_store.layout import FEATURES, IDS, LENGTHS, LOCK, MANIFEST, Manifest, read_manifest
+from openvse.features_store.layout import FEATURES, IDS, LENGTHS, MANIFEST, Manifest, read_manifest
+from openvse.files import LOCK
 
 DIM = 3
 CONTENT = (FEATURES, LENGTHS, IDS, MANIFEST)
@@ -132,7 +133,7 @@ def test_the_rest_of_an_interrupted_write_is_cut_off(tmp_path: Path) -> None:
     for name in (FEATURES, LENGTHS, IDS):
         with (broken / name).open("ab") as file:
             file.write(b"garbage" * 100)
-    (broken / f"{MANIFEST}.partial").write_text("{")
+    (broken / f".{MANIFEST}.partial").write_text("{")
     assert len(FeatureStore.open(broken)) == 5
     write(broken, items)
     assert content(broken) == content(tmp_path / "once")

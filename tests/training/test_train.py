@@ -20,6 +20,7 @@ from openvse.data import open_corpus
 from openvse.errors import DataError, RecipeError, StoreError, TrainingError
 from openvse.evaluation import embed_corpus, evaluate
 from openvse.features_store import FeatureStore
+from openvse.files import locked
 from openvse.recipe import parse_recipe
 from openvse.training import EpochReport, Silent, StepReport, train
 from openvse.training.plateau import Plateau
@@ -271,6 +272,16 @@ class TestRefusals:
         with pytest.raises(TrainingError, match="started with another training"):
             train(tiny_recipe(corpus, phases=[{"epochs": 2}]), tmp_path, resume=True)
         assert (tmp_path / "last.pt").read_bytes() == before
+
+    def test_a_run_that_another_process_writes(self, corpus: Path, tmp_path: Path) -> None:
+        recipe = tiny_recipe(corpus, phases=[{"epochs": 1}])
+        with (
+            locked(tmp_path, "run", TrainingError),
+            pytest.raises(TrainingError, match=f"run .* is being written by process {os.getpid()}"),
+        ):
+            train(recipe, tmp_path)
+        assert not (tmp_path / "recipe.yaml").exists()
+        train(recipe, tmp_path)
 
     def test_nothing_to_resume(self, corpus: Path, tmp_path: Path) -> None:
         with pytest.raises(TrainingError, match="nothing to resume"):

@@ -14,7 +14,6 @@ interrupted write, which readers ignore and the next writer cuts off.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Literal
 import numpy as np
 
 from openvse.errors import StoreError
+from openvse.files import write_whole
 
 StoreDtype = Literal["float16", "float32"]
 
@@ -33,7 +33,6 @@ FEATURES = "features.npy"
 LENGTHS = "lengths.npy"
 IDS = "ids.txt"
 MANIFEST = "store.json"
-LOCK = "writer.lock"
 
 # What numpy itself gives to the header of a small array: magic, length, padded text.
 HEADER_BYTES = 128
@@ -83,13 +82,8 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Replace the manifest of a store by rename: this is the commit."""
-        partial = folder / f"{MANIFEST}.partial"
-        with partial.open("w") as file:
-            json.dump({"format": FORMAT, "version": VERSION, **asdict(self)}, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(folder / MANIFEST)
+        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        write_whole(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
 
     def check(self, folder: Path, expected_encoder: str | None) -> None:
         """Raise StoreError unless all that is committed is there and was made by the expected encoder."""

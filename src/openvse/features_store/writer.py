@@ -21,7 +21,6 @@ from openvse.features_store.layout import (
     HEADER_BYTES,
     IDS,
     LENGTHS,
-    LOCK,
     MANIFEST,
     Manifest,
     StoreDtype,
@@ -29,6 +28,7 @@ from openvse.features_store.layout import (
     read_ids,
     read_manifest,
 )
+from openvse.files import locked
 
 
 class FeatureStoreWriter:
@@ -58,7 +58,7 @@ class FeatureStoreWriter:
         self.path = path
         with ExitStack() as opening, _disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-            opening.enter_context(_locked(path))
+            opening.enter_context(locked(path, "feature store", StoreError))
             if not (path / MANIFEST).exists():
                 _create(path, Manifest(fingerprint, dim, dtype, openvse.__version__))
             self._manifest = read_manifest(path)
@@ -187,26 +187,6 @@ def _check_numbers(folder: Path, manifest: Manifest, dim: int, dtype: StoreDtype
             f"feature store {folder} holds {manifest.dtype} of width {manifest.dim}, "
             f"not {dtype} of width {dim}: write to another folder"
         )
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the store's lock; the kernel lets go of it when the process ends, however it ends."""
-    import fcntl  # POSIX only, and reading needs no lock
-
-    with (folder / LOCK).open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            raise StoreError(
-                f"feature store {folder} is being written by process {file.read()}: "
-                f"wait for its end, or stop it"
-            ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
 
 
 @contextmanager
