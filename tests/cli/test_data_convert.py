@@ -22,7 +22,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_convert_counts_and_names(table: Path, album: Path, tmp_path: Path, invoke) -> None:
-    result = invoke("data", "convert", table, tmp_path / "regions", "--match", album, "--name", "butd")
+    result = invoke("data", "convert", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
     assert result.exit_code == 0, result.output
     assert result.stdout == (
         f"{tmp_path / 'regions'}: 2 new, 0 were there, 1 skipped; width 4, with boxes, made by 'butd'\n"
@@ -32,7 +32,7 @@ def test_convert_counts_and_names(table: Path, album: Path, tmp_path: Path, invo
     assert warnings[1] == f"warning: 1 item(s) are no images of {album} (first: '77')"
     store = FeatureStore.open(tmp_path / "regions")
     assert store.ids == ("00.png", "01.png")
-    again = invoke("data", "convert", table, tmp_path / "regions", "--match", album, "--name", "butd")
+    again = invoke("data", "convert", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
     assert ": 0 new, 2 were there, 1 skipped; " in again.stdout
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from openvse.build import load_model
 from openvse.data import open_corpus
 from openvse.errors import DataError, RecipeError, StoreError, TrainingError
 from openvse.evaluation import embed_corpus, evaluate
-from openvse.features_store import FeatureStore
+from openvse.features_store import FeatureStore, FeatureStoreWriter
 from openvse.files import locked
 from openvse.recipe import parse_recipe
 from openvse.training import EpochReport, Silent, StepReport, train
@@ -220,6 +221,24 @@ def test_frozen_prefixes_and_multipliers(corpus: Path, tmp_path: Path) -> None:
     free, frozen = weights_of(tmp_path / "frozen"), weights_of(tmp_path / "more")
     assert torch.equal(free["text.encoder.words.weight"], frozen["text.encoder.words.weight"])
     assert not torch.equal(free["text.encoder.gru.weight_hh_l0"], frozen["text.encoder.gru.weight_hh_l0"])
+
+
+def test_a_folder_of_stores_stands_for_the_one_that_fits(corpus: Path, tmp_path: Path) -> None:
+    """By its width; or by its maker, where another has the same width."""
+    phases = [{"epochs": 1}]
+    train(tiny_recipe(corpus, phases=phases), tmp_path / "one")
+    stores = tmp_path / "stores"
+    shutil.copytree(corpus / "features", stores / "tiny")
+    with FeatureStoreWriter(stores / "other", fingerprint="butd", dim=12):
+        pass
+    tree = tiny_tree(corpus, phases=phases)
+    tree["data"]["features"] = str(stores)
+    with pytest.raises(StoreError, match=r"other \(.*\), tiny \(.*set image.encoder.made_by"):
+        train(parse_recipe(tree), tmp_path / "doubt")
+    tree["image"]["encoder"]["made_by"] = "tiny"
+    train(parse_recipe(tree), tmp_path / "chosen")
+    one, chosen = weights_of(tmp_path / "one"), weights_of(tmp_path / "chosen")
+    assert all(torch.equal(one[name], chosen[name]) for name in one)
 
 
 def test_an_image_without_features_is_skipped_with_a_warning(corpus: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from openvse.data import Corpus, EpochBatches, PairDataset, image_loader, open_c
 from openvse.errors import RecipeError, TrainingError
 from openvse.evaluation import embed_corpus, evaluate
 from openvse.extraction import ExtractionProgress, extract_features
-from openvse.features_store import FeatureStore
+from openvse.features_store import FeatureStore, open_fitting
 from openvse.files import locked, write_whole
 from openvse.model import TwoTower
 from openvse.recipe import Recipe, TrainingSpec, parse_recipe
@@ -118,7 +118,7 @@ def open_features(
     """Open the recipe's feature store; ``auto`` first extracts what it lacks into the run's folder.
 
     Raises:
-        StoreError: no store, or one that another encoder made.
+        StoreError: no store, or one that another encoder made; no store of a folder fits, or several do.
         RecipeError: ``auto`` with a backbone that trains, whose features would be out of date after one step.
     """
     encoder = model.image.encoder
@@ -126,7 +126,7 @@ def open_features(
     if where is None:
         return None
     if where != AUTO:
-        return FeatureStore.open(Path(where), encoder.fingerprint)
+        return open_fitting(Path(where), fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
     if encoder.fine_tune:
         raise RecipeError(
             "recipe: data.features: auto stores what a frozen backbone yields: set fine_tune: false"

@@ -25,8 +25,9 @@ def convert(
     ids: Annotated[
         Path | None, typer.Option(help="Text file with an id a line, for arrays without ids.")
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="What the store calls the features [default: converted:FOLDER].")
+    made_by: Annotated[
+        str | None,
+        typer.Option(help="What made the features, for the store to remember [default: converted:FOLDER]."),
     ] = None,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Of the numbers.")] = "float16",
     boxes: Annotated[
@@ -48,7 +49,7 @@ def convert(
             kind=kind,
             ids=ids,
             image_ids=image_ids,
-            fingerprint=name,
+            fingerprint=made_by,
             dtype=dtype,
             boxes=boxes,
             progress=lambda state: show(state.seen, None, state.seen / max(state.seconds, 1e-9)),
