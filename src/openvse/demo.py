@@ -10,6 +10,7 @@ from openvse.build import build_model, load_model
 from openvse.data import Corpus, open_corpus
 from openvse.evaluation import Report, embed_corpus, evaluate
 from openvse.features_store import FeatureStore
+from openvse.files import write_whole
 from openvse.model import TwoTower
 from openvse.recipe import load_recipe
 from openvse.search import Hit, Index, SearchEngine, build_index, contact_sheet
@@ -96,7 +97,7 @@ def run_demo(
     }
     names = _names(corpus)
     sheet = out / "contact_sheet.html"
-    sheet.write_text(_page(hits, names, held_out), encoding="utf-8")
+    write_whole(sheet, _page(hits, names, held_out))
     return DemoResult(
         table=report.to_markdown(),
         answers=[[Answer(names[h.id], h.score, h.id in held_out) for h in found] for found in hits],

@@ -23,6 +23,10 @@ class StoreError(OpenVSEError):
     """A feature store is missing, damaged, or made by another encoder."""
 
 
+class BadFeaturesError(StoreError):
+    """Features of one item cannot be used; the reason says why. Callers over many items report it and go on."""
+
+
 class ModelError(OpenVSEError):
     """A model folder is missing or damaged, or does not fit what it is used with."""
 

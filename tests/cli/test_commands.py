@@ -17,6 +17,7 @@ from torch.multiprocessing.spawn import ProcessExitedException
 from openvse import __version__
 from openvse.aggregators import AGGREGATORS
 from openvse.evaluation.metrics import RECALL_AT
+from openvse.features_store import FeatureStoreWriter
 from openvse.recipe import list_recipes
 
 
@@ -29,6 +30,7 @@ def test_train_leaves_a_run(trained: Path) -> None:
         "metrics.jsonl",
         "recipe.yaml",
         "tensorboard",
+        "writer.lock",
     }
     assert {path.name for path in (run / "best").iterdir()} >= {"config.json", "model.safetensors", "text"}
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -133,6 +135,18 @@ def test_several_models_are_averaged(trained: Path, recipe: Path, tmp_path: Path
         evaluate(first, second, trained / "album", *one, *own)
     )  # another random CNN
     assert table(evaluate(first, first, trained / "album")) == table(evaluate(first, trained / "album"))
+
+
+def test_a_folder_of_stores_stands_for_the_one_that_fits(trained: Path, tmp_path: Path, invoke) -> None:
+    words = ("evaluate", trained / "run" / "best", trained / "album", "--features")
+    shutil.copytree(trained / "run" / "features", tmp_path / "grid")
+    with FeatureStoreWriter(tmp_path / "regions", fingerprint="butd", dim=2048):
+        pass
+    assert invoke(*words, tmp_path).stdout == invoke(*words, trained / "run" / "features").stdout != ""
+    shutil.copytree(tmp_path / "grid", tmp_path / "other")
+    result = invoke(*words, tmp_path)
+    assert result.exit_code == 2
+    assert re.search(r"2 feature stores in .*: grid \(.*\), other \(.*\); name one of them$", result.stderr)
 
 
 def table(page: str) -> list[str]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from openvse.errors import StoreError
 from openvse.features_store.layout import (
+    BOXES,
     FEATURES,
     HEADER_BYTES,
     IDS,
@@ -67,9 +68,24 @@ def test_manifest_survives_the_disk(tmp_path: Path) -> None:
 
 
 def test_sizes_follow_the_counts() -> None:
-    assert MADE.row_bytes == 8
     assert MADE.file_bytes == {FEATURES: HEADER_BYTES + 24, LENGTHS: HEADER_BYTES + 16, IDS: 4}
-    assert replace(MADE, dtype="float32").row_bytes == 16
+    assert replace(MADE, dtype="float32").file_bytes[FEATURES] == HEADER_BYTES + 48
+    assert replace(MADE, boxes=True).file_bytes == MADE.file_bytes | {BOXES: HEADER_BYTES + 48}
+
+
+def test_only_a_store_with_boxes_has_the_second_version(tmp_path: Path) -> None:
+    """A store without boxes is what it always was, to the byte; an openvse that knows none refuses the other."""
+    MADE.write(tmp_path)
+    assert list(json.loads((tmp_path / MANIFEST).read_text())) == [
+        *("format", "version", "encoder", "dim", "dtype", "created_by", "items", "rows", "id_bytes")
+    ]
+    with_boxes = replace(MADE, boxes=True)
+    with_boxes.write(tmp_path)
+    assert json.loads((tmp_path / MANIFEST).read_text())["version"] == 2
+    assert read_manifest(tmp_path) == with_boxes
+    file = io.BytesIO(with_boxes.header(BOXES))
+    np.lib.format.read_magic(file)
+    assert np.lib.format.read_array_header_1_0(file) == ((3, 4), False, np.dtype("float32"))
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), min_size=1)))
@@ -92,7 +108,8 @@ def test_ids_stop_at_the_commit(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"format": "other"}, "has format other 1, this openvse reads openvse-features 1"),
-        ({"version": 2}, "has format openvse-features 2"),
+        ({"version": 3}, "has format openvse-features 3"),
+        ({"boxes": 1}, "damaged: store.json"),
         ({"items": -1}, "damaged: store.json"),
         ({"rows": 1.5}, "damaged: store.json"),
         ({"dim": True}, "damaged: store.json"),

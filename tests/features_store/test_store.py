@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from openvse.errors import StoreError
 from openvse.features_store import FeatureStore, FeatureStoreWriter, StoreDtype
-from openvse.features_store.layout import FEATURES, IDS, LENGTHS, Manifest, encode_ids
+from openvse.features_store.layout import BOXES, FEATURES, IDS, LENGTHS, Manifest, encode_ids
 from openvse.types import FeatureSource, Inputs
 
 DIM = 5
@@ -178,6 +178,35 @@ def test_a_reader_keeps_what_it_opened(tmp_path: Path) -> None:
         assert len(store) == 1
         assert store.gather(np.array([0])).values.shape == (1, 2, DIM)
         assert len(FeatureStore.open(tmp_path)) == 2
+
+
+def test_boxes_lie_beside_their_features(tmp_path: Path) -> None:
+    items = make_items([2, 3, 1])
+    boxes = {item: torch.rand(len(local), 4).sort(dim=1).values for item, local in items.items()}
+    with FeatureStoreWriter(tmp_path, fingerprint="fake", dim=DIM, boxes=True) as writer:
+        for item in list(items)[:2]:
+            writer.add(item, items[item], boxes[item])
+    with FeatureStoreWriter(tmp_path, fingerprint="fake", dim=DIM, boxes=True) as writer:
+        writer.add("item 2", items["item 2"], boxes["item 2"])
+    store = FeatureStore.open(tmp_path)
+    assert store.has_boxes
+    read = store.boxes(store.positions(["item 2", "item 1"]))
+    assert torch.equal(read[1], boxes["item 1"]), "float32, whatever the features are"
+    assert torch.equal(read[0, 0], boxes["item 2"][0]) and not read[0, 1:].any()
+    mapped = np.load(tmp_path / BOXES, mmap_mode="r")
+    assert np.array_equal(mapped, torch.cat(list(boxes.values())).numpy())
+    os.truncate(tmp_path / BOXES, 130)
+    with pytest.raises(StoreError, match=r"damaged: boxes\.npy became shorter"):
+        store.boxes(np.array([2]))
+    with pytest.raises(StoreError, match=r"damaged: boxes\.npy has 130 of"):
+        FeatureStore.open(tmp_path)
+
+
+def test_a_store_without_boxes_says_so(tmp_path: Path) -> None:
+    store = make_store(tmp_path, make_items([1]))
+    assert not store.has_boxes
+    with pytest.raises(StoreError, match="has no boxes: make one from features with boxes"):
+        store.boxes(np.array([0]))
 
 
 def test_damage_is_one_line(tmp_path: Path) -> None:

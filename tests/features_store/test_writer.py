@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import openvse
-from openvse.errors import StoreError
+from openvse.errors import BadFeaturesError, StoreError
 from openvse.features_store import FeatureStore, FeatureStoreWriter, StoreDtype
-from openvse.features_store.layout import FEATURES, IDS, LENGTHS, LOCK, MANIFEST, Manifest, read_manifest
+from openvse.features_store.layout import FEATURES, IDS, LENGTHS, MANIFEST, Manifest, read_manifest
+from openvse.files import LOCK
 
 DIM = 3
 CONTENT = (FEATURES, LENGTHS, IDS, MANIFEST)
@@ -104,6 +106,29 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, item: str, local: Tensor, 
     assert store.gather(store.positions(["good"])).values.unique().item() == 65504.0
 
 
+@pytest.mark.parametrize(
+    ("boxes", "message"),
+    [
+        (None, r"'bad' has no boxes, this store takes boxes \[2, 4\]"),
+        (torch.zeros(3, 4), r"'bad' has boxes \[3, 4\], this store takes boxes \[2, 4\]"),
+        (torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.5]]), "'bad' are no fractions of the picture"),
+        (torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.5, 0.0, 0.4, 1.0]]), "'bad' are no fractions of the picture"),
+        (torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, float("nan")]]), "'bad' are no fractions"),
+        (torch.tensor([[0.0, 0.0, 1.0, 1.0], [-0.1, 0.0, 1.0, 1.0]]), "'bad' are no fractions"),
+    ],
+)
+def test_a_store_with_boxes_takes_boxes_alone(tmp_path: Path, boxes: Tensor | None, message: str) -> None:
+    whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]])
+    with FeatureStoreWriter(tmp_path, fingerprint="fake", dim=DIM, boxes=True) as writer:
+        writer.add("good", torch.ones(1, DIM), whole)
+        with pytest.raises(BadFeaturesError, match=message):
+            writer.add("bad", torch.ones(2, DIM), boxes)
+        writer.add("next", torch.full((1, DIM), 2.0), whole / 2)
+    store = FeatureStore.open(tmp_path)
+    assert store.ids == ("good", "next")
+    assert torch.equal(store.boxes(np.array([1, 0]))[:, 0], torch.cat([whole / 2, whole]))
+
+
 def test_only_what_is_committed_can_be_read(tmp_path: Path) -> None:
     with open_writer(tmp_path) as writer:
         assert len(FeatureStore.open(tmp_path)) == 0, "a store opens from its first moment"
@@ -132,7 +157,7 @@ def test_the_rest_of_an_interrupted_write_is_cut_off(tmp_path: Path) -> None:
     for name in (FEATURES, LENGTHS, IDS):
         with (broken / name).open("ab") as file:
             file.write(b"garbage" * 100)
-    (broken / f"{MANIFEST}.partial").write_text("{")
+    (broken / f".{MANIFEST}.partial").write_text("{")
     assert len(FeatureStore.open(broken)) == 5
     write(broken, items)
     assert content(broken) == content(tmp_path / "once")
@@ -279,13 +304,14 @@ def test_a_lock_that_nobody_holds_is_taken_over(tmp_path: Path) -> None:
 def test_a_store_of_another_kind_is_left_alone(tmp_path: Path) -> None:
     write(tmp_path, make_items(3))
     before = content(tmp_path)
-    for fingerprint, dim, dtype, message in (
-        ("other", DIM, "float16", "made by encoder 'fake', not by 'other'"),
-        ("fake", 4, "float16", "holds float16 of width 3, not float16 of width 4"),
-        ("fake", DIM, "float32", "holds float16 of width 3, not float32 of width 3"),
+    for fingerprint, dim, dtype, boxes, message in (
+        ("other", DIM, "float16", False, "made by encoder 'fake', not by 'other'"),
+        ("fake", 4, "float16", False, "holds float16 of width 3, not float16 of width 4"),
+        ("fake", DIM, "float32", False, "holds float16 of width 3, not float32 of width 3"),
+        ("fake", DIM, "float16", True, "holds float16 of width 3, not float16 of width 3 with boxes"),
     ):
         with pytest.raises(StoreError, match=message):
-            FeatureStoreWriter(tmp_path, fingerprint=fingerprint, dim=dim, dtype=dtype)
+            FeatureStoreWriter(tmp_path, fingerprint=fingerprint, dim=dim, dtype=dtype, boxes=boxes)
     assert content(tmp_path) == before
     write(tmp_path, make_items(4))  # none of the refused ones still holds the lock
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from openvse.errors import IndexFormatError
+from openvse.files import LOCK
 from openvse.search import Index, Item, build_index
 from openvse.search.index import MANIFEST
 from openvse.search.writer import IndexWriter
@@ -74,6 +75,7 @@ def test_a_new_index_replaces_the_old_one_and_its_files(tmp_path: Path) -> None:
     assert len(new) == 4
     assert {path.name for path in tmp_path.iterdir()} == {
         MANIFEST,
+        LOCK,
         "notes.txt",
         new.manifest.vectors,
         new.manifest.items,
@@ -97,8 +99,17 @@ def test_a_killed_write_is_never_opened_and_swept_by_the_next(tmp_path: Path) ->
     killed.append(ITEMS, vectors())
     with pytest.raises(IndexFormatError, match="no index at"):
         Index.open(tmp_path)
+    del killed  # its lock ends with it
     write(tmp_path)
-    assert len(files_of(tmp_path)) == 3
+    assert len(files_of(tmp_path)) == 4
+    assert len(Index.open(tmp_path)) == 6
+
+
+def test_two_writers_at_once(tmp_path: Path) -> None:
+    with IndexWriter(tmp_path, model="m1", root=tmp_path, dtype="float32") as writer:
+        writer.append(ITEMS, vectors())
+        with pytest.raises(IndexFormatError, match=f"is being written by process {os.getpid()}: wait"):
+            write(tmp_path)
     assert len(Index.open(tmp_path)) == 6
 
 

@@ -9,6 +9,7 @@ import torch
 from colour_model import ColourModel, paint
 
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
+from openvse.files import LOCK
 from openvse.search import Index, IndexProgress, IndexReport, build_index, indexing
 from openvse.types import EmbeddingSet
 
@@ -161,7 +162,7 @@ def test_a_varying_number_of_embeddings_is_refused(
 ) -> None:
     with pytest.raises(ModelError, match=r"fixed number|same number"):
         build_index(kind(), photos, tmp_path / "index", batch_size=1)
-    assert list((tmp_path / "index").iterdir()) == []
+    assert [path.name for path in (tmp_path / "index").iterdir()] == [LOCK]
 
 
 class FussyModel(ColourModel):
@@ -195,4 +196,4 @@ def test_a_full_disk_leaves_the_old_index(
     with pytest.raises(IndexFormatError, match=r"cannot be written \(No space left on device\)"):
         build_index(model, photos, tmp_path / "index")
     assert len(Index.open(tmp_path / "index")) == 4
-    assert len(list((tmp_path / "index").iterdir())) == 3
+    assert len(list((tmp_path / "index").iterdir())) == 4  # three of the index, and its lock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from openvse.build import load_model
 from openvse.data import open_corpus
 from openvse.errors import DataError, RecipeError, StoreError, TrainingError
 from openvse.evaluation import embed_corpus, evaluate
-from openvse.features_store import FeatureStore
+from openvse.features_store import FeatureStore, FeatureStoreWriter
+from openvse.files import locked
 from openvse.recipe import parse_recipe
 from openvse.training import EpochReport, Silent, StepReport, train
 from openvse.training.plateau import Plateau
@@ -221,6 +223,24 @@ def test_frozen_prefixes_and_multipliers(corpus: Path, tmp_path: Path) -> None:
     assert not torch.equal(free["text.encoder.gru.weight_hh_l0"], frozen["text.encoder.gru.weight_hh_l0"])
 
 
+def test_a_folder_of_stores_stands_for_the_one_that_fits(corpus: Path, tmp_path: Path) -> None:
+    """By its width; or by its maker, where another has the same width."""
+    phases = [{"epochs": 1}]
+    train(tiny_recipe(corpus, phases=phases), tmp_path / "one")
+    stores = tmp_path / "stores"
+    shutil.copytree(corpus / "features", stores / "tiny")
+    with FeatureStoreWriter(stores / "other", fingerprint="butd", dim=12):
+        pass
+    tree = tiny_tree(corpus, phases=phases)
+    tree["data"]["features"] = str(stores)
+    with pytest.raises(StoreError, match=r"other \(.*\), tiny \(.*set image.encoder.made_by"):
+        train(parse_recipe(tree), tmp_path / "doubt")
+    tree["image"]["encoder"]["made_by"] = "tiny"
+    train(parse_recipe(tree), tmp_path / "chosen")
+    one, chosen = weights_of(tmp_path / "one"), weights_of(tmp_path / "chosen")
+    assert all(torch.equal(one[name], chosen[name]) for name in one)
+
+
 def test_an_image_without_features_is_skipped_with_a_warning(corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     write_tiny_corpus(folder)
@@ -271,6 +291,16 @@ class TestRefusals:
         with pytest.raises(TrainingError, match="started with another training"):
             train(tiny_recipe(corpus, phases=[{"epochs": 2}]), tmp_path, resume=True)
         assert (tmp_path / "last.pt").read_bytes() == before
+
+    def test_a_run_that_another_process_writes(self, corpus: Path, tmp_path: Path) -> None:
+        recipe = tiny_recipe(corpus, phases=[{"epochs": 1}])
+        with (
+            locked(tmp_path, "run", TrainingError),
+            pytest.raises(TrainingError, match=f"run .* is being written by process {os.getpid()}"),
+        ):
+            train(recipe, tmp_path)
+        assert not (tmp_path / "recipe.yaml").exists()
+        train(recipe, tmp_path)
 
     def test_nothing_to_resume(self, corpus: Path, tmp_path: Path) -> None:
         with pytest.raises(TrainingError, match="nothing to resume"):

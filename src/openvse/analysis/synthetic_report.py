@@ -14,6 +14,7 @@ import torch
 from openvse.analysis.patterns import PATTERNS
 from openvse.analysis.synthetic import DESIGNS, SEEN, SHOWN_SIZE, TESTED, Found, Schedule
 from openvse.errors import OpenVSEError
+from openvse.files import replacing, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,12 +127,9 @@ class SyntheticReport:
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         for name, text in (("synthetic.md", self.to_markdown()), ("synthetic.json", self.to_json())):
-            partial = target / f".{name}.partial"
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(target / name)
-        partial = target / ".synthetic.png.partial"
-        self.plot().savefig(partial, format="png", dpi=120)
-        partial.replace(target / "synthetic.png")
+            write_whole(target / name, text)
+        with replacing(target / "synthetic.png") as partial:
+            self.plot().savefig(partial, format="png", dpi=120)
         return target
 
     def _rows(self, ranges: Sequence[str]) -> Iterable[list[str]]:

@@ -57,11 +57,11 @@ def bar(shown: bool = True) -> Progress:
     )
 
 
-def counted(progress: Progress, description: str) -> Callable[[int, int, float], None]:
-    """Return a function of (done, total, images/s) that shows them as a bar, which its first call draws."""
+def counted(progress: Progress, description: str) -> Callable[[int, int | None, float], None]:
+    """Return a function of (done, total if known, images/s) that shows them as a bar, which its first call draws."""
     tasks: list[TaskID] = []
 
-    def show(done: int, total: int, rate: float) -> None:
+    def show(done: int, total: int | None, rate: float) -> None:
         if not tasks:
             tasks.append(progress.add_task(description, total=total, note=""))
             progress.start()

@@ -26,6 +26,7 @@ class Precomputed(LocalFeatureEncoder):
         size_augmentation: none, region or grid.
         augmentation_rate: probability that a local feature is hidden in training.
         pooled: yield a global vector too, one linear layer of the mean raw feature; PIE-Net needs it.
+        made_by: take features made by this encoder alone, as their store names it; None takes any of this width.
     """
 
     def __init__(
@@ -37,11 +38,12 @@ class Precomputed(LocalFeatureEncoder):
         size_augmentation: FeatureMode = "region",
         augmentation_rate: float = 0.2,
         pooled: bool = False,
+        made_by: str | None = None,
     ) -> None:
         super().__init__(
             backbone=nn.Identity(),
             feature_dim=feature_dim,
-            fingerprint=None,
+            fingerprint=made_by,
             embed_dim=embed_dim,
             projection=projection,
             size_augmentation=size_augmentation,

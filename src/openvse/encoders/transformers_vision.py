@@ -17,6 +17,7 @@ from openvse.encoders.pretrained import identify, load_backbone, load_or_explain
 from openvse.encoders.random_view import random_view
 from openvse.encoders.size_augmentation import FeatureMode
 from openvse.errors import ModelError
+from openvse.files import write_whole
 
 FINGERPRINT_FILE = "fingerprint.txt"
 
@@ -97,7 +98,7 @@ class TransformersVision(LocalFeatureEncoder):
         folder.mkdir(parents=True, exist_ok=True)
         self.backbone.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
         self.processor.save_pretrained(folder)
-        (folder / FINGERPRINT_FILE).write_text(f"{self.checkpoint}\n", encoding="utf-8")
+        write_whole(folder / FINGERPRINT_FILE, f"{self.checkpoint}\n")
 
 
 def _load_processor(source: str) -> Any:

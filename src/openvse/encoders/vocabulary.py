@@ -13,6 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from openvse.errors import DataError, ModelError
+from openvse.files import write_whole
 
 PAD, UNKNOWN, MASK, START, END = range(5)
 SPECIALS = ("<pad>", "<unk>", "<mask>", "<start>", "<end>")
@@ -84,9 +85,7 @@ class Vocabulary:
     def save(self, path: Path) -> None:
         """Write the words as JSON, by rename: a reader never sees half a file."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_text(json.dumps({"words": self.words}, ensure_ascii=False, indent=0), encoding="utf-8")
-        partial.replace(path)
+        write_whole(path, json.dumps({"words": self.words}, ensure_ascii=False, indent=0))
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:

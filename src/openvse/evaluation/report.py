@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from openvse.evaluation.metrics import CONFIDENCE, RECALL_AT, Metrics
+from openvse.files import write_whole
 
 _RECALLS = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT), "rsum"]
 
@@ -101,9 +102,7 @@ class Report:
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         for name, text in (("report.md", self.to_markdown()), ("report.json", self.to_json())):
-            partial = target / f".{name}.partial"
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(target / name)
+            write_whole(target / name, text)
         return target
 
     def _recall_rows(self) -> Iterator[list[str]]:

@@ -1,12 +1,13 @@
 """The files of a feature store, and what makes them hold together.
 
     features.npy   local features of all items, one after the other: [rows, C], float16 or float32
+    boxes.npy      where each local feature lies in its picture: [rows, 4], float32; only in a store with boxes
     lengths.npy    N of each item: int64 [items]
     ids.txt        the identifier of each item, UTF-8, one a line
     store.json     the manifest: format, encoder, and how much of the other files is committed
     writer.lock    held while a process writes
 
-The first three only ever grow. A commit makes them durable and then replaces the manifest by rename, so its
+All but the last two only ever grow. A commit makes them durable and then replaces the manifest by rename, so its
 cost does not depend on the size of the store; what lies beyond the manifest's counts is the rest of an
 interrupted write, which readers ignore and the next writer cuts off.
 """
@@ -14,7 +15,6 @@ interrupted write, which readers ignore and the next writer cuts off.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,17 +23,19 @@ from typing import Literal
 import numpy as np
 
 from openvse.errors import StoreError
+from openvse.files import write_whole
 
 StoreDtype = Literal["float16", "float32"]
 
 FORMAT = "openvse-features"
 VERSION = 1
+VERSION_WITH_BOXES = 2  # an openvse that knows no boxes would add items without any
 
 FEATURES = "features.npy"
+BOXES = "boxes.npy"
 LENGTHS = "lengths.npy"
 IDS = "ids.txt"
 MANIFEST = "store.json"
-LOCK = "writer.lock"
 
 # What numpy itself gives to the header of a small array: magic, length, padded text.
 HEADER_BYTES = 128
@@ -51,6 +53,7 @@ class Manifest:
         items: committed items.
         rows: committed local features, the sum of all N.
         id_bytes: committed bytes of ``ids.txt``.
+        boxes: whether each local feature has a box.
     """
 
     encoder: str
@@ -60,36 +63,37 @@ class Manifest:
     items: int = 0
     rows: int = 0
     id_bytes: int = 0
+    boxes: bool = False
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of one local feature on disk."""
-        return self.dim * np.dtype(self.dtype).itemsize
+    def row_types(self) -> dict[str, np.dtype[np.void]]:
+        """Of each file that has a row for a local feature: what a row consists of."""
+        features = {FEATURES: _row_type(self.dtype, self.dim)}
+        return features | ({BOXES: _row_type("float32", 4)} if self.boxes else {})
 
     @property
     def file_bytes(self) -> dict[str, int]:
         """Bytes of each growing file that are committed."""
         return {
-            FEATURES: HEADER_BYTES + self.rows * self.row_bytes,
+            **{name: HEADER_BYTES + self.rows * row.itemsize for name, row in self.row_types.items()},
             LENGTHS: HEADER_BYTES + self.items * np.dtype(np.int64).itemsize,
             IDS: self.id_bytes,
         }
 
     def header(self, name: str) -> bytes:
         """Return the first bytes of a growing file."""
-        if name == FEATURES:
-            return npy_header(np.dtype(self.dtype), (self.rows, self.dim))
+        if name in self.row_types:
+            row = self.row_types[name]
+            return npy_header(row.base, (self.rows, *row.shape))
         return npy_header(np.dtype(np.int64), (self.items,)) if name == LENGTHS else b""
 
     def write(self, folder: Path) -> None:
         """Replace the manifest of a store by rename: this is the commit."""
-        partial = folder / f"{MANIFEST}.partial"
-        with partial.open("w") as file:
-            json.dump({"format": FORMAT, "version": VERSION, **asdict(self)}, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(folder / MANIFEST)
+        content = {"format": FORMAT, "version": VERSION_WITH_BOXES, **asdict(self)}
+        if not self.boxes:  # as it was before there were boxes
+            content["version"] = VERSION
+            del content["boxes"]
+        write_whole(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
 
     def check(self, folder: Path, expected_encoder: str | None) -> None:
         """Raise StoreError unless all that is committed is there and was made by the expected encoder."""
@@ -119,9 +123,10 @@ def read_manifest(folder: Path) -> Manifest:
         name, version = fields.pop("format"), fields.pop("version")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise damaged(folder, f"{MANIFEST} cannot be understood") from error
-    if (name, version) != (FORMAT, VERSION):
+    if name != FORMAT or version not in (VERSION, VERSION_WITH_BOXES):
         raise StoreError(
-            f"feature store {folder} has format {name} {version}, this openvse reads {FORMAT} {VERSION}: "
+            f"feature store {folder} has format {name} {version}, this openvse reads {FORMAT} {VERSION} "
+            f"and {VERSION_WITH_BOXES}: "
             f"extract again, or use the openvse that made it"
         )
     try:
@@ -130,7 +135,7 @@ def read_manifest(folder: Path) -> Manifest:
         sound = all(type(count) is int and count >= 0 for count in counts)
     except TypeError as error:
         raise damaged(folder, f"{MANIFEST} cannot be understood") from error
-    if not sound or manifest.dtype not in ("float16", "float32"):
+    if not sound or manifest.dtype not in ("float16", "float32") or not isinstance(manifest.boxes, bool):
         raise damaged(folder, f"{MANIFEST} holds impossible values")
     return manifest
 
@@ -156,6 +161,10 @@ def npy_header(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
     magic = b"\x93NUMPY\x01\x00"
     room = HEADER_BYTES - len(magic) - 2
     return magic + room.to_bytes(2, "little") + text.ljust(room - 1) + b"\n"
+
+
+def _row_type(dtype: StoreDtype, width: int) -> np.dtype[np.void]:
+    return np.dtype((dtype, (width,)))
 
 
 def damaged(folder: Path, what: str) -> StoreError:

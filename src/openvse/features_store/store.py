@@ -10,10 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
 
 from openvse.errors import StoreError
-from openvse.features_store.layout import FEATURES, HEADER_BYTES, LENGTHS, damaged, read_ids, read_manifest
+from openvse.features_store.layout import (
+    BOXES,
+    FEATURES,
+    HEADER_BYTES,
+    LENGTHS,
+    damaged,
+    read_ids,
+    read_manifest,
+)
 from openvse.functional import position_mask
 from openvse.types import Inputs
 
@@ -43,8 +52,9 @@ class FeatureStore:
         if self._lengths.sum() != self._manifest.rows:
             raise damaged(path, f"{LENGTHS} does not add up to its {self._manifest.rows} features")
         self._starts = np.cumsum(self._lengths) - self._lengths
-        self._file = os.open(path / FEATURES, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._file)
+        self._files = {name: os.open(path / name, os.O_RDONLY) for name in self._manifest.row_types}
+        for file in self._files.values():
+            weakref.finalize(self, os.close, file)
 
     @classmethod
     def open(cls, path: Path, expected_fingerprint: str | None = None) -> FeatureStore:
@@ -77,6 +87,11 @@ class FeatureStore:
     def fingerprint(self) -> str:
         """Which encoder made the features."""
         return self._manifest.encoder
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether it is known where in its picture each local feature lies."""
+        return self._manifest.boxes
 
     @property
     def lengths(self) -> Int[np.ndarray, "items"]:
@@ -121,14 +136,35 @@ class FeatureStore:
         Raises:
             StoreError: the file became shorter since the store was opened.
         """
-        lengths = self._lengths[positions]
-        longest = int(lengths.max(initial=0))
-        stored = np.zeros((len(positions), longest, self.dim), dtype=self._manifest.dtype)
-        offsets = HEADER_BYTES + self._starts[positions] * self._manifest.row_bytes
-        for item, length, offset in zip(stored, lengths.tolist(), offsets.tolist(), strict=True):
-            self._read(item[:length], offset)
-        return Inputs(torch.from_numpy(stored).float(), position_mask(torch.from_numpy(lengths), longest))
+        stored = torch.from_numpy(self._read(FEATURES, positions)).float()
+        return Inputs(stored, position_mask(torch.from_numpy(self._lengths[positions]), stored.shape[1]))
 
-    def _read(self, rows: np.ndarray, offset: int) -> None:
-        if os.preadv(self._file, [rows.data], offset) != rows.nbytes:
-            raise damaged(self.path, f"{FEATURES} became shorter since the store was opened")
+    def boxes(self, positions: Int[np.ndarray, "B"]) -> Float[Tensor, "B N 4"]:
+        """Read where the local features lie in their pictures.
+
+        Args:
+            positions: which items, as in ``gather``.
+
+        Returns:
+            Left, top, right and bottom of each feature as fractions of the picture's width and height; zeros
+            as padding.
+
+        Raises:
+            StoreError: the store has no boxes, or the file became shorter since the store was opened.
+        """
+        if not self.has_boxes:
+            raise StoreError(
+                f"feature store {self.path} has no boxes: make one from features with boxes, by 'openvse data convert'"
+            )
+        return torch.from_numpy(self._read(BOXES, positions))
+
+    def _read(self, name: str, positions: Int[np.ndarray, "B"]) -> Shaped[np.ndarray, "B N _"]:
+        """Read the rows of items, padded with zeros to the longest."""
+        row = self._manifest.row_types[name]
+        lengths = self._lengths[positions]
+        stored = np.zeros((len(positions), int(lengths.max(initial=0))), row)
+        offsets = HEADER_BYTES + self._starts[positions] * row.itemsize
+        for item, length, offset in zip(stored, lengths.tolist(), offsets.tolist(), strict=True):
+            if os.preadv(self._files[name], [item[:length].data], offset) != length * row.itemsize:
+                raise damaged(self.path, f"{name} became shorter since the store was opened")
+        return stored

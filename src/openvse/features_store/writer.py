@@ -11,17 +11,18 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 import openvse
-from openvse.errors import StoreError
+from openvse.errors import BadFeaturesError, StoreError
 from openvse.features_store.layout import (
+    BOXES,
     FEATURES,
     HEADER_BYTES,
     IDS,
     LENGTHS,
-    LOCK,
     MANIFEST,
     Manifest,
     StoreDtype,
@@ -29,6 +30,7 @@ from openvse.features_store.layout import (
     read_ids,
     read_manifest,
 )
+from openvse.files import locked
 
 
 class FeatureStoreWriter:
@@ -42,7 +44,9 @@ class FeatureStoreWriter:
         ...     writer.add("a.jpg", local)
     """
 
-    def __init__(self, path: Path, *, fingerprint: str, dim: int, dtype: StoreDtype = "float16") -> None:
+    def __init__(
+        self, path: Path, *, fingerprint: str, dim: int, dtype: StoreDtype = "float16", boxes: bool = False
+    ) -> None:
         """Lock the store and make it ready for more.
 
         Args:
@@ -50,6 +54,7 @@ class FeatureStoreWriter:
             fingerprint: the encoder that makes the features.
             dim: C, the width of a local feature.
             dtype: how a number is stored; float16 halves the disk and holds numbers up to 65504.
+            boxes: keep where each local feature lies in its picture; then every item needs boxes.
 
         Raises:
             StoreError: the folder holds a damaged store or one of another encoder, width or number format, or
@@ -58,12 +63,12 @@ class FeatureStoreWriter:
         self.path = path
         with ExitStack() as opening, _disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-            opening.enter_context(_locked(path))
+            opening.enter_context(locked(path, "feature store", StoreError))
             if not (path / MANIFEST).exists():
-                _create(path, Manifest(fingerprint, dim, dtype, openvse.__version__))
+                _create(path, Manifest(fingerprint, dim, dtype, openvse.__version__, boxes=boxes))
             self._manifest = read_manifest(path)
             self._manifest.check(path, fingerprint)
-            _check_numbers(path, self._manifest, dim, dtype)
+            _check_numbers(path, self._manifest, dim, dtype, boxes)
             self._files = {name: opening.enter_context((path / name).open("r+b")) for name in self._sizes}
             for name, size in self._sizes.items():
                 self._files[name].truncate(size)
@@ -84,26 +89,34 @@ class FeatureStoreWriter:
     def __contains__(self, item: object) -> bool:
         return item in self._ends
 
-    def add(self, item: str, local: Float[Tensor, "N C"]) -> None:
+    def add(self, item: str, local: Float[Tensor, "N C"], boxes: Float[Tensor, "R 4"] | None = None) -> None:
         """Append the local features of one item; they count once they are committed.
 
         Args:
             item: identifier, for instance the file name.
             local: at least one local feature, on any device.
+            boxes: left, top, right and bottom of each feature (R = N) as fractions of the picture's width and
+                height, in a store that keeps boxes.
 
         Raises:
-            StoreError: the identifier is there already or cannot be one; the features are none, of another
-                width, not finite, or too large for the number format; or the disk refuses. The store stays as
-                it was.
+            BadFeaturesError: the identifier is there already or cannot be one; the features are none, of another
+                width, not finite, or too large for the number format; or the boxes are missing or no boxes. The
+                store stays as it was.
+            StoreError: the disk refuses.
         """
         self._check_item(item, local)
-        stored = local.detach().float().cpu().numpy().astype(self._manifest.dtype, order="C")
-        start = self._rows
+        rows = {FEATURES: local}
+        if self._manifest.boxes:
+            rows[BOXES] = _checked_boxes(item, boxes, len(local))
         with _disk_errors(self.path):
-            # Sought anew each time: after a failed write the position is anywhere.
-            self._files[FEATURES].seek(HEADER_BYTES + start * self._manifest.row_bytes)
-            self._files[FEATURES].write(stored.data)
-        self._ends[item] = start + len(stored)
+            for name, values in rows.items():
+                row = self._manifest.row_types[name]
+                # Sought anew each time: after a failed write the position is anywhere.
+                self._files[name].seek(HEADER_BYTES + self._rows * row.itemsize)
+                self._files[name].write(
+                    values.detach().float().cpu().numpy().astype(row.base, order="C").data
+                )
+        self._ends[item] = self._rows + len(local)
 
     def commit(self) -> None:
         """Make everything added so far a durable part of the store.
@@ -119,8 +132,8 @@ class FeatureStoreWriter:
         lengths = np.diff(np.fromiter(new.values(), "<i8"), prepend=old.rows).tobytes()
         manifest = replace(old, items=len(self), rows=self._rows, id_bytes=old.id_bytes + len(ids))
         with _disk_errors(self.path):
-            for name, tail in ((FEATURES, b""), (LENGTHS, lengths), (IDS, ids)):
-                self._append(name, tail, manifest.header(name))
+            for name in self._files:
+                self._append(name, {LENGTHS: lengths, IDS: ids}.get(name, b""), manifest.header(name))
             manifest.write(self.path)
         self._manifest = manifest
 
@@ -151,24 +164,38 @@ class FeatureStoreWriter:
     def _check_item(self, item: str, local: Tensor) -> None:
         dim, dtype = self._manifest.dim, self._manifest.dtype
         if item in self:
-            raise StoreError(
+            raise BadFeaturesError(
                 f"feature store {self.path} holds {item!r} already: give each item an id of its own"
             )
         if not item or "\n" in item:
-            raise StoreError(f"{item!r} cannot be an id of a feature store: give one line of text")
+            raise BadFeaturesError(f"{item!r} cannot be an id of a feature store: give one line of text")
         if local.shape[0] == 0 or local.shape[1] != dim:
-            raise StoreError(
+            raise BadFeaturesError(
                 f"features of {item!r} have shape {list(local.shape)}, this store takes [N, {dim}], N >= 1"
             )
         peak = float(local.detach().abs().max())
         if not math.isfinite(peak):
-            raise StoreError(f"features of {item!r} hold NaN or infinity: check the picture and the encoder")
+            raise BadFeaturesError(
+                f"features of {item!r} hold NaN or infinity: check the picture and the encoder"
+            )
         largest = float(np.finfo(dtype).max)  # numpy would round the peak to float16 to compare them
         if peak > largest:
-            raise StoreError(
+            raise BadFeaturesError(
                 f"features of {item!r} reach {peak:.6g}, {dtype} ends at {largest:.6g}: "
                 f"write to a new store with dtype float32"
             )
+
+
+def _checked_boxes(item: str, boxes: Tensor | None, count: int) -> Tensor:
+    if boxes is None or boxes.shape != (count, 4):
+        found = "no boxes" if boxes is None else f"boxes {list(boxes.shape)}"
+        raise BadFeaturesError(f"{item!r} has {found}, this store takes boxes [{count}, 4] with its features")
+    left, top, right, bottom = boxes.unbind(1)
+    if not torch.stack([left >= 0, top >= 0, right <= 1, bottom <= 1, left <= right, top <= bottom]).all():
+        raise BadFeaturesError(
+            f"boxes of {item!r} are no fractions of the picture: give left, top, right, bottom from 0 to 1"
+        )
+    return boxes
 
 
 def _create(folder: Path, empty: Manifest) -> None:
@@ -181,32 +208,15 @@ def _create(folder: Path, empty: Manifest) -> None:
     empty.write(folder)
 
 
-def _check_numbers(folder: Path, manifest: Manifest, dim: int, dtype: StoreDtype) -> None:
-    if (manifest.dim, manifest.dtype) != (dim, dtype):
+def _check_numbers(folder: Path, manifest: Manifest, dim: int, dtype: StoreDtype, boxes: bool) -> None:
+    def told(dtype: StoreDtype, dim: int, boxes: bool) -> str:
+        return f"{dtype} of width {dim}{' with boxes' if boxes else ''}"
+
+    if (manifest.dim, manifest.dtype, manifest.boxes) != (dim, dtype, boxes):
         raise StoreError(
-            f"feature store {folder} holds {manifest.dtype} of width {manifest.dim}, "
-            f"not {dtype} of width {dim}: write to another folder"
+            f"feature store {folder} holds {told(manifest.dtype, manifest.dim, manifest.boxes)}, "
+            f"not {told(dtype, dim, boxes)}: write to another folder"
         )
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the store's lock; the kernel lets go of it when the process ends, however it ends."""
-    import fcntl  # POSIX only, and reading needs no lock
-
-    with (folder / LOCK).open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            raise StoreError(
-                f"feature store {folder} is being written by process {file.read()}: "
-                f"wait for its end, or stop it"
-            ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
 
 
 @contextmanager

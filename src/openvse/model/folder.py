@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 
 from openvse.errors import ModelError
+from openvse.files import replacing, write_whole
 
 if TYPE_CHECKING:
     from openvse.model.two_tower import TwoTower
@@ -26,12 +27,9 @@ def write_model(model: TwoTower, folder: Path) -> Path:
     model.image.encoder.save_assets(folder / "image")
     model.text.encoder.save_assets(folder / "text")
     config = {"library_name": "openvse", "format_version": FORMAT_VERSION, "recipe": model.config}
-    partial = folder / f"{CONFIG}.partial"
-    partial.write_text(json.dumps(config, indent=2, default=str) + "\n")
-    partial.replace(folder / CONFIG)
-    partial = folder / f"{WEIGHTS}.partial"
-    save_model(model, str(partial))
-    partial.replace(folder / WEIGHTS)
+    write_whole(folder / CONFIG, json.dumps(config, indent=2, default=str) + "\n")
+    with replacing(folder / WEIGHTS) as partial:
+        save_model(model, str(partial))
     return folder
 
 

@@ -40,7 +40,8 @@ class DataSpec(_Strict):
 
     Attributes:
         source: a folder or file whose kind is detected, or ``NAME:ROOT`` (``flickr8k:/data/flickr8k``).
-        features: a feature store to read instead of decoding pictures.
+        features: a feature store to read instead of decoding pictures, or a folder of stores, of which the one that
+            fits the encoder is taken; ``auto`` extracts into the run's folder.
         num_workers: processes that load batches ahead.
     """
 

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import IndexFormatError
+from openvse.files import write_whole
 
 VectorDtype = Literal["float16", "float32"]
 
@@ -70,10 +71,8 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Make this the manifest of the folder, by rename."""
-        partial = folder / f"{MANIFEST}.partial"
         content = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        partial.write_text(json.dumps(content, indent=2) + "\n")
-        partial.replace(folder / MANIFEST)
+        write_whole(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
 
 
 class Index:

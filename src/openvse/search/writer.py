@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import IndexFormatError, ModelError
+from openvse.files import locked
 from openvse.search.index import MANIFEST, Item, Manifest, VectorDtype
 
 
@@ -31,30 +32,32 @@ class IndexWriter:
         dtype: how a number is stored.
 
     Raises:
-        IndexFormatError: the disk refuses, here or at the end.
+        IndexFormatError: another process writes this index, or the disk refuses, here or at the end.
     """
 
     def __init__(self, folder: Path, *, model: str, root: Path, dtype: VectorDtype) -> None:
         token = secrets.token_hex(4)
         self._folder, self._model, self._root, self._dtype = folder, model, root, dtype
         self._paths = [folder / f"vectors-{token}.npy", folder / f"items-{token}.jsonl"]
-        with _disk_errors(folder):
+        with ExitStack() as opening, _disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._vectors, self._items = (path.open("xb") for path in self._paths)
+            # Alone from here on: at the end each writer removes what is not its own.
+            opening.enter_context(locked(folder, "index", IndexFormatError))
+            self._vectors, self._items = (opening.enter_context(path.open("xb")) for path in self._paths)
+            self._open = opening.pop_all()
         self._shape = (0, 0, 0)
 
     def __enter__(self) -> IndexWriter:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        try:
-            if error is None:
-                with _disk_errors(self._folder):
-                    self._publish()
-        finally:
-            self._vectors.close()
-            self._items.close()
-            self._remove_unnamed()
+        with self._open:
+            try:
+                if error is None:
+                    with _disk_errors(self._folder):
+                        self._publish()
+            finally:
+                self._remove_unnamed()
 
     def __len__(self) -> int:
         return self._shape[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from openvse.errors import TrainingError
+from openvse.files import replacing
 from openvse.training.plateau import Plateau
 
 FORMAT_VERSION = 1
@@ -44,12 +44,8 @@ class Progress:
 
 def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> None:
     """Write a checkpoint so that the file under ``path`` is always whole: the old one or the new one."""
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
+    with replacing(path) as partial, partial.open("wb") as file:
         torch.save({"format_version": FORMAT_VERSION, "progress": asdict(progress), **state}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def require_checkpoint(path: Path) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from openvse.files import write_whole
+
 
 @dataclass(frozen=True)
 class StepReport:
@@ -122,6 +124,4 @@ def _keep_until(path: Path, last_step: int) -> None:
                 kept.append(line)
         except (ValueError, KeyError):
             continue  # the line that a killed run was writing
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(f"{line}\n" for line in kept))
-    partial.replace(path)
+    write_whole(path, "".join(f"{line}\n" for line in kept))

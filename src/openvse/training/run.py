@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from openvse.data import Corpus, EpochBatches, PairDataset, image_loader, open_c
 from openvse.errors import RecipeError, TrainingError
 from openvse.evaluation import embed_corpus, evaluate
 from openvse.extraction import ExtractionProgress, extract_features
-from openvse.features_store import FeatureStore
+from openvse.features_store import FeatureStore, open_fitting
+from openvse.files import locked, write_whole
 from openvse.model import TwoTower
 from openvse.recipe import Recipe, TrainingSpec, parse_recipe
 from openvse.training.checkpoint import Progress, require_checkpoint
@@ -60,20 +62,32 @@ def train(
     Raises:
         RecipeError: the recipe does not build.
         DataError: the data cannot be used.
-        TrainingError: the folder holds another run, or the loss is no number.
+        TrainingError: the folder holds another run, another process writes there, or the loss is no number.
     """
     watcher = watcher or Silent()
     spec = recipe.training
     if spec.threads is not None:
         torch.set_num_threads(spec.threads)
     accelerator = _accelerator(spec)
-    if accelerator.is_main_process:
-        _claim(folder, recipe, resume)
-    accelerator.wait_for_everyone()
+    with ExitStack() as held:
+        if accelerator.is_main_process:
+            held.enter_context(_claimed(folder, recipe, resume))
+        accelerator.wait_for_everyone()
+        return _train(recipe, folder, resume, watcher, on_extraction, accelerator)
+
+
+def _train(
+    recipe: Recipe,
+    folder: Path,
+    resume: bool,
+    watcher: Watcher,
+    on_extraction: Callable[[ExtractionProgress], None] | None,
+    accelerator: Accelerator,
+) -> RunResult:
     corpus = open_corpus(_source(recipe), require_images=recipe.data.features in (None, AUTO))
     model = build_model(recipe, captions=corpus.split("train").captions)
     # Refused before hours of extraction, if the model does not suit them.
-    objectives = [build_objective(recipe, phase, model=model) for phase in spec.phases]
+    objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
     features = open_features(recipe, model, corpus, folder, accelerator, on_extraction)
     corpus = with_features(corpus, features)
     for problem in corpus.problems:
@@ -104,7 +118,7 @@ def open_features(
     """Open the recipe's feature store; ``auto`` first extracts what it lacks into the run's folder.
 
     Raises:
-        StoreError: no store, or one that another encoder made.
+        StoreError: no store, or one that another encoder made; no store of a folder fits, or several do.
         RecipeError: ``auto`` with a backbone that trains, whose features would be out of date after one step.
     """
     encoder = model.image.encoder
@@ -112,7 +126,7 @@ def open_features(
     if where is None:
         return None
     if where != AUTO:
-        return FeatureStore.open(Path(where), encoder.fingerprint)
+        return open_fitting(Path(where), fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
     if encoder.fine_tune:
         raise RecipeError(
             "recipe: data.features: auto stores what a frozen backbone yields: set fine_tune: false"
@@ -209,10 +223,18 @@ def _source(recipe: Recipe) -> str:
     return recipe.data.source
 
 
-def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
-    """Make the run's folder, or check that it holds this very recipe's run."""
+@contextmanager
+def _claimed(folder: Path, recipe: Recipe, resume: bool) -> Iterator[None]:
+    """Make the run's folder, or check that it holds this very recipe's run, and keep other processes out."""
     if resume:  # known before hours of extraction
         require_checkpoint(folder / "last.pt")
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, "run", TrainingError):
+        _write_recipe(folder, recipe, resume)
+        yield
+
+
+def _write_recipe(folder: Path, recipe: Recipe, resume: bool) -> None:
     written = folder / "recipe.yaml"
     tree: dict[str, Any] = recipe.to_dict()
     if resume and written.is_file():
@@ -227,7 +249,4 @@ def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
         return
     if not resume and (folder / "last.pt").exists():
         raise TrainingError(f"{folder} already holds a run: go on with --resume, or choose another --out")
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = written.with_suffix(".partial")
-    partial.write_text(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
-    partial.replace(written)
+    write_whole(written, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
-from openvse.cli.commands import data, demo, evaluate, extract, recipes, search, synthetic, train
+from openvse.cli.commands import (
+    data,
+    data_convert,
+    demo,
+    evaluate,
+    extract,
+    recipes,
+    search,
+    synthetic,
+    train,
+)
 
-__all__ = ["data", "demo", "evaluate", "extract", "recipes", "search", "synthetic", "train"]
+__all__ = ["data", "data_convert", "demo", "evaluate", "extract", "recipes", "search", "synthetic", "train"]

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from openvse.cli.app import app
 from openvse.errors import DataError
 
 
-@app.command()
-def data(
+class DataCommands(TyperGroup):
+    """Takes the name of a data set where another command would stand."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Put ``check`` before a word that is no command."""
+        known = bool(args) and (args[0] in self.commands or args[0].startswith("-"))
+        return super().resolve_command(ctx, args if known else ["check", *args])
+
+
+data = typer.Typer(cls=DataCommands, no_args_is_help=True, help="Check data sets, convert features.")
+app.add_typer(data, name="data")
+
+
+@data.command()
+def check(
     name: Annotated[str, typer.Argument(help="flickr8k, flickr30k or openmoji.")],
     root: Annotated[Path, typer.Option(help="Where the files lie, or (openmoji) shall lie.")],
 ) -> None:

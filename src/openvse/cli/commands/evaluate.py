@@ -28,7 +28,7 @@ def evaluate(
     features: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Feature store to read instead of the pictures: one for all models, or one a model."
+            help="Feature store to read instead of pictures: one for all models, one a model, or a folder of stores."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for report.json and report.md.")] = None,
@@ -40,13 +40,13 @@ def evaluate(
     from openvse.data import open_corpus
     from openvse.evaluation import embed_ensemble
     from openvse.evaluation import evaluate as measure
-    from openvse.features_store import FeatureStore
+    from openvse.features_store import open_fitting
 
     paths = _one_each(features or [], len(models))
     loaded = [load_model(model, device=device) for model in models]
     stores = [
-        None if path is None else FeatureStore.open(path, model.image.encoder.fingerprint)
-        for model, path in zip(loaded, paths, strict=True)
+        None if path is None else open_fitting(path, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
+        for encoder, path in zip((model.image.encoder for model in loaded), paths, strict=True)
     ]
     corpus = open_corpus(data, require_images=not features)
     chosen = corpus if split == "all" else corpus.split(split)

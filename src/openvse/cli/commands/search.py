@@ -51,6 +51,7 @@ def search(
 ) -> None:
     """Find the pictures that fit a sentence."""
     from openvse.build import load_model
+    from openvse.files import write_whole
     from openvse.search import Index, SearchEngine, contact_sheet
 
     if not all(query.strip() for query in queries):
@@ -64,5 +65,5 @@ def search(
             typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {hit.path}")
     if html is not None:
         html.parent.mkdir(parents=True, exist_ok=True)
-        html.write_text(contact_sheet(dict(zip(queries, results, strict=True)), title="openvse search"))
+        write_whole(html, contact_sheet(dict(zip(queries, results, strict=True)), title="openvse search"))
         typer.echo(f"written: {html}", err=True)

@@ -1,0 +1,65 @@
+"""``openvse data convert``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from openvse.cli.commands.data import data
+
+
+@data.command()
+def convert(
+    source: Annotated[
+        Path,
+        typer.Argument(help="A .tsv, .npy or .h5 file, or a folder of .tsv, .npz or .npy files."),
+    ],
+    out: Annotated[Path, typer.Argument(help="The feature store: made, or added to.")],
+    kind: Annotated[str | None, typer.Option(help="tsv, npz, npy or hdf5 [default: found out].")] = None,
+    match: Annotated[
+        str | None,
+        typer.Option(help="A data set (as for train): name the features by its images, leave out the rest."),
+    ] = None,
+    ids: Annotated[
+        Path | None, typer.Option(help="Text file with an id a line, for arrays without ids.")
+    ] = None,
+    made_by: Annotated[
+        str | None,
+        typer.Option(help="What made the features, for the store to remember [default: converted:FOLDER]."),
+    ] = None,
+    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Of the numbers.")] = "float16",
+    boxes: Annotated[
+        bool, typer.Option("--boxes/--no-boxes", help="Keep boxes, where there are some.")
+    ] = True,
+) -> None:
+    """Convert features that other tools made to a feature store; run again, it goes on where it was."""
+    from openvse.cli.progress import bar, counted, warn
+    from openvse.data import open_corpus
+    from openvse.extraction import convert_features
+    from openvse.features_store import FeatureStore
+
+    image_ids = open_corpus(match, require_images=False).image_ids if match else None
+    with bar() as progress:
+        show = counted(progress, "converting")
+        report = convert_features(
+            source,
+            out,
+            kind=kind,
+            ids=ids,
+            image_ids=image_ids,
+            fingerprint=made_by,
+            dtype=dtype,
+            boxes=boxes,
+            progress=lambda state: show(state.seen, None, state.seen / max(state.seconds, 1e-9)),
+        )
+    for place, reason in report.failed:
+        warn(f"skipped {place}: {reason}")
+    if report.unmatched:
+        warn(f"{len(report.unmatched)} item(s) are no images of {match} (first: {report.unmatched[0]!r})")
+    store = FeatureStore.open(out)
+    typer.echo(
+        f"{out}: {report.done} new, {report.existing} were there, {len(report.failed)} skipped; width {store.dim}, "
+        f"{'with' if store.has_boxes else 'without'} boxes, made by {store.fingerprint!r}"
+    )

@@ -1,0 +1,160 @@
+"""What a file of features made elsewhere holds: items, each with its local features and perhaps their boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from openvse.errors import BadFeaturesError, DataError
+
+FEATURES = ("features", "x", "feat", "feats", "image_features")
+BOXES = ("boxes", "bbox", "image_bb")
+COUNT = ("num_boxes", "num_bbox")
+WIDTH = ("image_w", "img_w", "image_width")
+HEIGHT = ("image_h", "img_h", "image_height")
+"""The names under which the field's tools store these, in the order in which they are looked for."""
+
+BEYOND = 0.01
+"""How far a box may reach over its picture, as a fraction of it: detectors round. It is cut off."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """The local features of one item as they were stored.
+
+    Attributes:
+        features: one row a local feature.
+        boxes: left, top, right and bottom of each, in pixels or as fractions of the picture.
+        size: width and height of the picture in pixels, which boxes in pixels need.
+    """
+
+    features: Shaped[np.ndarray, "N C"]
+    boxes: Shaped[np.ndarray, "..."] | None = None
+    size: tuple[float, float] | None = None
+
+    def relative_boxes(self) -> Float[np.ndarray, "N 4"] | None:
+        """Return the boxes as fractions of the picture's width and height, None where there are none.
+
+        Boxes that nowhere exceed 1 are fractions already.
+
+        Raises:
+            BadFeaturesError: not one box a feature; boxes in pixels of a picture of unknown size; boxes that reach
+                beyond the picture.
+        """
+        if self.boxes is None:
+            return None
+        if self.boxes.shape != (len(self.features), 4) or self.boxes.dtype.kind not in "fiu":
+            found = f"{self.boxes.dtype} {list(self.boxes.shape)}"
+            raise BadFeaturesError(
+                f"its boxes are {found}, not [{len(self.features)}, 4]: one a local feature"
+            )
+        boxes = self.boxes.astype(np.float32)
+        if boxes.max(initial=0.0) > 1:
+            if self.size is None or min(self.size) <= 0:
+                raise BadFeaturesError(
+                    "its boxes are in pixels and the size of its picture is not given: use --no-boxes"
+                )
+            boxes /= np.array([*self.size, *self.size], np.float32)
+        if not (boxes.min(initial=0.0) >= -BEYOND and boxes.max(initial=0.0) <= 1 + BEYOND):
+            told = "" if self.size is None else f" of {self.size[0]:g} x {self.size[1]:g}"
+            raise BadFeaturesError(
+                f"its boxes reach beyond its picture{told}, or are no numbers: is the size right?"
+            )
+        return boxes.clip(0, 1)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One item of a file; its features are read when they are asked for.
+
+    Attributes:
+        id: as the file names it.
+        place: where it stands, for messages.
+        read: returns its features; raises BadFeaturesError when they cannot be used.
+    """
+
+    id: str
+    place: str
+    read: Callable[[], Local]
+
+
+def local_of(fields: Mapping[str, Any]) -> Local:
+    """Return an item's features from arrays by name, for instance those of an ``.npz`` file.
+
+    Features that are stored ``[C, N]``, as some tools do, are turned if boxes or their count tell N.
+
+    Raises:
+        BadFeaturesError: no features are there, or something has an impossible shape.
+    """
+    features = as_rows(_first(fields, FEATURES))
+    boxes = None if (found := _first(fields, BOXES)) is None else np.asarray(found)
+    count = _number(fields, COUNT)
+    number = int(count) if count is not None else len(features) if boxes is None else len(boxes)
+    if features.shape[0] != number == features.shape[1]:
+        features = features.T
+    if not 0 <= number <= len(features):
+        raise BadFeaturesError(f"it has {number} boxes and {len(features)} local features")
+    width, height = _number(fields, WIDTH), _number(fields, HEIGHT)
+    size = None if width is None or height is None else (width, height)
+    return Local(features[:number], None if boxes is None else boxes[:number], size)
+
+
+def as_rows(array: Any) -> Shaped[np.ndarray, "N C"]:
+    """Return features as rows: one vector is one row, leading axes of length 1 are dropped.
+
+    Raises:
+        BadFeaturesError: there are none, they are no numbers, or they have more axes.
+    """
+    if array is None:
+        raise BadFeaturesError(f"it has no features; they are expected under one of {', '.join(FEATURES)}")
+    rows = np.asarray(array)
+    if rows.dtype.kind not in "fiu":
+        raise BadFeaturesError(f"its features are {rows.dtype}, not numbers")
+    while rows.ndim > 2 and rows.shape[0] == 1:
+        rows = rows[0]
+    rows = rows[None] if rows.ndim == 1 else rows
+    if rows.ndim != 2:
+        raise BadFeaturesError(f"its features have shape {list(rows.shape)}, not [N, C]")
+    return rows
+
+
+def without_padding(rows: Shaped[np.ndarray, "N C"]) -> Shaped[np.ndarray, "n C"]:
+    """Cut off the rows of zeros with which an array for all items fills up the shorter ones."""
+    real = np.flatnonzero(rows.any(axis=1))
+    return rows[: real[-1] + 1 if len(real) else 0]
+
+
+def read_id_file(path: Path, count: int, what: str) -> list[str]:
+    """Return the identifiers of ``count`` items, one a line.
+
+    Raises:
+        DataError: the file cannot be read, or has another number of lines.
+    """
+    try:
+        ids = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"ids {path} cannot be read ({error}): give a text file with one id a line"
+        ) from error
+    if len(ids) != count:
+        raise DataError(
+            f"ids {path} has {len(ids)} lines for the {count} items of {what}: give one id an item"
+        )
+    return [item.strip() for item in ids]
+
+
+def _number(fields: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
+    found = _first(fields, names)
+    try:
+        return None if found is None else float(np.asarray(found).item())
+    except (TypeError, ValueError) as error:
+        raise BadFeaturesError(f"its {names[0]} is no number") from error
+
+
+def _first(fields: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((fields[name] for name in names if name in fields), None)

@@ -1,0 +1,43 @@
+"""``openvse data convert``: a store, a line that counts, a line for what was skipped."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openvse.features_store import FeatureStore
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Write a table of two images of the album, one that it lacks, and one that is cut off."""
+    boxes = base64.b64encode(np.array([[0, 0, 50, 40], [10, 5, 64, 48]], "<f4").tobytes())
+    features = base64.b64encode(np.arange(8, dtype="<f4").tobytes())
+    lines = [b"\t".join([item, b"64", b"48", b"2", boxes, features]) for item in (b"00", b"01", b"77", b"02")]
+    (tmp_path / "regions.tsv").write_bytes(b"\n".join(lines)[:-20])
+    return tmp_path / "regions.tsv"
+
+
+def test_convert_counts_and_names(table: Path, album: Path, tmp_path: Path, invoke) -> None:
+    result = invoke("data", "convert", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == (
+        f"{tmp_path / 'regions'}: 2 new, 0 were there, 1 skipped; width 4, with boxes, made by 'butd'\n"
+    )
+    warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert warnings[0].startswith("warning: skipped regions.tsv, line 4 (02.png): its features ")
+    assert warnings[1] == f"warning: 1 item(s) are no images of {album} (first: '77')"
+    store = FeatureStore.open(tmp_path / "regions")
+    assert store.ids == ("00.png", "01.png")
+    again = invoke("data", "convert", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
+    assert ": 0 new, 2 were there, 1 skipped; " in again.stdout
+
+
+def test_convert_refuses_in_one_line(table: Path, tmp_path: Path, refused) -> None:
+    assert "there is no such file" in refused("data", "convert", tmp_path / "missing.tsv", tmp_path / "out")
+    line = refused("data", "convert", table, tmp_path / "out", "--kind", "lmdb")
+    assert line.startswith("unknown kind of feature files 'lmdb' (allowed: hdf5, npy, npz, tsv; ")
+    assert "leave --ids out" in refused("data", "convert", table, tmp_path / "out", "--ids", table)
