@@ -25,6 +25,13 @@ def make_encoder(vision_checkpoint, bert_checkpoint) -> Maker:
     options: dict[str, dict[str, Any]] = {
         "precomputed": {"feature_dim": 12},
         "efficientnet_lite0": {"pretrained": False, "image_size": 32},
+        "resnet": {
+            "blocks": (1, 1, 1, 1),
+            "stem_dim": 2,
+            "inner_dim": 2,
+            "image_size": 32,
+            "fine_tune": False,
+        },
         "transformers_vision": {"model": vision_checkpoint("convnext")},
         "bigru": {"captions": CAPTIONS, "min_count": 1, "word_dim": 5},
         "transformers_text": {"model": bert_checkpoint},
@@ -113,7 +120,7 @@ def test_assets_and_weights_are_all_that_a_model_needs(
         "transformers_text": {"model": "gone"},
         "transformers_vision": {"model": "gone"},
     }
-    takes_assets = {} if name == "precomputed" else {"assets": tmp_path / "assets"}
+    takes_assets = {} if name in ("precomputed", "resnet") else {"assets": tmp_path / "assets"}
     loaded = make_encoder(name, **takes_assets, **nothing_else.get(name, {})).eval()
     loaded.load_state_dict(saved.state_dict())
     batch = collate(items(name, saved))

@@ -13,7 +13,8 @@ Splitter: TypeAlias = Callable[[str], list[str]]
 
 _WORD = re.compile(r"[^\W_]+")
 # What NLTK's English model knows as abbreviations, as far as captions have them: their period ends no sentence.
-_ABBREVIATIONS = frozenset("mr mrs ms dr prof st jr sr lt col gen vs u.s u.k d.c n.y l.a a.m p.m".split())
+_TITLES = ("mr", "mrs", "ms", "dr", "prof", "st", "jr", "sr", "lt", "col", "gen", "vs")
+_INITIALS = ("u.s", "u.k", "d.c", "n.y", "l.a", "a.m", "p.m")
 
 
 def split_words(caption: str) -> list[str]:
@@ -49,12 +50,10 @@ def _nltk_splitter() -> Splitter:
     except ImportError as error:
         raise ModelError("tokenizer 'nltk' needs NLTK: pip install 'openvse[nltk]'") from error
     known = PunktParameters()
-    known.abbrev_types = set(_ABBREVIATIONS)
+    known.abbrev_types = {*_TITLES, *_INITIALS}
     sentences, words = PunktSentenceTokenizer(known), NLTKWordTokenizer()
 
     def split(caption: str) -> list[str]:
-        return [
-            word for sentence in sentences.tokenize(caption.lower()) for word in words.tokenize(sentence)
-        ]
+        return [word for sentence in sentences.tokenize(caption.lower()) for word in words.tokenize(sentence)]
 
     return split

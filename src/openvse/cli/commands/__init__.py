@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from openvse.cli.commands import data, demo, evaluate, extract, recipes, search, synthetic, train
+from openvse.cli.commands import convert, data, demo, evaluate, extract, recipes, search, synthetic, train
 
-__all__ = ["data", "demo", "evaluate", "extract", "recipes", "search", "synthetic", "train"]
+__all__ = ["convert", "data", "demo", "evaluate", "extract", "recipes", "search", "synthetic", "train"]

@@ -1,0 +1,105 @@
+"""Residual networks of bottleneck blocks, down to the last feature map: ResNet, its Caffe form, and ResNeXt."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Form: TypeAlias = Literal["torchvision", "caffe"]
+EXPANSION = 4  # a block's output is this much wider than the narrowest network's middle
+
+
+class ResNetBackbone(nn.Module):
+    """Stem and four stages; weights are called as in torchvision, so that its checkpoints fit.
+
+    The Caffe form, that of the bottom-up-attention detector, halves the resolution in the first convolution of a
+    block instead of the second, and its pooling starts at the picture's corner without padding.
+
+    Args:
+        blocks: how many a stage has: (3, 4, 6, 3), (3, 4, 23, 3) and (3, 8, 36, 3) are ResNet-50, -101 and -152.
+        form: torchvision or caffe.
+        stem_dim: channels of the first convolution.
+        inner_dim: channels inside the first stage's blocks, twice as many in each stage that follows.
+        groups: of the convolutions inside the blocks; 32 with ``inner_dim`` 256 is ResNeXt 32x8d.
+    """
+
+    def __init__(
+        self,
+        blocks: tuple[int, int, int, int],
+        *,
+        form: Form = "torchvision",
+        stem_dim: int = 64,
+        inner_dim: int = 64,
+        groups: int = 1,
+    ) -> None:
+        super().__init__()
+        caffe = form == "caffe"
+        self.conv1 = nn.Conv2d(3, stem_dim, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(stem_dim)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=0 if caffe else 1, ceil_mode=caffe)
+        width = stem_dim
+        for stage, count in enumerate(blocks):
+            output_dim = stem_dim * EXPANSION * 2**stage
+            layers = nn.Sequential()
+            for position in range(count):
+                stride = 2 if stage > 0 and position == 0 else 1
+                layers.append(
+                    Bottleneck(width, inner_dim * 2**stage, output_dim, stride, groups, caffe=caffe)
+                )
+                width = output_dim
+            self.add_module(f"layer{stage + 1}", layers)
+        self.output_dim = width
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
+        """Return the last feature map."""
+        cells: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(pixels))))
+        for stage in range(1, 5):
+            cells = self.get_submodule(f"layer{stage}")(cells)
+        return cells
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut (He et al., CVPR 2016, figure 5).
+
+    Args:
+        input_dim: channels that come in.
+        inner_dim: channels of the 3x3 convolution.
+        output_dim: channels that leave.
+        stride: 2 halves the resolution.
+        groups: of the 3x3 convolution.
+        caffe: the first convolution has the stride, not the second.
+    """
+
+    def __init__(
+        self, input_dim: int, inner_dim: int, output_dim: int, stride: int, groups: int, *, caffe: bool
+    ) -> None:
+        super().__init__()
+        first, second = (stride, 1) if caffe else (1, stride)
+        self.conv1 = nn.Conv2d(input_dim, inner_dim, 1, stride=first, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner_dim)
+        self.conv2 = nn.Conv2d(inner_dim, inner_dim, 3, stride=second, padding=1, groups=groups, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner_dim)
+        self.conv3 = nn.Conv2d(inner_dim, output_dim, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(output_dim)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = (
+            nn.Sequential(
+                nn.Conv2d(input_dim, output_dim, 1, stride=stride, bias=False), nn.BatchNorm2d(output_dim)
+            )
+            if stride != 1 or input_dim != output_dim
+            else None
+        )
+
+    def forward(self, cells: Float[Tensor, "B C H W"]) -> Float[Tensor, "B c h w"]:
+        """Add the block's result to its input."""
+        shortcut = cells if self.downsample is None else self.downsample(cells)
+        inner = self.relu(self.bn1(self.conv1(cells)))
+        inner = self.relu(self.bn2(self.conv2(inner)))
+        result: Tensor = self.relu(self.bn3(self.conv3(inner)) + shortcut)
+        return result

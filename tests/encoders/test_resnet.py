@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from openvse.encoders import ResNet
+from openvse.encoders.resnet_backbone import ResNetBackbone
+from openvse.errors import RecipeError
+from openvse.types import Inputs
+
+TINY = {"embed_dim": 6, "blocks": (1, 2, 1, 1), "stem_dim": 4, "inner_dim": 4, "image_size": 64}
+
+
+def make(**options) -> ResNet:
+    torch.manual_seed(0)
+    return ResNet(**(TINY | options)).eval()
+
+
+def photo(width: int, height: int) -> Image.Image:
+    rng = np.random.default_rng(0)
+    return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def test_equals_the_resnet_of_transformers() -> None:
+    from transformers import ResNetConfig, ResNetModel
+
+    ours = make(blocks=(1, 2, 1, 2)).backbone
+    theirs = ResNetModel(
+        ResNetConfig(embedding_size=4, hidden_sizes=[16, 32, 64, 128], depths=[1, 2, 1, 2], hidden_act="relu")
+    ).eval()
+    # Both hold the same layers in the same order, but for the shortcut, which comes first there.
+    own = [*ours.state_dict().items()]
+    shortcuts = {name.split(".downsample")[0] for name, _ in own if ".downsample" in name}
+    ordered = sorted(
+        own,
+        key=lambda pair: (
+            min(i for i, (n, _) in enumerate(own) if n.split(".")[:2] == pair[0].split(".")[:2]),
+            "downsample" not in pair[0],
+        ),
+    )
+    assert len(shortcuts) == 4
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), (weight for _, weight in ordered), strict=True)))
+    pixels = torch.randn(2, 3, 70, 64)
+    torch.testing.assert_close(ours(pixels), theirs(pixels).last_hidden_state, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("form", "size", "cells"), [("torchvision", 64, 4), ("caffe", 64, 4), ("caffe", 70, 9)]
+)
+def test_a_cell_stands_for_32_pixels(form: str, size: int, cells: int) -> None:
+    encoder = make(form=form)
+    assert encoder.extract(torch.randn(1, 3, size, size)).shape == (1, cells, 128)
+    assert encoder.feature_dim == 128
+
+
+def test_the_forms_differ_in_stride_and_pooling() -> None:
+    plain, caffe = (
+        ResNetBackbone((1, 1, 1, 1), form=form, stem_dim=4, inner_dim=4) for form in ("torchvision", "caffe")
+    )
+    caffe.load_state_dict(plain.state_dict())
+    pixels = torch.randn(1, 3, 64, 64)
+    assert not torch.allclose(plain.eval()(pixels), caffe.eval()(pixels), atol=1e-3)
+    second = [network.get_submodule("layer2.0") for network in (plain, caffe)]
+    assert [(block.conv1.stride, block.conv2.stride) for block in second] == [
+        ((1, 1), (2, 2)),
+        ((2, 2), (1, 1)),
+    ]
+    corner = torch.zeros(1, 1, 8, 8)
+    corner[..., 2, 2] = 1.0
+    assert plain.maxpool(corner)[0, 0].nonzero().tolist() == [[1, 1]]  # windows from -1, 1, 3
+    assert caffe.maxpool(corner)[0, 0].nonzero().tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]  # from 0, 2, 4
+
+
+def test_published_sizes() -> None:
+    with torch.device("meta"):
+        networks = {
+            "resnet50": ResNetBackbone((3, 4, 6, 3)),
+            "resnet101": ResNetBackbone((3, 4, 23, 3)),
+            "resnet152": ResNetBackbone((3, 8, 36, 3)),
+            "resnext101_32x8d": ResNetBackbone((3, 4, 23, 3), inner_dim=256, groups=32),
+        }
+    # As published, less the classifier's 2,049,000.
+    assert {name: sum(p.numel() for p in network.parameters()) for name, network in networks.items()} == {
+        "resnet50": 25_557_032 - 2_049_000,
+        "resnet101": 44_549_160 - 2_049_000,
+        "resnet152": 60_192_808 - 2_049_000,
+        "resnext101_32x8d": 88_791_336 - 2_049_000,
+    }
+
+
+def test_stretched_pictures_are_interpolated_between_nearest_pixels() -> None:
+    """Half the size, so each new pixel lies between four old ones; a third, so it lies on one: nothing is averaged."""
+    raw = torch.from_numpy(np.asarray(photo(128, 192), dtype=np.float32)).permute(2, 0, 1)
+    pixels = make(pixels="caffe").preprocess(photo(128, 192)).flip(0)
+    mean = torch.tensor([122.7717, 115.9465, 102.9801]).view(3, 1, 1)
+    expected = (raw[:, 1::3, ::2] + raw[:, 1::3, 1::2]) / 2 - mean
+    torch.testing.assert_close(pixels, expected, rtol=0, atol=1e-3)
+
+
+def test_cropped_pictures_keep_their_shape() -> None:
+    encoder, wide = make(fit="crop", image_size=56), photo(128, 64)
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    raw = torch.from_numpy(np.asarray(wide, dtype=np.float32)).permute(2, 0, 1) / 255
+    expected = (raw[:, 4:60, 36:92] - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    torch.testing.assert_close(encoder.preprocess(wide), expected)
+    assert encoder.preprocess(photo(37, 301)).shape == (3, 56, 56)
+
+
+def test_training_views_follow_their_generator() -> None:
+    encoder, picture = make(), photo(80, 60)
+    views = [encoder.preprocess(picture, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert torch.equal(views[0], views[1])
+    assert not torch.equal(views[0], views[2])
+    assert views[0].shape == (3, 64, 64)
+
+
+def test_fine_tuning_leaves_the_statistics_alone() -> None:
+    encoder = make().train()
+    before = encoder.backbone.bn1.running_mean.clone()
+    encoder(Inputs(torch.randn(2, 3, 64, 64), None)).local.sum().backward()
+    assert torch.equal(encoder.backbone.bn1.running_mean, before)
+    assert encoder.backbone.conv1.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    "options", [{"image_size": 31}, {"blocks": (1, 0, 1, 1)}, {"groups": 3}, {"stem_dim": 0}]
+)
+def test_sizes_that_make_no_network_are_refused(options) -> None:
+    with pytest.raises(RecipeError, match=r"31 pixels: give 32|must be at least 1, and groups divide"):
+        make(**options)
