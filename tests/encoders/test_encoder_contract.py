@@ -120,7 +120,7 @@ def test_assets_and_weights_are_all_that_a_model_needs(
         "transformers_text": {"model": "gone"},
         "transformers_vision": {"model": "gone"},
     }
-    takes_assets = {} if name in ("precomputed", "resnet") else {"assets": tmp_path / "assets"}
+    takes_assets = {} if name == "precomputed" else {"assets": tmp_path / "assets"}
     loaded = make_encoder(name, **takes_assets, **nothing_else.get(name, {})).eval()
     loaded.load_state_dict(saved.state_dict())
     batch = collate(items(name, saved))

@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from openvse.encoders import ResNet
 from openvse.encoders.resnet_backbone import ResNetBackbone
-from openvse.errors import RecipeError
+from openvse.errors import ModelError, RecipeError
 from openvse.types import Inputs
 
 TINY = {"embed_dim": 6, "blocks": (1, 2, 1, 1), "stem_dim": 4, "inner_dim": 4, "image_size": 64}
@@ -128,3 +129,62 @@ def test_fine_tuning_leaves_the_statistics_alone() -> None:
 def test_sizes_that_make_no_network_are_refused(options) -> None:
     with pytest.raises(RecipeError, match=r"31 pixels: give 32|must be at least 1, and groups divide"):
         make(**options)
+
+
+def detector_file(state: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """Weights as VSE-infinity publishes the detector's: stem and three stages in one part, the last in another."""
+    numbers = {"conv1": ("base", 0), "bn1": ("base", 1), "layer1": ("base", 4), "layer2": ("base", 5)}
+    numbers |= {"layer3": ("base", 6), "layer4": ("top", 0)}
+    parts: dict[str, dict[str, torch.Tensor]] = {"base": {}, "top": {}}
+    for name, weight in state.items():
+        first, _, rest = name.partition(".")
+        part, number = numbers[first]
+        parts[part][f"{number}.{rest}"] = weight
+    return parts
+
+
+@pytest.mark.parametrize("name", ["r.safetensors", "r.pth", "updown.pth", "old.pth"])
+def test_starts_from_a_file(tmp_path, name: str) -> None:
+    source, path = make(), tmp_path / name
+    state = source.backbone.state_dict() | {"fc.weight": torch.ones(5, 128)}  # a classifier is left out
+    if name == "r.safetensors":
+        save_file(state, path)
+    elif name == "updown.pth":
+        torch.save(detector_file(source.backbone.state_dict()), path)
+    else:  # PyTorch before 0.4.1 did not count batches
+        torch.save({n: w for n, w in state.items() if name != "old.pth" or "num_batches" not in n}, path)
+    torch.manual_seed(1)
+    encoder = ResNet(**TINY, weights=str(path)).eval()
+    pixels = torch.randn(1, 3, 64, 64)
+    assert torch.equal(encoder.extract(pixels), source.extract(pixels))
+    assert encoder.fingerprint != source.fingerprint
+
+
+def test_the_fingerprint_follows_the_weights_into_the_model_folder(tmp_path) -> None:
+    path = tmp_path / "r.safetensors"
+    save_file(make().backbone.state_dict(), path)
+    encoder = make(weights=str(path), fine_tune=False)
+    encoder.save_assets(tmp_path / "image")
+    path.unlink()
+    assert (
+        make(weights=str(path), fine_tune=False, assets=tmp_path / "image").fingerprint == encoder.fingerprint
+    )
+    assert make(weights=None, fine_tune=False, assets=tmp_path).fingerprint.startswith("resnet@unknown:")
+
+
+@pytest.mark.parametrize("content", ["missing", "text", "cut", "other", "code"])
+def test_weights_that_do_not_fit_are_named(tmp_path, content: str) -> None:
+    path = tmp_path / "r.pth"
+    if content == "text":
+        path.write_text("no weights")
+    elif content == "cut":
+        torch.save(make().backbone.state_dict(), path)
+        path.write_bytes(path.read_bytes()[:500])
+    elif content == "other":
+        torch.save(make(blocks=(1, 1, 1, 1)).backbone.state_dict(), path)
+    elif content == "code":
+        torch.save(make(), path)  # a whole module is code as well as tensors
+    reason = "do not fit: .*layer2.1" if content == "other" else "cannot be read"
+    with pytest.raises(ModelError, match=rf"r.pth {reason}") as error:
+        make(weights=str(path))
+    assert "\n" not in str(error.value)

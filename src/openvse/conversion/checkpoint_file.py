@@ -114,15 +114,16 @@ def _plain(value: Any) -> Any:
 
 def _refused(path: Path, message: str) -> CheckpointError:
     """Say in one line what the file asked for; PyTorch's message is a paragraph that names it first."""
-    for mark in ("GLOBAL ", "Unsupported class ", "Unsupported operand "):
+    for mark in ("GLOBAL ", "Unsupported class "):
         _, found, rest = message.partition(mark)
         if found and (what := rest.split()[0].strip("`.,")):
             return CheckpointError(
                 f"{path} wants to run or build {what}, which no checkpoint of the supported repositories needs: "
                 f"nothing was run; get the file from its authors, or save its tensors alone"
             )
-    reason = " ".join(message.split())[:120]
-    return CheckpointError(f"{path} is damaged or no checkpoint of PyTorch ({reason}): download it again")
+    return CheckpointError(
+        f"{path} is damaged or no checkpoint of PyTorch (it is no pickle of tensors): download it again"
+    )
 
 
 def _no_vocabulary(path: Path, reason: str) -> CheckpointError:

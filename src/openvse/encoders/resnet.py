@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -13,11 +15,12 @@ from torch.nn import functional as F
 
 from openvse.encoders.image_encoder import LocalFeatureEncoder
 from openvse.encoders.random_view import random_view
-from openvse.encoders.resnet_backbone import Form, ResNetBackbone
+from openvse.encoders.resnet_backbone import Form, ResNetBackbone, load_backbone_weights
 from openvse.encoders.size_augmentation import FeatureMode
 from openvse.errors import RecipeError
 
 STRIDE = 32  # pixels a grid cell
+START_FILE = "start.txt"
 CROP_SHARE = 0.875  # of the shorter side, as ImageNet networks are evaluated
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of red, green, blue from 0 to 1
 CAFFE_MEAN = (102.9801, 115.9465, 122.7717)  # of blue, green, red from 0 to 255
@@ -26,10 +29,11 @@ CAFFE_MEAN = (102.9801, 115.9465, 122.7717)  # of blue, green, red from 0 to 255
 class ResNet(LocalFeatureEncoder):
     """The last feature map of a ResNet or ResNeXt: one local feature a cell of 32 x 32 pixels.
 
-    Its weights come from a model folder, such as ``openvse convert`` writes; a new one starts at random.
-
     Args:
         embed_dim: D.
+        assets: a saved model's folder: the weights come with the model, so ``weights`` is not read.
+        weights: file to start from, by torchvision's names (``.safetensors``, or ``.pth``, of which tensors alone are
+            read), or the detector's file that VSE-infinity publishes (``base`` and ``top``); without it, at random.
         blocks: how many each of the four stages has; (3, 4, 23, 3) is ResNet-101, (3, 8, 36, 3) ResNet-152.
         form: ``torchvision``, or ``caffe``, the form of the bottom-up-attention detector.
         stem_dim: channels of the first convolution; the features are 32 times as wide.
@@ -46,6 +50,7 @@ class ResNet(LocalFeatureEncoder):
         pooled: yield a global vector too, one linear layer of the mean raw feature; PIE-Net needs it.
 
     Raises:
+        ModelError: the weights cannot be read, or belong to a network of other sizes.
         RecipeError: a size, width or number below 1, groups that do not divide the width, or pictures smaller than
             a cell.
     """
@@ -54,6 +59,8 @@ class ResNet(LocalFeatureEncoder):
         self,
         *,
         embed_dim: int,
+        assets: Path | None = None,
+        weights: str | None = None,
         blocks: tuple[int, int, int, int] = (3, 4, 23, 3),
         form: Form = "torchvision",
         stem_dim: int = 64,
@@ -76,11 +83,12 @@ class ResNet(LocalFeatureEncoder):
                 f"1, and groups divide inner_dim"
             )
         backbone = ResNetBackbone(blocks, form=form, stem_dim=stem_dim, inner_dim=inner_dim, groups=groups)
+        start = _start(backbone, weights) if assets is None else _saved_start(assets)
         layout = "-".join(map(str, (*blocks, form, stem_dim, inner_dim, groups)))
         super().__init__(
             backbone=backbone,
             feature_dim=backbone.output_dim,
-            fingerprint=f"resnet:{layout}:{pixels}:{fit}:{image_size}",
+            fingerprint=f"resnet@{start}:{layout}:{pixels}:{fit}:{image_size}",
             embed_dim=embed_dim,
             projection=projection,
             size_augmentation=size_augmentation,
@@ -88,6 +96,7 @@ class ResNet(LocalFeatureEncoder):
             fine_tune=fine_tune,
             pooled=pooled,
         )
+        self.start = start
         self.image_size = image_size
         self.fit = fit
         self.pixels = pixels
@@ -107,6 +116,25 @@ class ResNet(LocalFeatureEncoder):
         """Return the cells, row by row."""
         cells: Tensor = self.backbone(pixels)
         return cells.flatten(2).transpose(1, 2)
+
+    def save_assets(self, folder: Path) -> None:
+        """Write which weights it started from, so that features made with the same ones still fit."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / START_FILE).write_text(f"{self.start}\n", encoding="utf-8")
+
+
+def _start(backbone: ResNetBackbone, weights: str | None) -> str:
+    """Load the weights that a network starts from, and return a name of their content."""
+    if weights is None:
+        return "random"
+    load_backbone_weights(backbone, Path(weights))
+    with Path(weights).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+
+
+def _saved_start(assets: Path) -> str:
+    path = assets / START_FILE
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else "unknown"
 
 
 def _stretched(image: Image.Image, size: int) -> Float[Tensor, "3 H W"]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
 from typing import Literal, TypeAlias
 
+import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from openvse.errors import ModelError
 
 Form: TypeAlias = Literal["torchvision", "caffe"]
 EXPANSION = 4  # a block's output is this much wider than the narrowest network's middle
@@ -103,3 +110,51 @@ class Bottleneck(nn.Module):
         inner = self.relu(self.bn2(self.conv2(inner)))
         result: Tensor = self.relu(self.bn3(self.conv3(inner)) + shortcut)
         return result
+
+
+def load_backbone_weights(backbone: ResNetBackbone, path: Path) -> None:
+    """Load weights by torchvision's names, or the detector's, whose two parts number the layers; no pickle is run.
+
+    Raises:
+        ModelError: the file cannot be read, or does not fit the network.
+    """
+    try:
+        read = (
+            load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        )
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        EOFError,
+        KeyError,
+        pickle.UnpicklingError,
+        SafetensorError,
+    ) as error:
+        reason = str(error).strip().partition("\n")[0][:100]
+        raise ModelError(
+            f"weights {path} cannot be read ({reason}): give a .safetensors or .pth file of tensors alone"
+        ) from error
+    weights = _unnumbered(read) if isinstance(read, dict) and {"base", "top"} <= read.keys() else read
+    wanted = backbone.state_dict()
+    tensors = {n: w for n, w in (weights if isinstance(weights, dict) else {}).items() if n in wanted}
+    wrong = [n for n in wanted if n not in tensors or tensors[n].shape != wanted[n].shape]
+    wrong = [n for n in wrong if not n.endswith("num_batches_tracked")]
+    if wrong:
+        raise ModelError(
+            f"weights {path} do not fit: {len(wrong)} of {len(wanted)} are missing or of another shape, such as "
+            f"{wrong[0]}: set blocks, stem_dim, inner_dim and groups to those of the file's network"
+        )
+    backbone.load_state_dict(tensors, strict=False)
+
+
+def _unnumbered(parts: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Name the weights of the detector's file: stem and three stages are numbered in one part, the last in another."""
+    names = {"base.0": "conv1", "base.1": "bn1", "base.4": "layer1", "base.5": "layer2", "base.6": "layer3"}
+    names["top.0"] = "layer4"
+    result = {}
+    for part in ("base", "top"):
+        for name, weight in parts[part].items():
+            number, _, rest = name.partition(".")
+            result[f"{names.get(f'{part}.{number}', part)}.{rest}"] = weight
+    return result
