@@ -68,7 +68,11 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "video": (lambda: put(tiny.pvse(), "img_enc.rnn.weight_ih_l0"), "its images are videos"),
     "order": (lambda: tiny.pvse(order=True), "--order, and its embeddings are absolute"),
     "no attention": (lambda: without(tiny.pvse(), "txt_enc.pie_net"), "no PIE-Net on both sides"),
-    "ResNet-18": (lambda: without(tiny.pvse(), "conv3"), "no ResNet of bottleneck blocks"),
+    "basic blocks": (
+        lambda: without(tiny.vse_2ad(grid=True), "conv3"),
+        "blocks of two convolutions",
+    ),
+    "VGG": (lambda: without(tiny.pvse(), "cnn.layer"), "no ResNet or ResNeXt"),
 }
 
 

@@ -22,12 +22,19 @@ def photo(width: int, height: int) -> Image.Image:
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-def test_equals_the_resnet_of_transformers() -> None:
+@pytest.mark.parametrize("bottleneck", [True, False])
+def test_equals_the_resnet_of_transformers(bottleneck: bool) -> None:
     from transformers import ResNetConfig, ResNetModel
 
-    ours = make(blocks=(1, 2, 1, 2)).backbone
+    ours = make(blocks=(1, 2, 1, 2), bottleneck=bottleneck).backbone
+    widths = [16, 32, 64, 128] if bottleneck else [4, 8, 16, 32]
     theirs = ResNetModel(
-        ResNetConfig(embedding_size=4, hidden_sizes=[16, 32, 64, 128], depths=[1, 2, 1, 2], hidden_act="relu")
+        ResNetConfig(
+            embedding_size=4,
+            hidden_sizes=widths,
+            depths=[1, 2, 1, 2],
+            layer_type="bottleneck" if bottleneck else "basic",
+        )
     ).eval()
     # Both hold the same layers in the same order, but for the shortcut, which comes first there.
     own = [*ours.state_dict().items()]
@@ -39,7 +46,7 @@ def test_equals_the_resnet_of_transformers() -> None:
             "downsample" not in pair[0],
         ),
     )
-    assert len(shortcuts) == 4
+    assert len(shortcuts) == (4 if bottleneck else 3)
     theirs.load_state_dict(dict(zip(theirs.state_dict(), (weight for _, weight in ordered), strict=True)))
     pixels = torch.randn(2, 3, 70, 64)
     torch.testing.assert_close(ours(pixels), theirs(pixels).last_hidden_state, rtol=1e-5, atol=1e-5)
@@ -75,13 +82,15 @@ def test_the_forms_differ_in_stride_and_pooling() -> None:
 def test_published_sizes() -> None:
     with torch.device("meta"):
         networks = {
+            "resnet18": ResNetBackbone((2, 2, 2, 2), bottleneck=False),
             "resnet50": ResNetBackbone((3, 4, 6, 3)),
             "resnet101": ResNetBackbone((3, 4, 23, 3)),
             "resnet152": ResNetBackbone((3, 8, 36, 3)),
             "resnext101_32x8d": ResNetBackbone((3, 4, 23, 3), inner_dim=256, groups=32),
         }
-    # As published, less the classifier's 2,049,000.
+    # As published, less the classifier's 2,049,000, or 513,000.
     assert {name: sum(p.numel() for p in network.parameters()) for name, network in networks.items()} == {
+        "resnet18": 11_689_512 - 513_000,
         "resnet50": 25_557_032 - 2_049_000,
         "resnet101": 44_549_160 - 2_049_000,
         "resnet152": 60_192_808 - 2_049_000,
@@ -124,10 +133,20 @@ def test_fine_tuning_leaves_the_statistics_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"image_size": 31}, {"blocks": (1, 0, 1, 1)}, {"groups": 3}, {"stem_dim": 0}]
+    "options",
+    [
+        {"image_size": 31},
+        {"blocks": (1, 0, 1, 1)},
+        {"groups": 3},
+        {"stem_dim": 0},
+        {"form": "caffe", "bottleneck": False},
+    ],
 )
 def test_sizes_that_make_no_network_are_refused(options) -> None:
-    with pytest.raises(RecipeError, match=r"31 pixels: give 32|must be at least 1, and groups divide"):
+    with pytest.raises(
+        RecipeError,
+        match=r"31 pixels: give 32|caffe has bottlenecks alone|must be at least 1, and groups divide",
+    ):
         make(**options)
 
 

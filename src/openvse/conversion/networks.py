@@ -91,14 +91,20 @@ def resnet(weights: Weights, begin: str, *, caffe: bool) -> dict[str, Any]:
         caffe: the network has the form of the bottom-up-attention detector.
 
     Raises:
-        CheckpointError: its blocks have two convolutions (ResNet-18 and -34).
+        CheckpointError: its CNN is none, or has basic blocks in the detector's form.
     """
-    if f"{begin}layer1.0.conv3.weight" not in weights:
-        raise CheckpointError("its CNN is no ResNet of bottleneck blocks (ResNet-50 and deeper, ResNeXt)")
+    if f"{begin}layer4.0.conv1.weight" not in weights:
+        raise CheckpointError("its CNN is no ResNet or ResNeXt: no other network of torchvision is converted")
     inner_dim = shape(weights, f"{begin}layer1.0.conv1.weight")[0]
+    bottleneck = f"{begin}layer1.0.conv3.weight" in weights
+    if caffe and not bottleneck:
+        raise CheckpointError(
+            "its ResNet has blocks of two convolutions, which the released code does not make"
+        )
     return {
         "name": "resnet",
         "blocks": [count(weights, f"{begin}layer{stage}.") for stage in range(1, 5)],
+        "bottleneck": bottleneck,
         "form": "caffe" if caffe else "torchvision",
         "stem_dim": shape(weights, f"{begin}conv1.weight")[0],
         "inner_dim": inner_dim,

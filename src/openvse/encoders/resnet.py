@@ -35,10 +35,11 @@ class ResNet(LocalFeatureEncoder):
         weights: file to start from, by torchvision's names (``.safetensors``, or ``.pth``, of which tensors alone are
             read), or the detector's file that VSE-infinity publishes (``base`` and ``top``); without it, at random.
         blocks: how many each of the four stages has; (3, 4, 23, 3) is ResNet-101, (3, 8, 36, 3) ResNet-152.
+        bottleneck: three convolutions a block; otherwise two, as in ResNet-18, (2, 2, 2, 2), and -34, (3, 4, 6, 3).
         form: ``torchvision``, or ``caffe``, the form of the bottom-up-attention detector.
-        stem_dim: channels of the first convolution; the features are 32 times as wide.
-        inner_dim: channels inside the first stage's blocks; 256 with 32 groups is ResNeXt 32x8d.
-        groups: of the convolutions inside the blocks.
+        stem_dim: channels of the first convolution; the features are 32 times as wide, 8 times without bottlenecks.
+        inner_dim: channels inside the first stage's bottlenecks; 256 with 32 groups is ResNeXt 32x8d.
+        groups: of the convolutions inside the bottlenecks.
         image_size: side of the square in pixels.
         fit: how a picture becomes a square: ``stretch`` resizes it whole, ``crop`` cuts the middle out after its
             shorter side became 8/7 of ``image_size``.
@@ -51,8 +52,8 @@ class ResNet(LocalFeatureEncoder):
 
     Raises:
         ModelError: the weights cannot be read, or belong to a network of other sizes.
-        RecipeError: a size, width or number below 1, groups that do not divide the width, or pictures smaller than
-            a cell.
+        RecipeError: a size, width or number below 1, groups that do not divide the width, pictures smaller than
+            a cell, or a Caffe form without bottlenecks.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class ResNet(LocalFeatureEncoder):
         assets: Path | None = None,
         weights: str | None = None,
         blocks: tuple[int, int, int, int] = (3, 4, 23, 3),
+        bottleneck: bool = True,
         form: Form = "torchvision",
         stem_dim: int = 64,
         inner_dim: int = 64,
@@ -82,9 +84,15 @@ class ResNet(LocalFeatureEncoder):
                 f"blocks {blocks}, stem_dim {stem_dim}, inner_dim {inner_dim} and groups {groups} must be at least "
                 f"1, and groups divide inner_dim"
             )
-        backbone = ResNetBackbone(blocks, form=form, stem_dim=stem_dim, inner_dim=inner_dim, groups=groups)
+        if form == "caffe" and not bottleneck:
+            raise RecipeError(
+                "form: caffe has bottlenecks alone: leave bottleneck out, or take form: torchvision"
+            )
+        backbone = ResNetBackbone(
+            blocks, bottleneck=bottleneck, form=form, stem_dim=stem_dim, inner_dim=inner_dim, groups=groups
+        )
         start = _start(backbone, weights) if assets is None else _saved_start(assets)
-        layout = "-".join(map(str, (*blocks, form, stem_dim, inner_dim, groups)))
+        layout = "-".join(map(str, (*blocks, bottleneck, form, stem_dim, inner_dim, groups)))
         super().__init__(
             backbone=backbone,
             feature_dim=backbone.output_dim,

@@ -1,4 +1,4 @@
-"""Residual networks of bottleneck blocks, down to the last feature map: ResNet, its Caffe form, and ResNeXt."""
+"""Residual networks down to the last feature map: ResNet, its Caffe form, and ResNeXt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from openvse.errors import ModelError
 
 Form: TypeAlias = Literal["torchvision", "caffe"]
-EXPANSION = 4  # a block's output is this much wider than the narrowest network's middle
+EXPANSION = 4  # of a bottleneck block's output, beside a basic one's
 
 
 class ResNetBackbone(nn.Module):
@@ -26,7 +26,8 @@ class ResNetBackbone(nn.Module):
 
     Args:
         blocks: how many a stage has: (3, 4, 6, 3), (3, 4, 23, 3) and (3, 8, 36, 3) are ResNet-50, -101 and -152.
-        form: torchvision or caffe.
+        bottleneck: three convolutions a block; otherwise two, as in ResNet-18, (2, 2, 2, 2), and -34, (3, 4, 6, 3).
+        form: torchvision or caffe; the second has bottlenecks alone.
         stem_dim: channels of the first convolution.
         inner_dim: channels inside the first stage's blocks, twice as many in each stage that follows.
         groups: of the convolutions inside the blocks; 32 with ``inner_dim`` 256 is ResNeXt 32x8d.
@@ -36,6 +37,7 @@ class ResNetBackbone(nn.Module):
         self,
         blocks: tuple[int, int, int, int],
         *,
+        bottleneck: bool = True,
         form: Form = "torchvision",
         stem_dim: int = 64,
         inner_dim: int = 64,
@@ -49,12 +51,14 @@ class ResNetBackbone(nn.Module):
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=0 if caffe else 1, ceil_mode=caffe)
         width = stem_dim
         for stage, count in enumerate(blocks):
-            output_dim = stem_dim * EXPANSION * 2**stage
+            output_dim = stem_dim * (EXPANSION if bottleneck else 1) * 2**stage
             layers = nn.Sequential()
             for position in range(count):
                 stride = 2 if stage > 0 and position == 0 else 1
                 layers.append(
                     Bottleneck(width, inner_dim * 2**stage, output_dim, stride, groups, caffe=caffe)
+                    if bottleneck
+                    else BasicBlock(width, output_dim, stride)
                 )
                 width = output_dim
             self.add_module(f"layer{stage + 1}", layers)
@@ -69,6 +73,32 @@ class ResNetBackbone(nn.Module):
         for stage in range(1, 5):
             cells = self.get_submodule(f"layer{stage}")(cells)
         return cells
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut (He et al., CVPR 2016, figure 2).
+
+    Args:
+        input_dim: channels that come in.
+        output_dim: channels that leave.
+        stride: 2 halves the resolution.
+    """
+
+    def __init__(self, input_dim: int, output_dim: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(input_dim, output_dim, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(output_dim)
+        self.conv2 = nn.Conv2d(output_dim, output_dim, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(output_dim)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(input_dim, output_dim, stride)
+
+    def forward(self, cells: Float[Tensor, "B C H W"]) -> Float[Tensor, "B c h w"]:
+        """Add the block's result to its input."""
+        shortcut = cells if self.downsample is None else self.downsample(cells)
+        inner = self.relu(self.bn1(self.conv1(cells)))
+        result: Tensor = self.relu(self.bn2(self.conv2(inner)) + shortcut)
+        return result
 
 
 class Bottleneck(nn.Module):
@@ -95,13 +125,7 @@ class Bottleneck(nn.Module):
         self.conv3 = nn.Conv2d(inner_dim, output_dim, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(output_dim)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = (
-            nn.Sequential(
-                nn.Conv2d(input_dim, output_dim, 1, stride=stride, bias=False), nn.BatchNorm2d(output_dim)
-            )
-            if stride != 1 or input_dim != output_dim
-            else None
-        )
+        self.downsample = _shortcut(input_dim, output_dim, stride)
 
     def forward(self, cells: Float[Tensor, "B C H W"]) -> Float[Tensor, "B c h w"]:
         """Add the block's result to its input."""
@@ -110,6 +134,15 @@ class Bottleneck(nn.Module):
         inner = self.relu(self.bn2(self.conv2(inner)))
         result: Tensor = self.relu(self.bn3(self.conv3(inner)) + shortcut)
         return result
+
+
+def _shortcut(input_dim: int, output_dim: int, stride: int) -> nn.Sequential | None:
+    """Fit a block's input to its output, where the two differ in shape."""
+    if stride == 1 and input_dim == output_dim:
+        return None
+    return nn.Sequential(
+        nn.Conv2d(input_dim, output_dim, 1, stride=stride, bias=False), nn.BatchNorm2d(output_dim)
+    )
 
 
 def load_backbone_weights(backbone: ResNetBackbone, path: Path) -> None:
