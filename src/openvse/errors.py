@@ -31,6 +31,10 @@ class ModelError(OpenVSEError):
     """A model folder is missing or damaged, or does not fit what it is used with."""
 
 
+class CheckpointError(OpenVSEError):
+    """A checkpoint of another project cannot be read, or holds what has no counterpart here."""
+
+
 class IndexFormatError(OpenVSEError):
     """A search index is missing, damaged, of another version, or made by another model."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,6 @@ from slow_loops import assert_equals_loop, ragged, ranked, softmax
 from torch import Tensor
 
 from openvse.aggregators import AdPool
-from openvse.types import Features
 
 
 def slow_adpool(pool: AdPool, local: Tensor) -> Tensor:
@@ -48,17 +48,24 @@ def test_adpool_equals_the_loop(lengths: list[int], width: int, token_weights: s
     assert_equals_loop(pool, lambda local, _: slow_adpool(pool, local), ragged(lengths, width, seed))
 
 
-def test_the_released_pooling_sees_padding_and_no_index_may_hold_it() -> None:
+@pytest.mark.parametrize("token_weights", ["scalar", "per_dimension"])
+def test_the_released_pooling_counts_padding_in_its_token_weights(token_weights: str) -> None:
+    """Padding stands behind the sorted elements as zeros and takes a share of theta; eq. 4 does not see it."""
     torch.manual_seed(0)
     features = ragged([2, 4], 3)
-    masked = AdPool(input_dim=3, embed_dim=3).double()
-    counting = AdPool(input_dim=3, embed_dim=3, count_padding=True).double()
+    masked = AdPool(input_dim=3, embed_dim=3, token_weights=token_weights).double()
+    counting = AdPool(input_dim=3, embed_dim=3, token_weights=token_weights, count_padding=True).double()
     counting.load_state_dict(masked.state_dict())
     assert masked.indexable and not counting.indexable
-    zeros = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
-    everything = Features(zeros, torch.ones_like(features.mask))
-    torch.testing.assert_close(counting(features).vectors, masked(everything).vectors)
+    local = features.local[0, :2]
+    rows = torch.cat((local.sort(dim=0, descending=True).values, torch.zeros(2, 3)))
+    theta = masked.token(rows).softmax(dim=0)
+    token, embedding = (theta * rows).sum(dim=0), (local.softmax(dim=0) * local).sum(dim=0)
+    weights = masked.balance(torch.stack((token, embedding))).softmax(dim=0)
+    expected = weights[0] * token + weights[1] * embedding
+    torch.testing.assert_close(counting(features).vectors[0, 0], expected)
     assert not torch.allclose(counting(features).vectors[0], masked(features).vectors[0])
+    torch.testing.assert_close(counting(features).vectors[1], masked(features).vectors[1])
 
 
 def test_an_item_of_one_element_is_that_element() -> None:

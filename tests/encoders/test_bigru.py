@@ -46,6 +46,20 @@ def test_equals_a_slow_loop_on_ragged_captions() -> None:
         torch.testing.assert_close(local[: len(row)], expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("global_state", ["final", "last_word"])
+def test_the_global_vector_equals_a_slow_loop(global_state: str) -> None:
+    encoder = make(output="words", global_state=global_state).double().eval()
+    ids = encoder.tokenize(["cat", "a dog runs on the mat", "two dogs"])
+    features = encoder(collate(ids))
+    torch.testing.assert_close(features.local[1, : len(ids[1])], encoder.words(ids[1]))
+    for row, pooled in zip(ids, features.pooled, strict=True):
+        words = encoder.words(row)
+        forward = slow_direction(encoder, words, "")[-1]
+        # From the end to the start; the first of its states has read the last word alone.
+        backward = slow_direction(encoder, words.flip(0), "_reverse")[-1 if global_state == "final" else 0]
+        torch.testing.assert_close(pooled, torch.cat((forward, backward)), rtol=0, atol=1e-12)
+
+
 def test_tokenize_puts_boundaries_around_words() -> None:
     a, dog = make().vocabulary.id_of("a"), make().vocabulary.id_of("dog")
     ids = make().tokenize(["A dog!", "", "zebra"])

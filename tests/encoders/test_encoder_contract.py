@@ -25,6 +25,13 @@ def make_encoder(vision_checkpoint, bert_checkpoint) -> Maker:
     options: dict[str, dict[str, Any]] = {
         "precomputed": {"feature_dim": 12},
         "efficientnet_lite0": {"pretrained": False, "image_size": 32},
+        "resnet": {
+            "blocks": (1, 1, 1, 1),
+            "stem_dim": 2,
+            "inner_dim": 2,
+            "image_size": 32,
+            "fine_tune": False,
+        },
         "transformers_vision": {"model": vision_checkpoint("convnext")},
         "bigru": {"captions": CAPTIONS, "min_count": 1, "word_dim": 5},
         "transformers_text": {"model": bert_checkpoint},

@@ -5,25 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openvse.encoders.vocabulary import END, MASK, PAD, SPECIALS, START, UNKNOWN, Vocabulary, split_words
+from openvse.encoders.vocabulary import END, MASK, PAD, SPECIALS, START, UNKNOWN, Vocabulary
 from openvse.errors import DataError, ModelError
 
 CAPTIONS = ["A dog runs.", "a DOG sits", "the dog, a cat!"]
-
-
-@pytest.mark.parametrize(
-    ("caption", "expected"),
-    [
-        ("A man's T-shirt", ["a", "man", "s", "t", "shirt"]),
-        ("Route 66, 2x faster", ["route", "66", "2x", "faster"]),
-        ("Ein Mädchen\tläuft\n", ["ein", "mädchen", "läuft"]),
-        ("snake_case", ["snake", "case"]),
-        ("", []),
-        ("?! ...", []),
-    ],
-)
-def test_words_are_lower_case_runs_of_letters_and_digits(caption: str, expected: list[str]) -> None:
-    assert split_words(caption) == expected
 
 
 def test_the_specials_come_first() -> None:

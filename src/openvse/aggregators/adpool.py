@@ -19,15 +19,16 @@ class AdPool(Pooling):
     ``tok = sum_n theta_n u_n``, ``theta = softmax_n(u_n W_tok)``, u sorted in each dimension (eq. 3).
     ``emb_d = sum_n softmax_n(x_nd) x_nd`` (eq. 4).
 
-    Deviation: padding is masked. The released code counts it, so that a sentence gets another vector in another
-    batch.
+    Deviation: padding is masked. In the released code the token weights of eq. 3 count it, so that a sentence gets
+    another vector in another batch; eq. 4 masks it there too.
 
     Args:
         input_dim: L.
         embed_dim: D = L.
         token_weights: ``scalar`` is one theta for all dimensions, W_tok of shape L x 1 (the paper);
             ``per_dimension`` is one for each, ``softmax_n(relu(u_n W_tok + b))`` (the released code).
-        count_padding: let padding enter as zero vectors, as released; an index can not serve that.
+        count_padding: let padding take its share of the token weights, as zeros behind the sorted elements, as
+            released; an index can not serve that.
     """
 
     def __init__(
@@ -50,14 +51,14 @@ class AdPool(Pooling):
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Pool both ways and balance the two."""
-        if self.count_padding:
-            local, mask = local.masked_fill(~mask.unsqueeze(-1), 0.0), torch.ones_like(mask)
         both = torch.stack((self._token_level(local, mask), soft_pool(local, mask)), dim=1)
         weights: Tensor = self.balance(both).softmax(dim=1)
         return (weights * both).sum(dim=1)
 
     def _token_level(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         ranked = sort_descending(local, mask).transpose(1, 2)
-        padding = ~position_mask(mask.sum(dim=1), mask.shape[1]).unsqueeze(-1)
-        theta: Tensor = self.token(ranked).masked_fill(padding, MASKED).softmax(dim=1)
-        return (theta * ranked).sum(dim=1)
+        logits: Tensor = self.token(ranked)
+        if not self.count_padding:
+            padding = ~position_mask(mask.sum(dim=1), mask.shape[1]).unsqueeze(-1)
+            logits = logits.masked_fill(padding, MASKED)
+        return (logits.softmax(dim=1) * ranked).sum(dim=1)

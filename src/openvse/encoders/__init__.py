@@ -6,6 +6,7 @@ from openvse.encoders.base import Encoder, ImageEncoder, TextEncoder
 from openvse.encoders.bigru import BiGRU
 from openvse.encoders.efficientnet_lite0 import EfficientNetLite0
 from openvse.encoders.precomputed import Precomputed
+from openvse.encoders.resnet import ResNet
 from openvse.encoders.transformers_text import TransformersText
 from openvse.encoders.transformers_vision import TransformersVision
 from openvse.encoders.vocabulary import Vocabulary
@@ -16,6 +17,7 @@ IMAGE_ENCODERS: Registry[ImageEncoder] = Registry(
     {
         "efficientnet_lite0": EfficientNetLite0,
         "precomputed": Precomputed,
+        "resnet": ResNet,
         "transformers_vision": TransformersVision,
     },
 )
@@ -31,6 +33,7 @@ __all__ = [
     "Encoder",
     "ImageEncoder",
     "Precomputed",
+    "ResNet",
     "TextEncoder",
     "TransformersText",
     "TransformersVision",

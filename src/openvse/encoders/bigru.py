@@ -13,6 +13,7 @@ from openvse.encoders.base import TextEncoder
 from openvse.encoders.packed_gru import packed_gru
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, Vocabulary
+from openvse.encoders.word_splitters import SplitterName, make_splitter
 from openvse.encoders.word_vectors import read_word_vectors
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Features, Inputs
@@ -39,9 +40,14 @@ class BiGRU(TextEncoder):
         augmentation_rate: probability that a token is chosen for it.
         output: ``contextual`` yields the states at each word; ``words`` yields the word embeddings, and as the
             global vector the last states of both directions, D/2 each, concatenated (PVSE, section 3.1).
+        tokenizer: ``words`` takes runs of letters and digits; ``nltk`` is the tokenizer of the released code of
+            VSE++, PVSE and VSE-infinity, which keeps punctuation (extra ``nltk``).
+        global_state: of which the global vector is made: ``final`` takes each direction's state after its last
+            step; ``last_word`` takes both at the last word, where the backward direction has read one word only
+            (PVSE's published models).
 
     Raises:
-        ModelError: the assets are damaged.
+        ModelError: the assets are damaged, or the tokenizer is not installed.
         RecipeError: ``output: words`` at an odd width.
         DataError: the captions hold no word often enough, or the word vectors cannot be used.
     """
@@ -60,6 +66,8 @@ class BiGRU(TextEncoder):
         size_augmentation: TokenMode = "drop",
         augmentation_rate: float = 0.2,
         output: Literal["contextual", "words"] = "contextual",
+        tokenizer: SplitterName = "words",
+        global_state: Literal["final", "last_word"] = "final",
     ) -> None:
         super().__init__()
         self.gives_pooled = output == "words"
@@ -67,10 +75,12 @@ class BiGRU(TextEncoder):
             raise RecipeError(f"output: words splits embed_dim over two directions: {embed_dim} is odd")
         self.local_dim = word_dim if self.gives_pooled else embed_dim
         self.boundaries = boundaries
+        self.global_state = global_state
+        split = make_splitter(tokenizer)
         self.vocabulary = (
-            Vocabulary.from_captions(captions, min_count=min_count)
+            Vocabulary.from_captions(captions, min_count=min_count, split=split)
             if assets is None
-            else Vocabulary.load(assets / VOCABULARY_FILE)
+            else Vocabulary.load(assets / VOCABULARY_FILE, split=split)
         )
         self.words = nn.Embedding(len(self.vocabulary), word_dim)
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
@@ -98,8 +108,11 @@ class BiGRU(TextEncoder):
         ids, mask = self.augmentation(inputs.values, inputs.mask)
         embedded = self.words(ids)
         local, final = packed_gru(self.gru, embedded, mask)
-        if self.gives_pooled:
+        if self.gives_pooled and self.global_state == "final":
             return Features(embedded, mask, final.transpose(0, 1).flatten(1))
+        if self.gives_pooled:
+            last = mask.sum(dim=1) - 1
+            return Features(embedded, mask, local[torch.arange(len(local), device=local.device), last])
         forward, backward = local.chunk(2, dim=-1)
         return Features((forward + backward) / 2, mask)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,22 +11,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from openvse.encoders.word_splitters import Splitter, split_words
 from openvse.errors import DataError, ModelError
 from openvse.files import write_whole
 
 PAD, UNKNOWN, MASK, START, END = range(5)
 SPECIALS = ("<pad>", "<unk>", "<mask>", "<start>", "<end>")
-_WORD = re.compile(r"[^\W_]+")
-
-
-def split_words(caption: str) -> list[str]:
-    """Return the lower-case words of a caption: runs of letters and digits of any script; the rest separates.
-
-    Example:
-        >>> split_words("A man's 2 T-shirts.")
-        ['a', 'man', 's', '2', 't', 'shirts']
-    """
-    return _WORD.findall(caption.lower())
 
 
 class Vocabulary:
@@ -38,6 +27,7 @@ class Vocabulary:
 
     Args:
         words: the words that have an id of their own.
+        split: turns a caption into words.
 
     Example:
         >>> vocabulary = Vocabulary.from_captions(["a dog", "a cat"], min_count=2)
@@ -45,28 +35,32 @@ class Vocabulary:
         [5, 1]
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], *, split: Splitter = split_words) -> None:
         self.words = tuple(words)
+        self.split = split
         self._ids = {word: index for index, word in enumerate((*SPECIALS, *words))}
 
     @classmethod
-    def from_captions(cls, captions: Iterable[str], *, min_count: int = 1) -> Vocabulary:
+    def from_captions(
+        cls, captions: Iterable[str], *, min_count: int = 1, split: Splitter = split_words
+    ) -> Vocabulary:
         """Take the words of the training captions, the most frequent first, ties in alphabetical order.
 
         Args:
             captions: the training captions.
             min_count: leave out words that occur less often.
+            split: turns a caption into words.
 
         Raises:
             DataError: no word occurs that often.
         """
-        counts = Counter(word for caption in captions for word in split_words(caption))
+        counts = Counter(word for caption in captions for word in split(caption))
         kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda w: (-counts[w], w))
         if not kept:
             raise DataError(
                 f"no word occurs {min_count} times in the training captions: lower min_count or give more"
             )
-        return cls(kept)
+        return cls(kept, split=split)
 
     def id_of(self, word: str) -> int:
         """Return the id of a word, ``UNKNOWN`` for one that is not in the vocabulary."""
@@ -79,7 +73,7 @@ class Vocabulary:
             caption: any text.
             boundaries: put ``<start>`` before and ``<end>`` behind, as VSE++ does.
         """
-        ids = [self.id_of(word) for word in split_words(caption)] or [UNKNOWN]
+        ids = [self.id_of(word) for word in self.split(caption)] or [UNKNOWN]
         return torch.tensor([START, *ids, END] if boundaries else ids)
 
     def save(self, path: Path) -> None:
@@ -88,8 +82,8 @@ class Vocabulary:
         write_whole(path, json.dumps({"words": self.words}, ensure_ascii=False, indent=0))
 
     @classmethod
-    def load(cls, path: Path) -> Vocabulary:
-        """Read what ``save`` wrote.
+    def load(cls, path: Path, *, split: Splitter = split_words) -> Vocabulary:
+        """Read what ``save`` wrote; the file holds the words alone, not how captions are split.
 
         Raises:
             ModelError: the file is missing or damaged.
@@ -100,7 +94,7 @@ class Vocabulary:
             raise ModelError(f"{path} cannot be read: copy or save the whole model folder again") from error
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{path} is no vocabulary: copy or save the model folder again") from error
-        return cls(words)
+        return cls(words, split=split)
 
     def __len__(self) -> int:
         return len(self._ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openvse.cli.commands import (
+    convert,
     data,
     data_convert,
     demo,
@@ -14,4 +15,15 @@ from openvse.cli.commands import (
     train,
 )
 
-__all__ = ["data", "data_convert", "demo", "evaluate", "extract", "recipes", "search", "synthetic", "train"]
+__all__ = [
+    "convert",
+    "data",
+    "data_convert",
+    "demo",
+    "evaluate",
+    "extract",
+    "recipes",
+    "search",
+    "synthetic",
+    "train",
+]

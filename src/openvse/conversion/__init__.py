@@ -1,0 +1,7 @@
+"""Released checkpoints of other repositories -> model folders; nothing that they contain is run."""
+
+from __future__ import annotations
+
+from openvse.conversion.convert import REPOSITORIES, Conversion, convert
+
+__all__ = ["REPOSITORIES", "Conversion", "convert"]

@@ -1,0 +1,98 @@
+"""The words or word pieces of a released model, in the files that its text encoder reads here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from openvse.conversion.checkpoint_file import read_vocabulary
+from openvse.conversion.networks import bert_config
+from openvse.conversion.released import Plan, Weights
+from openvse.encoders.bigru import VOCABULARY_FILE
+from openvse.encoders.pretrained import load_or_explain
+from openvse.encoders.vocabulary import MASK, SPECIALS, Vocabulary
+from openvse.errors import CheckpointError, ModelError
+
+WORDS = "text.encoder.words.weight"
+
+
+def write_text_assets(plan: Plan, vocabulary: str | None, folder: Path) -> Weights:
+    """Write a vocabulary or a tokenizer, and return the weights with word embeddings in its order.
+
+    Args:
+        plan: what the checkpoint becomes.
+        vocabulary: the file that the model was trained with; for BERT its ``vocab.txt``, or a folder or hub id of
+            its tokenizer.
+        folder: where a text encoder looks for its assets.
+
+    Raises:
+        CheckpointError: there is no such vocabulary, or it has not as many words as the model.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if WORDS in plan.weights:
+        return _write_words(plan, vocabulary, folder)
+    _write_pieces(plan, vocabulary, folder)
+    return plan.weights
+
+
+def _write_words(plan: Plan, vocabulary: str | None, folder: Path) -> Weights:
+    if vocabulary is None:
+        raise CheckpointError(
+            f"the words of the model are not in its checkpoint: give its vocabulary with --vocabulary "
+            f"(in the repository: {plan.vocabulary})"
+        )
+    words, embedded = read_vocabulary(Path(vocabulary)), plan.weights[WORDS]
+    ids = {word: row for row, word in enumerate(words)}
+    if len(embedded) == len(words) + 1:  # the training scripts append it to the file's words
+        ids.setdefault(SPECIALS[MASK], len(words))
+    if len(embedded) != len(ids):
+        raise CheckpointError(
+            f"{vocabulary} has {len(words)} words, the model {len(embedded)}: give the vocabulary that it was "
+            f"trained with (in the repository: {plan.vocabulary})"
+        )
+    own = [word for word in ids if word not in SPECIALS]
+    Vocabulary(own).save(folder / VOCABULARY_FILE)
+    return plan.weights | {WORDS: torch.stack([_row(embedded, ids, word) for word in (*SPECIALS, *own)])}
+
+
+def _row(embedded: Tensor, ids: dict[str, int], word: str) -> Tensor:
+    """Return a word's embedding; PVSE's vocabularies have no mask, which only augmentation would use."""
+    return embedded[ids[word]] if word in ids else torch.zeros_like(embedded[0])
+
+
+def _write_pieces(plan: Plan, vocabulary: str | None, folder: Path) -> None:
+    config = bert_config(plan.weights)
+    source = vocabulary or plan.vocabulary
+    if Path(source).is_file():
+        pieces = Path(source).read_text(encoding="utf-8").splitlines()
+        # No accent and no capital survives an uncased model's tokenizer; the cased ones are called so.
+        described = {"tokenizer_class": "BertTokenizer", "do_lower_case": "uncased" in plan.vocabulary}
+        (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+        (folder / "tokenizer_config.json").write_text(json.dumps(described))
+        size = len(pieces)
+    else:
+        size = _copy_tokenizer(source, plan.vocabulary, folder)
+    if size != config["vocab_size"]:
+        raise CheckpointError(
+            f"{source} has {size} word pieces, the model {config['vocab_size']}: give the vocab.txt of "
+            f"{plan.vocabulary} with --vocabulary"
+        )
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def _copy_tokenizer(source: str, needed: str, folder: Path) -> int:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = load_or_explain(
+            lambda: AutoTokenizer.from_pretrained(source), what="the tokenizer", source=source
+        )
+    except ModelError as error:
+        raise CheckpointError(
+            f"{error}; or give the vocab.txt of {needed} with --vocabulary, as the checkpoint does not hold it"
+        ) from error
+    tokenizer.save_pretrained(folder)
+    return len(tokenizer)

@@ -1,0 +1,164 @@
+"""Grid features of residual networks, fine-tuned end to end: the CNNs of VSE-infinity, PVSE and VSE+2AD."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from openvse.encoders.image_encoder import LocalFeatureEncoder
+from openvse.encoders.random_view import random_view
+from openvse.encoders.resnet_backbone import Form, ResNetBackbone, load_backbone_weights
+from openvse.encoders.size_augmentation import FeatureMode
+from openvse.errors import RecipeError
+
+STRIDE = 32  # pixels a grid cell
+START_FILE = "start.txt"
+CROP_SHARE = 0.875  # of the shorter side, as ImageNet networks are evaluated
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of red, green, blue from 0 to 1
+CAFFE_MEAN = (102.9801, 115.9465, 122.7717)  # of blue, green, red from 0 to 255
+
+
+class ResNet(LocalFeatureEncoder):
+    """The last feature map of a ResNet or ResNeXt: one local feature a cell of 32 x 32 pixels.
+
+    Args:
+        embed_dim: D.
+        assets: a saved model's folder: the weights come with the model, so ``weights`` is not read.
+        weights: file to start from, by torchvision's names (``.safetensors``, or ``.pth``, of which tensors alone are
+            read), or the detector's file that VSE-infinity publishes (``base`` and ``top``); without it, at random.
+        blocks: how many each of the four stages has; (3, 4, 23, 3) is ResNet-101, (3, 8, 36, 3) ResNet-152.
+        bottleneck: three convolutions a block; otherwise two, as in ResNet-18, (2, 2, 2, 2), and -34, (3, 4, 6, 3).
+        form: ``torchvision``, or ``caffe``, the form of the bottom-up-attention detector.
+        stem_dim: channels of the first convolution; the features are 32 times as wide, 8 times without bottlenecks.
+        inner_dim: channels inside the first stage's bottlenecks; 256 with 32 groups is ResNeXt 32x8d.
+        groups: of the convolutions inside the bottlenecks.
+        image_size: side of the square in pixels.
+        fit: how a picture becomes a square: ``stretch`` resizes it whole, ``crop`` cuts the middle out after its
+            shorter side became 8/7 of ``image_size``.
+        pixels: ``imagenet`` standardises red, green and blue; ``caffe`` subtracts the mean from blue, green and red.
+        fine_tune: train the network; its BatchNorm statistics stay as they are.
+        projection: a name of ``PROJECTIONS``.
+        size_augmentation: none, region or grid.
+        augmentation_rate: probability that a cell is hidden in training.
+        pooled: yield a global vector too, one linear layer of the mean raw feature; PIE-Net needs it.
+
+    Raises:
+        ModelError: the weights cannot be read, or belong to a network of other sizes.
+        RecipeError: a size, width or number below 1, groups that do not divide the width, pictures smaller than
+            a cell, or a Caffe form without bottlenecks.
+    """
+
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        assets: Path | None = None,
+        weights: str | None = None,
+        blocks: tuple[int, int, int, int] = (3, 4, 23, 3),
+        bottleneck: bool = True,
+        form: Form = "torchvision",
+        stem_dim: int = 64,
+        inner_dim: int = 64,
+        groups: int = 1,
+        image_size: int = 224,
+        fit: Literal["stretch", "crop"] = "stretch",
+        pixels: Literal["imagenet", "caffe"] = "imagenet",
+        fine_tune: bool = True,
+        projection: str = "linear",
+        size_augmentation: FeatureMode = "grid",
+        augmentation_rate: float = 0.2,
+        pooled: bool = False,
+    ) -> None:
+        if image_size < STRIDE:
+            raise RecipeError(f"image_size is {image_size} pixels: give {STRIDE} or more")
+        if min(*blocks, stem_dim, inner_dim, groups) < 1 or inner_dim % groups:
+            raise RecipeError(
+                f"blocks {blocks}, stem_dim {stem_dim}, inner_dim {inner_dim} and groups {groups} must be at least "
+                f"1, and groups divide inner_dim"
+            )
+        if form == "caffe" and not bottleneck:
+            raise RecipeError(
+                "form: caffe has bottlenecks alone: leave bottleneck out, or take form: torchvision"
+            )
+        backbone = ResNetBackbone(
+            blocks, bottleneck=bottleneck, form=form, stem_dim=stem_dim, inner_dim=inner_dim, groups=groups
+        )
+        start = _start(backbone, weights) if assets is None else _saved_start(assets)
+        layout = "-".join(map(str, (*blocks, bottleneck, form, stem_dim, inner_dim, groups)))
+        super().__init__(
+            backbone=backbone,
+            feature_dim=backbone.output_dim,
+            fingerprint=f"resnet@{start}:{layout}:{pixels}:{fit}:{image_size}",
+            embed_dim=embed_dim,
+            projection=projection,
+            size_augmentation=size_augmentation,
+            augmentation_rate=augmentation_rate,
+            fine_tune=fine_tune,
+            pooled=pooled,
+        )
+        self.start = start
+        self.image_size = image_size
+        self.fit = fit
+        self.pixels = pixels
+
+    def preprocess(
+        self, image: Image.Image, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "3 H W"]:
+        """Make the picture, or a random view of it, a square of standardised pixels."""
+        view = image if generator is None else random_view(image, generator)
+        square = (_cropped if self.fit == "crop" else _stretched)(view, self.image_size)
+        if self.pixels == "caffe":
+            return square.flip(0) - torch.tensor(CAFFE_MEAN).view(3, 1, 1)
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
+        return (square / 255 - mean) / std
+
+    def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
+        """Return the cells, row by row."""
+        cells: Tensor = self.backbone(pixels)
+        return cells.flatten(2).transpose(1, 2)
+
+    def save_assets(self, folder: Path) -> None:
+        """Write which weights it started from, so that features made with the same ones still fit."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / START_FILE).write_text(f"{self.start}\n", encoding="utf-8")
+
+
+def _start(backbone: ResNetBackbone, weights: str | None) -> str:
+    """Load the weights that a network starts from, and return a name of their content."""
+    if weights is None:
+        return "random"
+    load_backbone_weights(backbone, Path(weights))
+    with Path(weights).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+
+
+def _saved_start(assets: Path) -> str:
+    path = assets / START_FILE
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else "unknown"
+
+
+def _stretched(image: Image.Image, size: int) -> Float[Tensor, "3 H W"]:
+    """Resize between the nearest pixels alone, as OpenCV does: where it shrinks, the released models saw that."""
+    return F.interpolate(
+        _planes(image).unsqueeze(0), size=(size, size), mode="bilinear", align_corners=False
+    )[0]
+
+
+def _cropped(image: Image.Image, size: int) -> Float[Tensor, "3 H W"]:
+    shorter = round(size / CROP_SHARE)
+    width, height = (int(shorter * side / min(image.size)) for side in image.size)
+    resized = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return _planes(resized.crop((left, top, left + size, top + size)))
+
+
+def _planes(image: Image.Image) -> Float[Tensor, "3 H W"]:
+    return torch.from_numpy(np.array(image, dtype=np.float32)).permute(2, 0, 1)

@@ -1,0 +1,59 @@
+"""How a caption becomes words, by name in a recipe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from openvse.errors import ModelError
+
+SplitterName: TypeAlias = Literal["words", "nltk"]
+Splitter: TypeAlias = Callable[[str], list[str]]
+
+_WORD = re.compile(r"[^\W_]+")
+# What NLTK's English model knows as abbreviations, as far as captions have them: their period ends no sentence.
+_TITLES = ("mr", "mrs", "ms", "dr", "prof", "st", "jr", "sr", "lt", "col", "gen", "vs")
+_INITIALS = ("u.s", "u.k", "d.c", "n.y", "l.a", "a.m", "p.m")
+
+
+def split_words(caption: str) -> list[str]:
+    """Return the lower-case words of a caption: runs of letters and digits of any script; the rest separates.
+
+    Example:
+        >>> split_words("A man's 2 T-shirts.")
+        ['a', 'man', 's', '2', 't', 'shirts']
+    """
+    return _WORD.findall(caption.lower())
+
+
+def make_splitter(name: SplitterName) -> Splitter:
+    """Return what splits a caption into lower-case words.
+
+    ``words`` is ``split_words``. ``nltk`` yields the tokens of NLTK's ``word_tokenize``, the tokenizer of VSE++,
+    PVSE and VSE-infinity: punctuation is a token, and "man's" becomes "man", "'s".
+
+    Deviation: NLTK finds sentences with a trained model, which is a download of its own. Here its algorithm runs
+    without one, on a short list of abbreviations, so that a model gives the same tokens on every machine. Only a
+    period inside of a caption, behind a rare abbreviation, can be read differently.
+
+    Raises:
+        ModelError: NLTK is not installed.
+    """
+    return split_words if name == "words" else _nltk_splitter()
+
+
+def _nltk_splitter() -> Splitter:
+    try:
+        from nltk.tokenize import NLTKWordTokenizer
+        from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+    except ImportError as error:
+        raise ModelError("tokenizer 'nltk' needs NLTK: pip install 'openvse[nltk]'") from error
+    known = PunktParameters()
+    known.abbrev_types = {*_TITLES, *_INITIALS}
+    sentences, words = PunktSentenceTokenizer(known), NLTKWordTokenizer()
+
+    def split(caption: str) -> list[str]:
+        return [word for sentence in sentences.tokenize(caption.lower()) for word in words.tokenize(sentence)]
+
+    return split

@@ -1,0 +1,209 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from openvse.encoders import ResNet
+from openvse.encoders.resnet_backbone import ResNetBackbone
+from openvse.errors import ModelError, RecipeError
+from openvse.types import Inputs
+
+TINY = {"embed_dim": 6, "blocks": (1, 2, 1, 1), "stem_dim": 4, "inner_dim": 4, "image_size": 64}
+
+
+def make(**options) -> ResNet:
+    torch.manual_seed(0)
+    return ResNet(**(TINY | options)).eval()
+
+
+def photo(width: int, height: int) -> Image.Image:
+    rng = np.random.default_rng(0)
+    return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("bottleneck", [True, False])
+def test_equals_the_resnet_of_transformers(bottleneck: bool) -> None:
+    from transformers import ResNetConfig, ResNetModel
+
+    ours = make(blocks=(1, 2, 1, 2), bottleneck=bottleneck).backbone
+    widths = [16, 32, 64, 128] if bottleneck else [4, 8, 16, 32]
+    theirs = ResNetModel(
+        ResNetConfig(
+            embedding_size=4,
+            hidden_sizes=widths,
+            depths=[1, 2, 1, 2],
+            layer_type="bottleneck" if bottleneck else "basic",
+        )
+    ).eval()
+    # Both hold the same layers in the same order, but for the shortcut, which comes first there.
+    own = [*ours.state_dict().items()]
+    shortcuts = {name.split(".downsample")[0] for name, _ in own if ".downsample" in name}
+    ordered = sorted(
+        own,
+        key=lambda pair: (
+            min(i for i, (n, _) in enumerate(own) if n.split(".")[:2] == pair[0].split(".")[:2]),
+            "downsample" not in pair[0],
+        ),
+    )
+    assert len(shortcuts) == (4 if bottleneck else 3)
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), (weight for _, weight in ordered), strict=True)))
+    pixels = torch.randn(2, 3, 70, 64)
+    torch.testing.assert_close(ours(pixels), theirs(pixels).last_hidden_state, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("form", "size", "cells"), [("torchvision", 64, 4), ("caffe", 64, 4), ("caffe", 70, 9)]
+)
+def test_a_cell_stands_for_32_pixels(form: str, size: int, cells: int) -> None:
+    encoder = make(form=form)
+    assert encoder.extract(torch.randn(1, 3, size, size)).shape == (1, cells, 128)
+    assert encoder.feature_dim == 128
+
+
+def test_the_forms_differ_in_stride_and_pooling() -> None:
+    plain, caffe = (
+        ResNetBackbone((1, 1, 1, 1), form=form, stem_dim=4, inner_dim=4) for form in ("torchvision", "caffe")
+    )
+    caffe.load_state_dict(plain.state_dict())
+    pixels = torch.randn(1, 3, 64, 64)
+    assert not torch.allclose(plain.eval()(pixels), caffe.eval()(pixels), atol=1e-3)
+    second = [network.get_submodule("layer2.0") for network in (plain, caffe)]
+    assert [(block.conv1.stride, block.conv2.stride) for block in second] == [
+        ((1, 1), (2, 2)),
+        ((2, 2), (1, 1)),
+    ]
+    corner = torch.zeros(1, 1, 8, 8)
+    corner[..., 2, 2] = 1.0
+    assert plain.maxpool(corner)[0, 0].nonzero().tolist() == [[1, 1]]  # windows from -1, 1, 3
+    assert caffe.maxpool(corner)[0, 0].nonzero().tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]  # from 0, 2, 4
+
+
+def test_published_sizes() -> None:
+    with torch.device("meta"):
+        networks = {
+            "resnet18": ResNetBackbone((2, 2, 2, 2), bottleneck=False),
+            "resnet50": ResNetBackbone((3, 4, 6, 3)),
+            "resnet101": ResNetBackbone((3, 4, 23, 3)),
+            "resnet152": ResNetBackbone((3, 8, 36, 3)),
+            "resnext101_32x8d": ResNetBackbone((3, 4, 23, 3), inner_dim=256, groups=32),
+        }
+    # As published, less the classifier's 2,049,000, or 513,000.
+    assert {name: sum(p.numel() for p in network.parameters()) for name, network in networks.items()} == {
+        "resnet18": 11_689_512 - 513_000,
+        "resnet50": 25_557_032 - 2_049_000,
+        "resnet101": 44_549_160 - 2_049_000,
+        "resnet152": 60_192_808 - 2_049_000,
+        "resnext101_32x8d": 88_791_336 - 2_049_000,
+    }
+
+
+def test_stretched_pictures_are_interpolated_between_nearest_pixels() -> None:
+    """Half the size, so each new pixel lies between four old ones; a third, so it lies on one: nothing is averaged."""
+    raw = torch.from_numpy(np.asarray(photo(128, 192), dtype=np.float32)).permute(2, 0, 1)
+    pixels = make(pixels="caffe").preprocess(photo(128, 192)).flip(0)
+    mean = torch.tensor([122.7717, 115.9465, 102.9801]).view(3, 1, 1)
+    expected = (raw[:, 1::3, ::2] + raw[:, 1::3, 1::2]) / 2 - mean
+    torch.testing.assert_close(pixels, expected, rtol=0, atol=1e-3)
+
+
+def test_cropped_pictures_keep_their_shape() -> None:
+    encoder, wide = make(fit="crop", image_size=56), photo(128, 64)
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    raw = torch.from_numpy(np.asarray(wide, dtype=np.float32)).permute(2, 0, 1) / 255
+    expected = (raw[:, 4:60, 36:92] - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    torch.testing.assert_close(encoder.preprocess(wide), expected)
+    assert encoder.preprocess(photo(37, 301)).shape == (3, 56, 56)
+
+
+def test_training_views_follow_their_generator() -> None:
+    encoder, picture = make(), photo(80, 60)
+    views = [encoder.preprocess(picture, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert torch.equal(views[0], views[1])
+    assert not torch.equal(views[0], views[2])
+    assert views[0].shape == (3, 64, 64)
+
+
+def test_fine_tuning_leaves_the_statistics_alone() -> None:
+    encoder = make().train()
+    before = encoder.backbone.bn1.running_mean.clone()
+    encoder(Inputs(torch.randn(2, 3, 64, 64), None)).local.sum().backward()
+    assert torch.equal(encoder.backbone.bn1.running_mean, before)
+    assert encoder.backbone.conv1.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"image_size": 31},
+        {"blocks": (1, 0, 1, 1)},
+        {"groups": 3},
+        {"stem_dim": 0},
+        {"form": "caffe", "bottleneck": False},
+    ],
+)
+def test_sizes_that_make_no_network_are_refused(options) -> None:
+    with pytest.raises(
+        RecipeError,
+        match=r"31 pixels: give 32|caffe has bottlenecks alone|must be at least 1, and groups divide",
+    ):
+        make(**options)
+
+
+def detector_file(state: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """Weights as VSE-infinity publishes the detector's: stem and three stages in one part, the last in another."""
+    numbers = {"conv1": ("base", 0), "bn1": ("base", 1), "layer1": ("base", 4), "layer2": ("base", 5)}
+    numbers |= {"layer3": ("base", 6), "layer4": ("top", 0)}
+    parts: dict[str, dict[str, torch.Tensor]] = {"base": {}, "top": {}}
+    for name, weight in state.items():
+        first, _, rest = name.partition(".")
+        part, number = numbers[first]
+        parts[part][f"{number}.{rest}"] = weight
+    return parts
+
+
+@pytest.mark.parametrize("name", ["r.safetensors", "r.pth", "updown.pth", "old.pth"])
+def test_starts_from_a_file(tmp_path, name: str) -> None:
+    source, path = make(), tmp_path / name
+    state = source.backbone.state_dict() | {"fc.weight": torch.ones(5, 128)}  # a classifier is left out
+    if name == "r.safetensors":
+        save_file(state, path)
+    elif name == "updown.pth":
+        torch.save(detector_file(source.backbone.state_dict()), path)
+    else:  # PyTorch before 0.4.1 did not count batches
+        torch.save({n: w for n, w in state.items() if name != "old.pth" or "num_batches" not in n}, path)
+    torch.manual_seed(1)
+    encoder = ResNet(**TINY, weights=str(path)).eval()
+    pixels = torch.randn(1, 3, 64, 64)
+    assert torch.equal(encoder.extract(pixels), source.extract(pixels))
+    assert encoder.fingerprint != source.fingerprint
+
+
+def test_the_fingerprint_follows_the_weights_into_the_model_folder(tmp_path) -> None:
+    path = tmp_path / "r.safetensors"
+    save_file(make().backbone.state_dict(), path)
+    encoder = make(weights=str(path), fine_tune=False)
+    encoder.save_assets(tmp_path / "image")
+    path.unlink()
+    assert (
+        make(weights=str(path), fine_tune=False, assets=tmp_path / "image").fingerprint == encoder.fingerprint
+    )
+    assert make(weights=None, fine_tune=False, assets=tmp_path).fingerprint.startswith("resnet@unknown:")
+
+
+@pytest.mark.parametrize("content", ["missing", "text", "cut", "other", "code"])
+def test_weights_that_do_not_fit_are_named(tmp_path, content: str) -> None:
+    path = tmp_path / "r.pth"
+    if content == "text":
+        path.write_text("no weights")
+    elif content == "cut":
+        torch.save(make().backbone.state_dict(), path)
+        path.write_bytes(path.read_bytes()[:500])
+    elif content == "other":
+        torch.save(make(blocks=(1, 1, 1, 1)).backbone.state_dict(), path)
+    elif content == "code":
+        torch.save(make(), path)  # a whole module is code as well as tensors
+    reason = "do not fit: .*layer2.1" if content == "other" else "cannot be read"
+    with pytest.raises(ModelError, match=rf"r.pth {reason}") as error:
+        make(weights=str(path))
+    assert "\n" not in str(error.value)
