@@ -6,6 +6,7 @@ from openvse.encoders.base import Encoder, ImageEncoder, TextEncoder
 from openvse.encoders.bigru import BiGRU
 from openvse.encoders.efficientnet_lite0 import EfficientNetLite0
 from openvse.encoders.precomputed import Precomputed
+from openvse.encoders.transformers_detector import TransformersDetector
 from openvse.encoders.transformers_text import TransformersText
 from openvse.encoders.transformers_vision import TransformersVision
 from openvse.encoders.vocabulary import Vocabulary
@@ -16,6 +17,7 @@ IMAGE_ENCODERS: Registry[ImageEncoder] = Registry(
     {
         "efficientnet_lite0": EfficientNetLite0,
         "precomputed": Precomputed,
+        "transformers_detector": TransformersDetector,
         "transformers_vision": TransformersVision,
     },
 )
@@ -32,6 +34,7 @@ __all__ = [
     "ImageEncoder",
     "Precomputed",
     "TextEncoder",
+    "TransformersDetector",
     "TransformersText",
     "TransformersVision",
     "Vocabulary",
