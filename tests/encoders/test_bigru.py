@@ -97,10 +97,13 @@ def test_word_vectors_fill_their_rows_only(tmp_path) -> None:
     assert torch.equal(encoder.words.weight[others], plain.words.weight[others])
 
 
-def test_word_vectors_without_a_known_word_change_nothing(tmp_path) -> None:
+def test_word_vectors_without_a_known_word_are_refused(tmp_path) -> None:
     path = tmp_path / "glove.txt"
     path.write_text("zebra 9 9 9 9 9\n")
-    assert torch.equal(make(word_vectors=str(path)).words.weight, make().words.weight)
+    with pytest.raises(
+        DataError, match=r"glove.txt have none of the \d+ words of the training captions \(such as"
+    ):
+        make(word_vectors=str(path))
 
 
 def test_word_vectors_of_another_width_are_refused(tmp_path) -> None:

@@ -20,7 +20,7 @@ Maker = Callable[..., Encoder]
 
 
 @pytest.fixture
-def make_encoder(vision_checkpoint, bert_checkpoint) -> Maker:
+def make_encoder(vision_checkpoint, detector_checkpoint, bert_checkpoint) -> Maker:
     """Return a maker of encoders by name; further options replace or join those given here."""
     options: dict[str, dict[str, Any]] = {
         "precomputed": {"feature_dim": 12},
@@ -33,6 +33,12 @@ def make_encoder(vision_checkpoint, bert_checkpoint) -> Maker:
             "fine_tune": False,
         },
         "transformers_vision": {"model": vision_checkpoint("convnext")},
+        "transformers_detector": {
+            "model": detector_checkpoint("yolos"),
+            "image_size": 64,
+            "num_regions": 5,
+            "projection": "linear",  # what contracts compare in training may not depend on a batch's statistics
+        },
         "bigru": {"captions": CAPTIONS, "min_count": 1, "word_dim": 5},
         "transformers_text": {"model": bert_checkpoint},
     }
@@ -119,6 +125,7 @@ def test_assets_and_weights_are_all_that_a_model_needs(
         "bigru": {"captions": ()},
         "transformers_text": {"model": "gone"},
         "transformers_vision": {"model": "gone"},
+        "transformers_detector": {"model": "gone"},
     }
     takes_assets = {} if name == "precomputed" else {"assets": tmp_path / "assets"}
     loaded = make_encoder(name, **takes_assets, **nothing_else.get(name, {})).eval()

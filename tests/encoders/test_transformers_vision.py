@@ -16,6 +16,9 @@ FAMILIES = {
     "dinov2": (28, 16),
     "resnet": (64, 4),
     "convnext": (64, 4),
+    "clip_vision": (32, 16),
+    "siglip_vision": (32, 16),
+    "swin": (32, 16),
 }  # pixels, local features
 
 
@@ -32,13 +35,41 @@ def test_every_family_gives_its_cells_or_patches(family: str, vision_checkpoint,
     assert encoder.fingerprint.endswith(f":{side}x{side}:{count}")
 
 
-@pytest.mark.parametrize("family", ["vit", "dinov2"])
+@pytest.mark.parametrize("family", ["vit", "dinov2", "clip_vision"])
 def test_the_class_token_is_left_out(family: str, vision_checkpoint) -> None:
     encoder = TransformersVision(embed_dim=8, model=vision_checkpoint(family))
     side, _ = FAMILIES[family]
     pixels = torch.randn(2, 3, side, side)
     tokens = encoder.backbone(pixel_values=pixels).last_hidden_state
     torch.testing.assert_close(encoder.extract(pixels), tokens[:, 1:])
+
+
+@pytest.mark.parametrize("family", ["vit", "dinov2"])
+def test_the_class_token_comes_first_where_it_is_wanted(family: str, vision_checkpoint) -> None:
+    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint(family), class_token=True)
+    side, _ = FAMILIES[family]
+    pixels = torch.randn(2, 3, side, side)
+    tokens = encoder.backbone(pixel_values=pixels).last_hidden_state
+    torch.testing.assert_close(encoder.extract(pixels), tokens)
+    plain = TransformersVision(embed_dim=8, model=vision_checkpoint(family))
+    assert encoder.fingerprint == f"{plain.fingerprint.rpartition(':')[0]}:17 with class token"
+
+
+@pytest.mark.parametrize("family", ["resnet", "swin"])
+def test_a_network_without_a_class_token_says_so(family: str, vision_checkpoint) -> None:
+    with pytest.raises(ModelError, match="it has no class token: set class_token: false"):
+        TransformersVision(embed_dim=8, model=vision_checkpoint(family), class_token=True)
+
+
+def test_augmentation_spares_the_class_token_and_the_global_vector_is_made_of_it(vision_checkpoint) -> None:
+    options = {"class_token": True, "pooled": True, "augmentation_rate": 0.95, "size_augmentation": "region"}
+    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint("vit"), **options)
+    pixels = torch.randn(20, 3, 32, 32)
+    features, raw = encoder(Inputs(pixels, None)), encoder.extract(pixels)
+    assert features.mask[:, 0].all() and features.mask[:, 1:].float().mean() < 0.2
+    torch.testing.assert_close(features.pooled, encoder.global_projection(raw[:, 0]))
+    stored = Inputs(raw, torch.ones(20, 17, dtype=torch.bool))
+    torch.testing.assert_close(encoder.eval()(stored).pooled, features.pooled)
 
 
 def test_register_tokens_are_left_out(tmp_path, vision_checkpoint) -> None:
@@ -59,6 +90,8 @@ def test_register_tokens_are_left_out(tmp_path, vision_checkpoint) -> None:
     tokens = encoder.backbone(pixel_values=pixels).last_hidden_state
     assert tokens.shape[1] == 1 + 3 + 16
     torch.testing.assert_close(encoder.extract(pixels), tokens[:, 4:])
+    with_class = TransformersVision(embed_dim=8, model=str(tmp_path), class_token=True).extract(pixels)
+    torch.testing.assert_close(with_class, tokens[:, [0, *range(4, 20)]])
 
 
 def test_cells_run_row_by_row(vision_checkpoint) -> None:

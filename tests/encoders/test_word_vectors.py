@@ -1,3 +1,5 @@
+import gzip
+
 import pytest
 import torch
 
@@ -22,6 +24,34 @@ def test_only_the_wanted_words_are_read(tmp_path) -> None:
 def test_a_header_of_word2vec_is_skipped(tmp_path) -> None:
     vectors = read_word_vectors(write(tmp_path, "4 3\n" + GLOVE), wanted={"the", "4"}, dim=3)
     assert list(vectors) == ["the"]
+
+
+@pytest.mark.parametrize("header", ["", "5 3\n"], ids=["glove", "fasttext"])
+def test_a_packed_file_is_read_as_it_is(tmp_path, header: str) -> None:
+    path = tmp_path / "cc.en.3.vec.gz"
+    path.write_bytes(gzip.compress((header + GLOVE).encode()))
+    vectors = read_word_vectors(path, wanted={"the", "dog", "5"}, dim=3)
+    assert set(vectors) == {"the", "dog"} and vectors["dog"].tolist() == [-1, 2.5, pytest.approx(0.3)]
+
+
+def test_a_header_of_another_width_is_named_at_once(tmp_path) -> None:
+    path = write(tmp_path, "5 3\n" + GLOVE)
+    with pytest.raises(DataError, match="each vector has 3 numbers, word_dim is 300: set word_dim=3"):
+        read_word_vectors(path, wanted=set(), dim=300)
+
+
+def test_words_of_any_script_and_with_odd_spaces(tmp_path) -> None:
+    text = "2 2\ncafé 1 2\n\u00a0 3 4\n狗 5 6 \n"
+    vectors = read_word_vectors(write(tmp_path, text), wanted={"café", "狗"}, dim=2)
+    assert {word: vector.tolist() for word, vector in vectors.items()} == {"café": [1, 2], "狗": [5, 6]}
+
+
+def test_a_packed_file_that_was_cut_off_is_named(tmp_path) -> None:
+    path = tmp_path / "vectors.vec.gz"
+    packed = gzip.compress("".join(f"word{i} {i} {i * 7919 % 1013} 3\n" for i in range(5000)).encode())
+    path.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(DataError, match=r"vectors.vec.gz cannot be read"):
+        read_word_vectors(path, wanted={"dog"}, dim=3)
 
 
 def test_trailing_spaces_and_windows_line_ends_are_fine(tmp_path) -> None:
@@ -53,5 +83,5 @@ def test_files_that_are_missing_or_binary(tmp_path) -> None:
         read_word_vectors(tmp_path / "missing.txt", wanted={"dog"}, dim=3)
     binary = tmp_path / "vectors.bin"
     binary.write_bytes(b"the 1 2 3\n\xff\xfe\x00")
-    with pytest.raises(DataError, match=r"cannot be read .*give a GloVe text file"):
+    with pytest.raises(DataError, match=r"cannot be read .*give a text file of GloVe or fastText"):
         read_word_vectors(binary, wanted={"dog"}, dim=3)

@@ -13,6 +13,7 @@ from openvse.aggregators.gem import GeM
 from openvse.aggregators.gpo import GPO
 from openvse.aggregators.gpo_data_dependent import GPODataDependent
 from openvse.aggregators.k_max import KMax
+from openvse.aggregators.last_token import LastToken
 from openvse.aggregators.lip import LIP
 from openvse.aggregators.log_sum_exp import LogSumExp
 from openvse.aggregators.max import Max
@@ -38,6 +39,7 @@ AGGREGATORS: Registry[Aggregator] = Registry(
         "gpo": GPO,
         "gpo_data_dependent": GPODataDependent,
         "k_max": KMax,
+        "last_token": LastToken,
         "lip": LIP,
         "log_sum_exp": LogSumExp,
         "max": Max,
@@ -66,6 +68,7 @@ __all__ = [
     "GPODataDependent",
     "GeM",
     "KMax",
+    "LastToken",
     "LogSumExp",
     "Max",
     "Mean",

@@ -7,6 +7,7 @@ from openvse.encoders.bigru import BiGRU
 from openvse.encoders.efficientnet_lite0 import EfficientNetLite0
 from openvse.encoders.precomputed import Precomputed
 from openvse.encoders.resnet import ResNet
+from openvse.encoders.transformers_detector import TransformersDetector
 from openvse.encoders.transformers_text import TransformersText
 from openvse.encoders.transformers_vision import TransformersVision
 from openvse.encoders.vocabulary import Vocabulary
@@ -18,6 +19,7 @@ IMAGE_ENCODERS: Registry[ImageEncoder] = Registry(
         "efficientnet_lite0": EfficientNetLite0,
         "precomputed": Precomputed,
         "resnet": ResNet,
+        "transformers_detector": TransformersDetector,
         "transformers_vision": TransformersVision,
     },
 )
@@ -35,6 +37,7 @@ __all__ = [
     "Precomputed",
     "ResNet",
     "TextEncoder",
+    "TransformersDetector",
     "TransformersText",
     "TransformersVision",
     "Vocabulary",

@@ -55,6 +55,11 @@ class ImageEncoder(Encoder):
     def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
         """Return the raw local features of a batch of pixels, before projection and augmentation."""
 
+    def raw_features(self, pixels: Float[Tensor, "B 3 H W"]) -> Features:
+        """Return what ``extract`` does, and which of it is real: all of it, unless an encoder knows better."""
+        local = self.extract(pixels)
+        return Features(local, torch.ones(local.shape[:2], dtype=torch.bool, device=local.device))
+
 
 class TextEncoder(Encoder):
     """An encoder of sentences."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -15,8 +16,10 @@ from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, Vocabulary
 from openvse.encoders.word_splitters import SplitterName, make_splitter
 from openvse.encoders.word_vectors import read_word_vectors
-from openvse.errors import ModelError, RecipeError
+from openvse.errors import DataError, ModelError, RecipeError
 from openvse.types import Features, Inputs
+
+_logger = logging.getLogger(__name__)
 
 VOCABULARY_FILE = "vocabulary.json"
 
@@ -34,7 +37,8 @@ class BiGRU(TextEncoder):
         min_count: words that occur less often in the captions are unknown (4 in VSE++).
         boundaries: put a start and an end token around every caption, as VSE++ does.
         word_dim: width of a word embedding.
-        word_vectors: file of pretrained word vectors (GloVe text format); other words start at random.
+        word_vectors: file of pretrained word vectors (text of GloVe or fastText, or its .gz); words that it does
+            not have start at random.
         freeze_words: keep the word embeddings as they start.
         size_augmentation: what training does to the tokens: none, drop or bert_style.
         augmentation_rate: probability that a token is chosen for it.
@@ -123,7 +127,12 @@ class BiGRU(TextEncoder):
     def _start_from(self, path: Path) -> None:
         """Overwrite the random embeddings of the words that a file knows."""
         vectors = read_word_vectors(path, wanted=set(self.vocabulary.words), dim=self.words.embedding_dim)
-        if vectors:
-            rows = torch.tensor([self.vocabulary.id_of(word) for word in vectors])
-            with torch.no_grad():
-                self.words.weight[rows] = torch.stack(list(vectors.values()))
+        if not vectors:
+            raise DataError(
+                f"word vectors {path} have none of the {len(self.vocabulary.words)} words of the training captions "
+                f"(such as {self.vocabulary.words[0]!r}): give a file of their language, in lower case"
+            )
+        _logger.info("%d of %d words start from %s", len(vectors), len(self.vocabulary.words), path)
+        rows = torch.tensor([self.vocabulary.id_of(word) for word in vectors])
+        with torch.no_grad():
+            self.words.weight[rows] = torch.stack(list(vectors.values()))

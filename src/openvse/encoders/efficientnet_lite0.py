@@ -30,7 +30,8 @@ class EfficientNetLite0(LocalFeatureEncoder):
         embed_dim: D.
         assets: a saved model's folder: the weights come with the model, so the pretrained ones are not read.
         pretrained: start from the ImageNet weights; otherwise at random.
-        fine_tune: train the backbone.
+        fine_tune: train the backbone; its BatchNorm statistics stay as they are.
+        gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
         image_size: side of the square in pixels.
         projection: a name of ``PROJECTIONS``.
         size_augmentation: none, region or grid.
@@ -49,6 +50,7 @@ class EfficientNetLite0(LocalFeatureEncoder):
         assets: Path | None = None,
         pretrained: bool = True,
         fine_tune: bool = False,
+        gradient_checkpointing: bool = False,
         image_size: int = 224,
         projection: str = "linear",
         size_augmentation: FeatureMode = "grid",
@@ -69,6 +71,7 @@ class EfficientNetLite0(LocalFeatureEncoder):
             augmentation_rate=augmentation_rate,
             fine_tune=fine_tune,
             pooled=pooled,
+            gradient_checkpointing=gradient_checkpointing,
         )
         self.image_size = image_size
 

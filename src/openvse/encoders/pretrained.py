@@ -29,31 +29,50 @@ def load_or_explain(load: Callable[[], LoadedT], *, what: str, source: str | Pat
     """
     try:
         return load()
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"cannot load {what} of {str(source)!r} ({reason}): give a hub id or a folder of transformers"
         ) from error
 
 
-def load_backbone(source: str | Path, *, weights: bool) -> nn.Module:
+def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module:
     """Return the base model of a checkpoint in single precision and evaluation mode.
 
     Args:
         source: hub id or folder.
         weights: read the weights; otherwise only the architecture is built, for weights that follow.
+        tower: what ``transformers`` calls this side of a model of two modalities, ``vision_model`` or
+            ``text_model``: of CLIP, SigLIP and their kin it alone is returned.
     """
     from transformers import AutoConfig, AutoModel
 
     def load() -> nn.Module:
-        if weights:
-            backbone: nn.Module = AutoModel.from_pretrained(source)
-        else:
-            backbone = AutoModel.from_config(AutoConfig.from_pretrained(source))
+        whole: Any = (
+            AutoModel.from_pretrained(source) if weights else _build(AutoConfig.from_pretrained(source))
+        )
+        backbone = getattr(whole, tower, whole)
+        if backbone is not whole:
+            # A tower's configuration knows neither the commit of its checkpoint nor its own class.
+            backbone.config._commit_hash = getattr(whole.config, "_commit_hash", None)
+            backbone.config.architectures = [type(backbone).__name__]
         # Checkpoints stored in half precision would otherwise load so; autocast is the trainer's choice.
-        return backbone.float().eval()
+        single: nn.Module = backbone.float().eval()
+        return single
 
     return load_or_explain(load, what="the model", source=source)
+
+
+def _build(config: Any) -> Any:
+    """Build a model with random weights; some towers have a class, but none that AutoModel knows."""
+    import transformers
+
+    if type(config) in transformers.MODEL_MAPPING:
+        return transformers.AutoModel.from_config(config)
+    kind = getattr(transformers, (config.architectures or [""])[0], None)
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        raise ValueError(f"transformers has no base model of type {config.model_type}")
+    return kind(config)
 
 
 def identify(source: str, config: Any) -> str:

@@ -4,32 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
-from openvse.encoders.backbone import freeze_unreached, set_backbone_mode
+from openvse.encoders.backbone import checkpoint_blocks, freeze_unreached, set_backbone_mode
 from openvse.encoders.base import TextEncoder
 from openvse.encoders.pretrained import load_backbone, load_or_explain
-from openvse.encoders.projection import PROJECTIONS
+from openvse.encoders.projection import PROJECTIONS, xavier_linear
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.errors import ModelError
+from openvse.functional import masked_mean
 from openvse.types import Features, Inputs
+
+# SigLIP was trained on captions that fill all its positions, and attends to the padding.
+ATTENDS_TO_PADDING = ("siglip_text_model", "siglip2_text_model")
 
 
 class TransformersText(TextEncoder):
     """The last hidden states of BERT, MiniLM and their kin, each token projected to the joint width.
+
+    Of CLIP, SigLIP and their kin the text tower is taken. CLIP's own embedding is the state of its last token,
+    which the aggregator ``last_token`` finds.
 
     Args:
         embed_dim: D.
         model: hub id or local folder of the checkpoint.
         assets: a saved model's folder: tokenizer and architecture come from it, ``model`` is not read.
         fine_tune: train the text model too.
+        gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
         projection: a name of ``PROJECTIONS``.
-        max_length: tokens a caption, special ones included; what is longer is cut.
+        max_length: tokens a caption, special ones included, at most what the model reads; the rest is cut.
         size_augmentation: what training does to the tokens: none, drop or bert_style; never to special ones.
         augmentation_rate: probability that a token is chosen for it.
+        pooled: yield a global vector too, one linear layer of the ``first`` state (BERT's class token), the
+            ``last`` (the end of text of CLIP; of SigLIP the last position, padding or not), or the ``mean``.
 
     Raises:
         ModelError: the checkpoint cannot be loaded.
@@ -45,20 +57,22 @@ class TransformersText(TextEncoder):
         model: str,
         assets: Path | None = None,
         fine_tune: bool = True,
+        gradient_checkpointing: bool = False,
         projection: str = "linear",
         max_length: int = 64,
         size_augmentation: TokenMode = "bert_style",
         augmentation_rate: float = 0.2,
+        pooled: Literal["none", "first", "last", "mean"] = "none",
     ) -> None:
         super().__init__()
         source = model if assets is None else str(assets)
         self.fine_tune = fine_tune
-        self.max_length = max_length
         self.tokenizer = _load_tokenizer(source)
-        self.backbone = load_backbone(source, weights=assets is None)
-        self.backbone.requires_grad_(fine_tune)
-        if fine_tune:
-            freeze_unreached(self.backbone, self.backbone(input_ids=torch.zeros(1, 2, dtype=torch.int64))[0])
+        self.backbone = load_backbone(source, weights=assets is None, tower="text_model")
+        positions = getattr(self.backbone.config, "max_position_embeddings", max_length)
+        self.max_length = min(max_length, positions, self.tokenizer.model_max_length)
+        self.fill_to = positions if self.backbone.config.model_type in ATTENDS_TO_PADDING else None
+        self._prepare_training(gradient_checkpointing=gradient_checkpointing)
         special = set(self.tokenizer.all_special_ids)
         self.augmentation = TokenAugmentation(
             size_augmentation,
@@ -67,10 +81,12 @@ class TransformersText(TextEncoder):
             replacements=[index for index in range(len(self.tokenizer)) if index not in special],
             protected=sorted(special),
         )
-        self.projection = PROJECTIONS.get(projection)(
-            input_dim=self.backbone.config.hidden_size, embed_dim=embed_dim
-        )
+        width = self.backbone.config.hidden_size
+        self.projection = PROJECTIONS.get(projection)(input_dim=width, embed_dim=embed_dim)
         self.local_dim = self.projection.output_dim
+        self.pooled = pooled
+        self.gives_pooled = pooled != "none"
+        self.global_projection = xavier_linear(width, embed_dim) if self.gives_pooled else None
         self.train(self.training)
 
     def train(self, mode: bool = True) -> TransformersText:
@@ -92,14 +108,43 @@ class TransformersText(TextEncoder):
             raise ModelError("token ids came without a mask: collate them with one")
         ids, mask = self.augmentation(inputs.values, inputs.mask)
         with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
-            states = self.backbone(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-        return Features(self.projection(states, mask), mask)
+            states = self._states(ids, mask)
+        pooled = None if self.global_projection is None else self.global_projection(self._pool(states, mask))
+        local = states[:, : mask.shape[1]]
+        return Features(self.projection(local, mask), mask, pooled)
 
     def save_assets(self, folder: Path) -> None:
         """Write the tokenizer and the text model's configuration."""
         folder.mkdir(parents=True, exist_ok=True)
         self.tokenizer.save_pretrained(folder)
         self.backbone.config.save_pretrained(folder)
+
+    def _prepare_training(self, *, gradient_checkpointing: bool) -> None:
+        """Let those parameters train that the hidden states depend on, or none."""
+        self.backbone.requires_grad_(self.fine_tune)
+        if self.fine_tune:
+            freeze_unreached(self.backbone, self.backbone(input_ids=torch.zeros(1, 2, dtype=torch.int64))[0])
+            if gradient_checkpointing:
+                checkpoint_blocks(self.backbone)
+
+    def _states(self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B M C"]:
+        """Return the last hidden states; M > N where the model wants all its positions filled."""
+        inputs = {"input_ids": ids, "attention_mask": mask.long()}
+        if self.fill_to is not None:
+            padding = self.tokenizer.pad_token_id or 0
+            room = (0, self.fill_to - ids.shape[1])
+            inputs = {"input_ids": F.pad(ids.masked_fill(~mask, padding), room, value=padding)}
+        states: Tensor = self.backbone(**inputs).last_hidden_state
+        return states
+
+    def _pool(self, states: Float[Tensor, "B M C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B C"]:
+        if self.pooled == "first":
+            return states[:, 0]
+        if self.pooled == "mean":
+            return masked_mean(states[:, : mask.shape[1]], mask)
+        if self.fill_to is not None:
+            return states[:, -1]
+        return states[torch.arange(len(states), device=states.device), mask.sum(dim=1) - 1]
 
 
 def _load_tokenizer(source: str) -> Any:

@@ -13,35 +13,38 @@ from torch import Tensor
 
 from openvse.encoders.backbone import freeze_unreached
 from openvse.encoders.image_encoder import LocalFeatureEncoder
-from openvse.encoders.pretrained import identify, load_backbone, load_or_explain
+from openvse.encoders.pretrained import identify, load_backbone
 from openvse.encoders.random_view import random_view
 from openvse.encoders.size_augmentation import FeatureMode
+from openvse.encoders.vision_files import load_processor, pixels_of, save_vision_assets, saved_name
 from openvse.errors import ModelError
-from openvse.files import write_whole
-
-FINGERPRINT_FILE = "fingerprint.txt"
 
 
 class TransformersVision(LocalFeatureEncoder):
     """Patch tokens of a vision transformer, or the cells of a network's last feature map.
 
-    ViT and DINOv2 give one feature a patch, without class and register tokens; ResNet and ConvNeXt give one
-    a cell of their last feature map. Preprocessing is the checkpoint's own, done by Pillow alone.
+    ViT and DINOv2 give one feature a patch, without class and register tokens unless asked for; ResNet and
+    ConvNeXt give one a cell of their last feature map. Of CLIP, SigLIP and their kin the vision tower is taken;
+    its features are its last hidden states. Preprocessing is the checkpoint's own, done by Pillow alone.
 
     Args:
         embed_dim: D.
         model: hub id or local folder of the checkpoint.
         assets: a saved model's folder: the architecture is built from it, ``model`` is not read.
         fine_tune: train the backbone; its BatchNorm statistics stay as they are.
+        gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
         image_size: side in pixels of the square that the whole picture is resized to; None does what the
             checkpoint's preprocessing says (which may cut the rim off).
         projection: a name of ``PROJECTIONS``.
         size_augmentation: none, region or grid.
         augmentation_rate: probability that a local feature is hidden in training.
         pooled: yield a global vector too, one linear layer of the mean raw feature; PIE-Net needs it.
+        class_token: put the class token before the patches, where augmentation spares it and the aggregator
+            ``first_token`` finds it; ``pooled`` then takes it in place of the mean.
 
     Raises:
-        ModelError: the checkpoint cannot be loaded, or yields no local features from pixels alone.
+        ModelError: the checkpoint cannot be loaded, yields no local features from pixels alone, or has no class
+            token where one is wanted.
     """
 
     def __init__(
@@ -51,31 +54,36 @@ class TransformersVision(LocalFeatureEncoder):
         model: str,
         assets: Path | None = None,
         fine_tune: bool = False,
+        gradient_checkpointing: bool = False,
         image_size: int | None = None,
         projection: str = "linear",
         size_augmentation: FeatureMode = "grid",
         augmentation_rate: float = 0.2,
         pooled: bool = False,
+        class_token: bool = False,
     ) -> None:
         source = model if assets is None else str(assets)
-        backbone: Any = load_backbone(source, weights=assets is None)
-        processor = _load_processor(source)
-        pixels = _pixels(processor, Image.new("RGB", (256, 256)), image_size)
+        backbone: Any = load_backbone(source, weights=assets is None, tower="vision_model")
+        processor = load_processor(source)
+        pixels = pixels_of(processor, Image.new("RGB", (256, 256)), image_size)
         with torch.set_grad_enabled(fine_tune):
-            probe = _probe(backbone, pixels.unsqueeze(0), source)
+            probe = _probe(backbone, pixels.unsqueeze(0), source, class_token=class_token)
         if fine_tune:
             freeze_unreached(backbone, probe)
-        checkpoint = identify(model, backbone.config) if assets is None else _saved_name(assets)
+        checkpoint = identify(model, backbone.config) if assets is None else saved_name(assets)
+        tokens = f"{probe.shape[1]}{' with class token' if class_token else ''}"
         super().__init__(
             backbone=backbone,
             feature_dim=probe.shape[-1],
-            fingerprint=f"{checkpoint}:{pixels.shape[1]}x{pixels.shape[2]}:{probe.shape[1]}",
+            fingerprint=f"{checkpoint}:{pixels.shape[1]}x{pixels.shape[2]}:{tokens}",
             embed_dim=embed_dim,
             projection=projection,
             size_augmentation=size_augmentation,
             augmentation_rate=augmentation_rate,
             fine_tune=fine_tune,
             pooled=pooled,
+            class_token=class_token,
+            gradient_checkpointing=gradient_checkpointing,
         )
         self.checkpoint = checkpoint
         self.processor = processor
@@ -85,71 +93,44 @@ class TransformersVision(LocalFeatureEncoder):
         self, image: Image.Image, generator: torch.Generator | None = None
     ) -> Float[Tensor, "3 H W"]:
         """Turn the picture, or a random view of it, into pixels as the checkpoint wants them."""
-        return _pixels(
-            self.processor, image if generator is None else random_view(image, generator), self.image_size
-        )
+        view = image if generator is None else random_view(image, generator)
+        return pixels_of(self.processor, view, self.image_size)
 
     def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
-        """Return patch tokens or cells, row by row."""
-        return _local_features(self.backbone, pixels)
+        """Return patch tokens or cells, row by row; before them the class token, if it was asked for."""
+        return _local_features(self.backbone, pixels, class_token=self.class_token)
 
     def save_assets(self, folder: Path) -> None:
         """Write the backbone's configuration, its preprocessing and its name."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.backbone.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
-        self.processor.save_pretrained(folder)
-        write_whole(folder / FINGERPRINT_FILE, f"{self.checkpoint}\n")
+        save_vision_assets(folder, self.backbone, self.processor, self.checkpoint)
 
 
-def _load_processor(source: str) -> Any:
-    from transformers import AutoImageProcessor
-
-    # The Pillow backend on every machine: torchvision's resizing gives other numbers.
-    return load_or_explain(
-        lambda: AutoImageProcessor.from_pretrained(source, backend="pil"),
-        what="the preprocessing",
-        source=source,
-    )
-
-
-def _pixels(processor: Any, image: Image.Image, image_size: int | None) -> Float[Tensor, "3 H W"]:
-    if image_size is None:
-        pixels: Tensor = processor(image, return_tensors="pt")["pixel_values"][0]
-    else:
-        square = image.resize((image_size, image_size), Image.Resampling.BICUBIC)
-        pixels = processor(square, return_tensors="pt", do_resize=False, do_center_crop=False)[
-            "pixel_values"
-        ][0]
-    return pixels
-
-
-def _local_features(backbone: Any, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
+def _local_features(
+    backbone: Any, pixels: Float[Tensor, "B 3 H W"], *, class_token: bool
+) -> Float[Tensor, "B N C"]:
     takes_any_size = "interpolate_pos_encoding" in inspect.signature(backbone.forward).parameters
     options = {"interpolate_pos_encoding": True} if takes_any_size else {}
     state: Tensor = backbone(pixel_values=pixels, **options).last_hidden_state
     if state.dim() == 4:
-        return state.flatten(2).transpose(1, 2)
-    # Class and register tokens come first. Hierarchical transformers have none and fewer tokens.
-    patch = backbone.config.patch_size
-    patches = (pixels.shape[2] // patch) * (pixels.shape[3] // patch)
-    return state[:, -patches:]
+        state = state.flatten(2).transpose(1, 2)
+        patches = state.shape[1]
+    else:
+        # Class and register tokens come first. Hierarchical transformers have none and fewer tokens.
+        patch = backbone.config.patch_size
+        patches = (pixels.shape[2] // patch) * (pixels.shape[3] // patch)
+    if not class_token:
+        return state[:, -patches:]
+    if state.shape[1] <= patches:
+        raise ValueError("it has no class token: set class_token: false")
+    return torch.cat([state[:, :1], state[:, -patches:]], dim=1)
 
 
-def _probe(backbone: Any, pixels: Tensor, source: str) -> Float[Tensor, "1 N C"]:
+def _probe(backbone: Any, pixels: Tensor, source: str, *, class_token: bool) -> Float[Tensor, "1 N C"]:
     """Encode one black picture: how many local features, and how wide, the backbone alone knows."""
     try:
-        return _local_features(backbone, pixels)
+        return _local_features(backbone, pixels, class_token=class_token)
     except (AttributeError, TypeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"{source!r} gives no local features of a picture ({reason}): use a vision backbone"
-        ) from error
-
-
-def _saved_name(assets: Path) -> str:
-    try:
-        return (assets / FINGERPRINT_FILE).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ModelError(
-            f"{assets / FINGERPRINT_FILE} cannot be read: save or copy the model again"
         ) from error

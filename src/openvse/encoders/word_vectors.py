@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Container
+from io import TextIOWrapper
 from pathlib import Path
 
 import torch
@@ -11,15 +14,17 @@ from torch import Tensor
 
 from openvse.errors import DataError
 
+GZIP = b"\x1f\x8b"
+
 
 def read_word_vectors(path: Path, *, wanted: Container[str], dim: int) -> dict[str, Float[Tensor, "L"]]:
     """Read the vectors of the wanted words, line by line: memory holds those alone.
 
-    A line is ``word v1 .. vn``; a first line of two integers (word2vec, fastText) is skipped. The first
-    vector of a word counts.
+    A line is ``word v1 .. vn``. The first line of word2vec and fastText holds two integers, how many words there
+    are and their width. The first vector of a word counts.
 
     Args:
-        path: the file, in UTF-8.
+        path: the file, in UTF-8, as it is or compressed by gzip (``cc.en.300.vec.gz``).
         wanted: the words to keep.
         dim: width of a vector.
 
@@ -28,15 +33,30 @@ def read_word_vectors(path: Path, *, wanted: Container[str], dim: int) -> dict[s
     """
     vectors: dict[str, Tensor] = {}
     try:
-        with path.open(encoding="utf-8") as lines:
+        with _opened(path) as lines:
             for number, line in enumerate(lines, start=1):
                 word, _, rest = line.rstrip().partition(" ")
-                header = number == 1 and word.isdigit() and rest.isdigit()
-                if not header and (number == 1 or (word in wanted and word not in vectors)):
+                if number == 1 and word.isdigit() and rest.isdigit():
+                    _check_width(int(rest), dim, f"{path}: each vector")
+                elif number == 1 or (word in wanted and word not in vectors):
                     vectors[word] = _parse(rest, dim, f"{path}, line {number}")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"word vectors {path} cannot be read ({error}): give a GloVe text file") from error
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DataError(
+            f"word vectors {path} cannot be read ({error}): give a text file of GloVe or fastText (.txt, .vec), or "
+            f"its .gz; unpack a .zip, and a .bin is no text"
+        ) from error
     return {word: vector for word, vector in vectors.items() if word in wanted}
+
+
+def _opened(path: Path) -> TextIOWrapper:
+    with path.open("rb") as file:
+        packed = file.read(len(GZIP)) == GZIP
+    return gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8")
+
+
+def _check_width(found: int, dim: int, place: str) -> None:
+    if found != dim:
+        raise DataError(f"{place} has {found} numbers, word_dim is {dim}: set word_dim={found}")
 
 
 def _parse(text: str, dim: int, place: str) -> Float[Tensor, "L"]:
@@ -44,7 +64,8 @@ def _parse(text: str, dim: int, place: str) -> Float[Tensor, "L"]:
     try:
         vector = torch.tensor([float(field) for field in fields])
     except ValueError as error:
-        raise DataError(f"{place} is not 'word v1 v2 ..' ({error}): give a GloVe text file") from error
-    if len(vector) != dim:
-        raise DataError(f"{place} has {len(vector)} numbers, word_dim is {dim}: set word_dim={len(vector)}")
+        raise DataError(
+            f"{place} is not 'word v1 v2 ..' ({error}): give a text file of GloVe or fastText"
+        ) from error
+    _check_width(len(vector), dim, place)
     return vector

@@ -171,8 +171,9 @@ def _store(
     good = [(picture.item, picture.pixels) for picture in batch if picture.pixels is not None]
     if good:
         pixels = torch.stack([pixels for _, pixels in good]).to(device)
-        for (item, _), local in zip(good, encoder.extract(pixels).cpu(), strict=True):
-            writer.add(item, local)
+        features = encoder.raw_features(pixels)
+        for (item, _), local, mask in zip(good, features.local.cpu(), features.mask.cpu(), strict=True):
+            writer.add(item, local[mask])
     return len(good)
 
 

@@ -1,0 +1,169 @@
+"""Regions of a picture from any object detector of the DETR family in the ``transformers`` library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from PIL import Image
+from torch import Tensor
+
+from openvse.encoders.image_encoder import LocalFeatureEncoder
+from openvse.encoders.pretrained import identify, load_or_explain
+from openvse.encoders.random_view import random_view
+from openvse.encoders.size_augmentation import FeatureMode
+from openvse.encoders.vision_files import load_processor, pixels_of, save_vision_assets, saved_name
+from openvse.errors import ModelError, RecipeError
+from openvse.types import Features
+
+
+class TransformersDetector(LocalFeatureEncoder):
+    """The decoder's last state of each query that a detector is surest of: one local feature a region.
+
+    DETR, RT-DETR, D-FINE, YOLOS and their kin. A query's score is its largest class probability; the best come
+    first. These are not the bottom-up-attention regions of the papers (a Faster R-CNN trained on objects and
+    attributes of Visual Genome, 2048 wide): they come from another network, another data set and are narrower,
+    so that figures are not comparable with those of published region features. The detector stays frozen.
+
+    Args:
+        embed_dim: D.
+        model: hub id or local folder of the checkpoint.
+        assets: a saved model's folder: the architecture is built from it, ``model`` is not read.
+        num_regions: N, how many regions a picture has at most.
+        min_score: regions below this score, in [0, 1], are left out; the best one of a picture always stays.
+        image_size: side in pixels of the square that the whole picture is resized to.
+        projection: a name of ``PROJECTIONS``.
+        size_augmentation: none, region or grid.
+        augmentation_rate: probability that a local feature is hidden in training.
+        pooled: yield a global vector too, one linear layer of the mean raw feature; PIE-Net needs it.
+
+    Raises:
+        ModelError: the checkpoint cannot be loaded, or is no such detector.
+        RecipeError: no region is wanted, more are than the detector has queries, or an impossible score.
+    """
+
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        model: str,
+        assets: Path | None = None,
+        num_regions: int = 36,
+        min_score: float = 0.0,
+        image_size: int = 640,
+        projection: str = "residual_mlp",
+        size_augmentation: FeatureMode = "region",
+        augmentation_rate: float = 0.2,
+        pooled: bool = False,
+    ) -> None:
+        source = model if assets is None else str(assets)
+        detector = _load_detector(source, weights=assets is None)
+        processor = load_processor(source)
+        pixels = pixels_of(processor, Image.new("RGB", (64, 64)), image_size)
+        with torch.no_grad():
+            states, _, _ = _probe(detector, pixels.unsqueeze(0), source)
+        _check(num_regions, states.shape[1], min_score)
+        checkpoint = identify(model, detector.config) if assets is None else saved_name(assets)
+        super().__init__(
+            backbone=detector,
+            feature_dim=states.shape[-1],
+            fingerprint=f"{checkpoint}:{image_size}x{image_size}:best {num_regions} from {min_score:g}",
+            embed_dim=embed_dim,
+            projection=projection,
+            size_augmentation=size_augmentation,
+            augmentation_rate=augmentation_rate,
+            fine_tune=False,
+            pooled=pooled,
+        )
+        self.checkpoint = checkpoint
+        self.processor = processor
+        self.image_size = image_size
+        self.num_regions = num_regions
+        self.min_score = min_score
+
+    def preprocess(
+        self, image: Image.Image, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "3 H W"]:
+        """Resize the picture, or a random view of it, to a square and normalise it as the checkpoint says."""
+        view = image if generator is None else random_view(image, generator)
+        return pixels_of(self.processor, view, self.image_size)
+
+    def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
+        """Return the states of the best queries, also of those below ``min_score``."""
+        return self.detect(pixels)[0]
+
+    def raw_features(self, pixels: Float[Tensor, "B 3 H W"]) -> Features:
+        """Return the states of the best queries; the mask tells which reach ``min_score``."""
+        states, scores, _ = self.detect(pixels)
+        return Features(states, self._sure(scores))
+
+    def detect(
+        self, pixels: Float[Tensor, "B 3 H W"]
+    ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B N"], Float[Tensor, "B N 4"]]:
+        """Return states, scores and boxes of the best queries of each picture, the best first.
+
+        Scores are probabilities. Boxes are left, top, right, bottom in shares of the picture's width and height.
+        """
+        states, scores, boxes = _queries(self.backbone, pixels)
+        best, chosen = scores.topk(self.num_regions, dim=1)
+        picked = chosen.unsqueeze(-1)
+        return states.take_along_dim(picked, 1), best, boxes.take_along_dim(picked, 1)
+
+    def save_assets(self, folder: Path) -> None:
+        """Write the detector's configuration, its preprocessing and its name."""
+        save_vision_assets(folder, self.backbone, self.processor, self.checkpoint)
+
+    def _sure(self, scores: Float[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
+        sure = scores >= self.min_score
+        sure[:, 0] = True
+        return sure
+
+
+def _queries(
+    detector: Any, pixels: Float[Tensor, "B 3 H W"]
+) -> tuple[Float[Tensor, "B Q C"], Float[Tensor, "B Q"], Float[Tensor, "B Q 4"]]:
+    """Return states, scores and boxes of all queries."""
+    found = detector(pixel_values=pixels)
+    # DETR and YOLOS choose one of the classes or none; the others decide about each class on its own.
+    one_of = found.logits.shape[-1] == detector.config.num_labels + 1
+    chances = found.logits.softmax(-1)[..., :-1] if one_of else found.logits.sigmoid()
+    x, y, width, height = found.pred_boxes.unbind(-1)
+    corners = torch.stack([x - width / 2, y - height / 2, x + width / 2, y + height / 2], dim=-1)
+    # In YOLOS the states of the patches come before those of the queries.
+    states = found.last_hidden_state[:, -found.logits.shape[1] :]
+    return states, chances.amax(dim=-1), corners.clamp(0, 1)
+
+
+def _load_detector(source: str, *, weights: bool) -> Any:
+    from transformers import AutoConfig, AutoModelForObjectDetection
+
+    def load() -> Any:
+        if weights:
+            return AutoModelForObjectDetection.from_pretrained(source).float().eval()
+        return AutoModelForObjectDetection.from_config(AutoConfig.from_pretrained(source)).float().eval()
+
+    return load_or_explain(load, what="the detector", source=source)
+
+
+def _probe(
+    detector: Any, pixels: Tensor, source: str
+) -> tuple[Float[Tensor, "1 Q C"], Float[Tensor, "1 Q"], Float[Tensor, "1 Q 4"]]:
+    """Run the detector once: how many queries, and how wide, it alone knows."""
+    try:
+        return _queries(detector, pixels)
+    except (AttributeError, TypeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"{source!r} gives no regions of a picture ({reason}): use a detector such as RT-DETR or DETR"
+        ) from error
+
+
+def _check(num_regions: int, queries: int, min_score: float) -> None:
+    if not 1 <= num_regions <= queries:
+        raise RecipeError(
+            f"num_regions is {num_regions}, this detector has {queries} queries: give 1 to {queries}"
+        )
+    if not 0 <= min_score <= 1:
+        raise RecipeError(f"min_score is {min_score}: give a probability from 0 to 1")

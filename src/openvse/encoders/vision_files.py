@@ -1,0 +1,71 @@
+"""Vision checkpoints of ``transformers``: their preprocessing, and what a model folder keeps of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from openvse.encoders.pretrained import load_or_explain
+from openvse.errors import ModelError
+from openvse.files import write_whole
+
+FINGERPRINT_FILE = "fingerprint.txt"
+
+
+def load_processor(source: str) -> Any:
+    """Return the preprocessing of a checkpoint.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    from transformers import AutoImageProcessor
+
+    # The Pillow backend on every machine: torchvision's resizing gives other numbers.
+    return load_or_explain(
+        lambda: AutoImageProcessor.from_pretrained(source, backend="pil"),
+        what="the preprocessing",
+        source=source,
+    )
+
+
+def pixels_of(processor: Any, image: Image.Image, image_size: int | None) -> Float[Tensor, "3 H W"]:
+    """Turn a picture into pixels.
+
+    Args:
+        processor: the checkpoint's preprocessing.
+        image: any size.
+        image_size: side of the square that the whole picture is resized to, in place of the checkpoint's own
+            resizing and cropping; None leaves both to the checkpoint.
+    """
+    options: dict[str, bool] = {}
+    if image_size is not None:
+        image = image.resize((image_size, image_size), Image.Resampling.BICUBIC)
+        options = {"do_resize": False, "do_center_crop": False}
+    pixels: Tensor = processor(image, return_tensors="pt", **options)["pixel_values"][0]
+    return pixels
+
+
+def save_vision_assets(folder: Path, backbone: Any, processor: Any, checkpoint: str) -> None:
+    """Write a backbone's configuration, its preprocessing and its name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    backbone.config.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    write_whole(folder / FINGERPRINT_FILE, f"{checkpoint}\n")
+
+
+def saved_name(assets: Path) -> str:
+    """Return the name that ``save_vision_assets`` wrote.
+
+    Raises:
+        ModelError: it is missing.
+    """
+    try:
+        return (assets / FINGERPRINT_FILE).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ModelError(
+            f"{assets / FINGERPRINT_FILE} cannot be read: save or copy the model again"
+        ) from error
