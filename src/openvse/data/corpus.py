@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from openvse.data.leakage import LEAKAGE, one_split_each
 from openvse.data.splits import SPLITS, Proportions, canonical_split, hashed_splits
 from openvse.errors import DataError
 from openvse.types import Relevance
@@ -115,7 +116,8 @@ def build_corpus(
     """Check records and join them into a corpus.
 
     Captions whose picture is not there, images without a caption and empty captions are left out and counted
-    in ``problems``.
+    in ``problems``. So is leakage: an image that is listed in several splits stays in the last of train, validation
+    and test alone.
 
     Args:
         name: what messages call the data set.
@@ -128,9 +130,10 @@ def build_corpus(
     Raises:
         DataError: when an identifier occurs twice, nothing is left, or ``strict`` and there is a problem.
     """
-    found = list(records)
+    found = [replace(record, split=_canonical(record.split)) for record in records]
+    found, problems = _without_leakage(found)
     _refuse_duplicates(name, found)
-    found, problems = _usable(name, found, require_images)
+    found = _usable(problems, found, require_images)
     if problems and strict:
         raise DataError(f"{name}: {problems[0]}; correct the data, or open it without strict")
     if not found:
@@ -145,9 +148,34 @@ def build_corpus(
         image_paths=tuple(record.path for record in found),
         captions=captions,
         relevance=relevance,
-        splits=tuple(canonical_split(record.split) if record.split else "" for record in found),
+        splits=tuple(record.split for record in found),
         problems=tuple(problems),
     )
+
+
+def in_order(records: Iterable[Record]) -> list[Record]:
+    """Sort records by their identifiers.
+
+    Training draws pairs by their position, so the forms in which a data set is published (a token file, a JSON) give
+    the same batches only if they give the images in the same order.
+    """
+    return sorted(records, key=lambda record: record.image_id)
+
+
+def _canonical(split: str) -> str:
+    return canonical_split(split) if split else ""
+
+
+def _without_leakage(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """Give every image one split; return the records that stay, and the line that reports the others."""
+    keep, leaked = one_split_each([record.image_id for record in records], [r.split for r in records])
+    problems = []
+    if leaked:
+        problems.append(
+            f"{LEAKAGE}: {len(leaked)} image(s) are listed in several splits and stay in the last of train, validation "
+            f"and test alone (first: {leaked[0]})"
+        )
+    return [records[number] for number in keep], problems
 
 
 def _refuse_duplicates(name: str, records: Sequence[Record]) -> None:
@@ -160,9 +188,8 @@ def _refuse_duplicates(name: str, records: Sequence[Record]) -> None:
         seen.add(record.image_id)
 
 
-def _usable(name: str, records: Sequence[Record], require_images: bool) -> tuple[list[Record], list[str]]:
-    """Return what can be used, and a line for each kind of thing that cannot."""
-    problems: list[str] = []
+def _usable(problems: list[str], records: Sequence[Record], require_images: bool) -> list[Record]:
+    """Return what can be used, and add a line for each kind of thing that cannot."""
     if require_images:
         present = _present({record.path.parent for record in records})
         missing = [record for record in records if record.path not in present]
@@ -175,7 +202,7 @@ def _usable(name: str, records: Sequence[Record], require_images: bool) -> tuple
     emptied = [old.image_id for old, new in pairs if len(new.captions) < len(old.captions)]
     _count(problems, emptied, "image(s) with an empty caption")
     _count(problems, [new.image_id for new in clean if not new.captions], "image(s) without a caption")
-    return [record for record in clean if record.captions], problems
+    return [record for record in clean if record.captions]
 
 
 def _tidy(captions: Sequence[str]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from openvse.data.coco import detect_coco, open_coco
 from openvse.data.corpus import Corpus
 from openvse.data.csv_file import open_csv
 from openvse.data.flickr import detect_flickr, open_flickr8k, open_flickr30k
@@ -16,6 +17,7 @@ from openvse.registry import Registry
 DATASETS: Registry[Corpus] = Registry(
     "data set",
     {
+        "coco": open_coco,
         "csv": open_csv,
         "flickr30k": open_flickr30k,
         "flickr8k": open_flickr8k,
@@ -68,6 +70,8 @@ def _detect(root: Path) -> str:
         raise DataError(f"{root}: not a data set ({_EXPECTED})")
     if metadata_files(root):
         return "folder"
+    if detect_coco(root):
+        return "coco"
     flickr = detect_flickr(root)
     if flickr:
         return flickr.name
