@@ -66,4 +66,4 @@ def test_a_check_finds_a_picture_in_two_splits(tmp_path: Path, invoke) -> None:
     assert result.exit_code == 1
     assert "WRONG  leakage: 1 picture(s) have the same file as one of another split" in result.stdout
     assert "(first: 00.png in train and 09.png in test)" in result.stdout
-    assert invoke("data", "check", "folder", "--root", album, "--no-compare").exit_code == 0
+    assert invoke("data", "check", "folder", "--root", album, "--no-read").exit_code == 0

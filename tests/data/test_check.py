@@ -62,7 +62,7 @@ def test_an_empty_folder(name, tmp_path):
 @pytest.mark.parametrize("facts", FACTS.values(), ids=lambda facts: facts.name)
 def test_facts_are_of_registered_data_sets_and_agree_with_themselves(facts):
     assert FACTS[facts.name] is facts and facts.name in DATASETS
-    assert any(piece.media for piece in facts.pieces) and facts.forms
+    assert facts.pieces and facts.licence and facts.title
     for form in facts.forms:
         if facts.captions_each is not None:
             assert form.num_captions == facts.captions_each * form.num_items
@@ -172,7 +172,7 @@ def test_equal_pictures_in_two_splits_are_told(tmp_path, small):
     assert texts(check_data("flickr8k", root), "WRONG") == [
         "leakage: 1 picture(s) have the same file as one of another split (first: 2.jpg in train and 7.jpg in test)"
     ]
-    assert texts(check_data("flickr8k", root, compare_files=False), "WRONG") == []
+    assert texts(check_data("flickr8k", root, read_files=False), "WRONG") == []
 
 
 def test_files_that_do_not_open(tmp_path):

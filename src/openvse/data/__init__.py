@@ -13,6 +13,7 @@ from openvse.data.image_loaders import (
     RandomView,
     StoredImages,
     image_loader,
+    own_features,
     with_features,
 )
 from openvse.data.known import FACTS
@@ -41,6 +42,7 @@ __all__ = [
     "image_batches",
     "image_loader",
     "open_corpus",
+    "own_features",
     "text_batches",
     "with_features",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from openvse.data.array_features import ArrayFeatures
 from openvse.data.corpus import Corpus
 from openvse.data.datasets import DATASETS, open_corpus
 from openvse.data.facts import Facts, Form
@@ -40,13 +41,13 @@ class Finding:
         return "ok" if self.ok else "WRONG"
 
 
-def check_data(name: str, root: str | Path, *, compare_files: bool = True) -> list[Finding]:
+def check_data(name: str, root: str | Path, *, read_files: bool = True) -> list[Finding]:
     """Verify a copy of a data set; one whose facts are not published is opened and counted.
 
     Args:
         name: a name of ``DATASETS``.
         root: the folder or file that should hold it.
-        compare_files: look for equal picture files in two splits, which reads them.
+        read_files: read pictures and features, to find equal ones in two splits, and features that are not finite.
 
     Returns:
         A finding for each piece and fact. What is missing comes with its size, where it is published, and the terms.
@@ -65,8 +66,10 @@ def check_data(name: str, root: str | Path, *, compare_files: bool = True) -> li
             findings.append(Finding(False, str(error)))
     else:
         findings += _contents(corpus, facts)
-        if compare_files and pictures:
+        if read_files and pictures and corpus.features is None:
             findings.append(_leakage(corpus))
+        if read_files and isinstance(corpus.features, ArrayFeatures):
+            findings += _features(corpus.features)
     if facts and not all(finding.ok for finding in findings):
         findings.append(Finding(True, f"terms: {facts.licence}", note=True))
     return findings
@@ -100,7 +103,7 @@ def _pieces(facts: Facts, root: Path) -> list[Finding]:
 
 def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
     """Check what was opened against the facts, as far as there are any."""
-    counts = _facts(corpus, facts) if facts else [Finding(True, _summary(corpus))]
+    counts = _facts(corpus, facts) if facts and facts.forms else [Finding(True, _summary(corpus))]
     # The owners' own list of Flickr8k names a picture that is not there: with the right counts that is no fault.
     complete = facts is not None and all(finding.ok for finding in counts)
     for problem in corpus.problems:
@@ -164,6 +167,18 @@ def _summary(corpus: Corpus) -> str:
     form = _form(corpus)
     splits = " / ".join(f"{count:,}" for count in form.splits)
     return f"{form.num_items:,} images, {form.num_captions:,} captions; splits {splits}, in no split {form.outside:,}"
+
+
+def _features(features: ArrayFeatures) -> list[Finding]:
+    """Read all features, and report their shape and what is wrong with them."""
+    shapes = [
+        f"{part.rows.path.name} {list(part.rows.shape)}, {part.repeats} row(s) an image"
+        for part in features.parts
+    ]
+    return [
+        Finding(True, f"features: {'; '.join(shapes)}"),
+        *(Finding(False, fault) for fault in features.faults()),
+    ]
 
 
 def _leakage(corpus: Corpus, proportions: Proportions = (0.8, 0.1, 0.1)) -> Finding:

@@ -39,9 +39,10 @@ def open_coco(root: Path, *, strict: bool = False, require_images: bool = True) 
         raise DataError(f"{root}: no picture folder train2014 or val2014; see openvse data coco")
     karpathy = next((root / name for name in KARPATHY if (root / name).is_file()), None)
     if karpathy:
-        records = in_order(read_karpathy(karpathy, images))
+        records = in_order(read_karpathy(karpathy, images), only_training=True)
         return build_corpus("coco", records, strict=strict, require_images=require_images)
-    records = in_order(record for part in OFFICIAL for record in _read_official(root, images, *part))
+    official = (record for part in OFFICIAL for record in _read_official(root, images, *part))
+    records = in_order(official, only_training=True)
     corpus = build_corpus("coco", records, strict=strict, require_images=require_images)
     note = (
         "the owners' split of COCO: no test part, and no published retrieval figure is on it; put dataset_coco.json "

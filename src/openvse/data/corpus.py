@@ -13,7 +13,7 @@ from jaxtyping import Int
 from openvse.data.leakage import LEAKAGE, one_split_each
 from openvse.data.splits import SPLITS, Proportions, canonical_split, hashed_splits
 from openvse.errors import DataError
-from openvse.types import Relevance
+from openvse.types import FeatureSource, Relevance
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Corpus:
         relevance: the pairs (image, text) that belong together.
         splits: "train", "validation", "test" or "" for each image.
         problems: one line for each kind of thing that was skipped when the corpus was opened.
+        features: local features of the images that the data set itself brings along. They are read where no store is
+            named and the encoder has no backbone of its own.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Corpus:
     relevance: Relevance
     splits: tuple[str, ...]
     problems: tuple[str, ...] = ()
+    features: FeatureSource | None = None
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -153,13 +156,22 @@ def build_corpus(
     )
 
 
-def in_order(records: Iterable[Record]) -> list[Record]:
+def in_order(records: Iterable[Record], *, only_training: bool = False) -> list[Record]:
     """Sort records by their identifiers.
 
-    Training draws pairs by their position, so the forms in which a data set is published (a token file, a JSON) give
-    the same batches only if they give the images in the same order.
+    Training draws pairs by their position, so the forms in which a data set is published (a token file, a JSON, arrays)
+    give the same batches only if they give its training images in the same order.
+
+    Args:
+        records: in the order of a file.
+        only_training: leave the images of validation and test in the order of the file, behind the others: the five
+            folds of COCO's test are cut in that order.
     """
-    return sorted(records, key=lambda record: record.image_id)
+    kept = ("validation", "test") if only_training else ()
+    canonical = [replace(record, split=_canonical(record.split)) for record in records]
+    training = [record for record in canonical if record.split not in kept]
+    rest = [record for record in canonical if record.split in kept]
+    return sorted(training, key=lambda record: record.image_id) + rest
 
 
 def _canonical(split: str) -> str:

@@ -63,7 +63,7 @@ class Facts:
         name: as it is registered in ``DATASETS``.
         title: what it is, in a line.
         pieces: what to fetch.
-        forms: the counts that a complete copy can have.
+        forms: the counts that a complete copy can have; none for a layout that many data sets come in.
         licence: the terms, in a line.
         items: what its items are called.
         captions_each: captions of every item, or None where they differ.

@@ -131,3 +131,38 @@ COCO = Facts(
     ),
     licence="the sentences under CC BY 4.0; the pictures belong to their photographers, on Flickr's terms of use",
 )
+
+PRECOMPUTED = Facts(
+    name="precomputed",
+    title="region features and captions of Flickr30K or COCO as arrays and lines, the layout of SCAN and VSE-infinity",
+    pieces=(
+        Piece(
+            "features of the training images",
+            ("train_ims.npy", "precomp/train_ims.npy"),
+            "[n, 36, 2048] of bottom-up attention; links at https://github.com/kuanghuei/SCAN#download-data (Lee et "
+            "al., ECCV 2018); 31 GiB for COCO's 113,287 images, 8 GiB for Flickr30K's 29,000; likewise dev_ims.npy and "
+            "test_ims.npy (COCO: testall_ims.npy)",
+        ),
+        Piece(
+            "captions of the training images",
+            ("train_caps.txt", "precomp/train_caps.txt"),
+            "from the same archive, one a line; likewise dev_caps.txt and test_caps.txt (COCO: testall_caps.txt)",
+        ),
+        Piece(
+            "identifiers of the training images",
+            ("train_ids.txt", "precomp/train_ids.txt"),
+            "from the same archive, one a line; likewise for the other splits",
+            required=False,
+        ),
+        Piece(
+            "file names",
+            ("id_mapping.json", "precomp/id_mapping.json"),
+            "file name of each identifier, from the data of https://github.com/woodfrog/vse_infty (Chen et al., CVPR "
+            "2021)",
+            required=False,
+        ),
+    ),
+    forms=(),
+    licence="those of Flickr30K or COCO, from whose pictures and sentences it is made; see openvse data flickr30k, "
+    "openvse data coco",
+)

@@ -54,14 +54,15 @@ def describe(name: Annotated[str, typer.Argument(help="A data set; 'openvse data
 def check(
     name: Annotated[str, typer.Argument(help="A data set; 'openvse data' lists them.")],
     root: Annotated[Path, typer.Option(help="Where its files lie.")],
-    compare: Annotated[
-        bool, typer.Option("--compare/--no-compare", help="Look for equal pictures in two splits.")
+    read: Annotated[
+        bool,
+        typer.Option("--read/--no-read", help="Read all: equal items in two splits, features not finite."),
     ] = True,
 ) -> None:
     """Check files, counts, splits and known identifiers; say what is missing. Exit code 1 if something is wrong."""
     from openvse.data import check_data
 
-    findings = check_data(name, root, compare_files=compare)
+    findings = check_data(name, root, read_files=read)
     for finding in findings:
         typer.echo(f"{finding.mark:>5}  {finding.text}")
     if not all(finding.ok for finding in findings):
