@@ -82,6 +82,18 @@ def test_identifiers_and_file_names(tmp_path, times):
     np.testing.assert_array_equal(gathered(named)[place], random_features(3, 0)[2])
 
 
+def test_equal_images_at_the_start_are_no_repeats_where_captions_outnumber_rows(tmp_path):
+    array = random_features(4)
+    array[1] = array[0]
+    write_split(tmp_path, "train", array, five("train", 4))
+    assert len(open_precomputed(tmp_path)) == 4
+
+
+def test_one_caption_an_image(tmp_path):
+    write_split(tmp_path, "train", random_features(4), [["one"], ["two"], ["three"], ["four"]])
+    assert open_precomputed(tmp_path).captions == ("one", "two", "three", "four")
+
+
 def test_captions_with_odd_characters_keep_their_places(tmp_path):
     captions = five("train", 3)
     captions[1] = ["", "später", "two\u2028lines", "a  b ", "x"]

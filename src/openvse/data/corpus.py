@@ -133,7 +133,7 @@ def build_corpus(
     Raises:
         DataError: when an identifier occurs twice, nothing is left, or ``strict`` and there is a problem.
     """
-    found = [replace(record, split=_canonical(record.split)) for record in records]
+    found = [_canonical(record) for record in records]
     found, problems = _without_leakage(found)
     _refuse_duplicates(name, found)
     found = _usable(problems, found, require_images)
@@ -168,14 +168,15 @@ def in_order(records: Iterable[Record], *, only_training: bool = False) -> list[
             folds of COCO's test are cut in that order.
     """
     kept = ("validation", "test") if only_training else ()
-    canonical = [replace(record, split=_canonical(record.split)) for record in records]
+    canonical = [_canonical(record) for record in records]
     training = [record for record in canonical if record.split not in kept]
     rest = [record for record in canonical if record.split in kept]
     return sorted(training, key=lambda record: record.image_id) + rest
 
 
-def _canonical(split: str) -> str:
-    return canonical_split(split) if split else ""
+def _canonical(record: Record) -> Record:
+    split = canonical_split(record.split) if record.split else ""
+    return record if record.split == split else replace(record, split=split)
 
 
 def _without_leakage(records: Sequence[Record]) -> tuple[list[Record], list[str]]:

@@ -33,12 +33,15 @@ class FlickrLayout:
     splits: tuple[tuple[str, ...], ...]
 
 
+TABLE = "captions.txt"
+"""What mirrors call the caption file: a name that others use too."""
+
 _COMPACT_SPLITS = (("splits/train.txt",), ("splits/dev.txt", "splits/val.txt"), ("splits/test.txt",))
 
 FLICKR8K = FlickrLayout(
     name="flickr8k",
     karpathy="dataset_flickr8k.json",
-    captions=("Flickr8k_text/Flickr8k.token.txt", "Flickr8k.token.txt", "captions.txt"),
+    captions=("Flickr8k_text/Flickr8k.token.txt", "Flickr8k.token.txt", TABLE),
     images=("Flicker8k_Dataset", "Flickr8k_Dataset", "images", "Images"),
     splits=tuple(
         (f"Flickr8k_text/Flickr_8k.{part}Images.txt", f"Flickr_8k.{part}Images.txt", *compact)
@@ -48,7 +51,7 @@ FLICKR8K = FlickrLayout(
 FLICKR30K = FlickrLayout(
     name="flickr30k",
     karpathy="dataset_flickr30k.json",
-    captions=("results_20130124.token", "captions.txt"),
+    captions=("results_20130124.token", TABLE),
     images=("flickr30k-images", "flickr30k_images", "images", "Images"),
     splits=_COMPACT_SPLITS,
 )
@@ -102,8 +105,9 @@ def open_flickr30k(root: Path, *, strict: bool = False, require_images: bool = T
 def detect_flickr(root: Path) -> FlickrLayout | None:
     """Return the data set whose files a folder holds; files that fit both count as Flickr8k."""
     for layout in (FLICKR8K, FLICKR30K):
+        own = tuple(name for name in (layout.karpathy, *layout.captions) if name != TABLE)
         pictures = first_existing(root, layout.images)
-        if (root / layout.karpathy).is_file() or (pictures and first_existing(root, layout.captions)):
+        if first_existing(root, own) or (pictures and (root / TABLE).is_file()):
             return layout
     return None
 

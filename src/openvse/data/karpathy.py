@@ -25,9 +25,10 @@ def read_karpathy(path: Path, images: Path) -> Iterator[Record]:
     """
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["images"]
+        folders = {name: images / name for name in {entry.get("filepath", "") for entry in entries}}
         for entry in entries:
             sentences = [sentence["raw"] for sentence in entry["sentences"]]
-            picture = images / entry.get("filepath", "") / entry["filename"]
+            picture = folders[entry.get("filepath", "")] / entry["filename"]
             yield Record(entry["filename"], picture, sentences, entry["split"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not in Karpathy's format ({error!r}); download it again") from error

@@ -96,10 +96,11 @@ def _open_part(folder: Path, split: str, file: str, names: dict[str, str]) -> _P
     """
     rows = ArrayRows(folder / f"{file}_ims.npy")
     captions = _lines(folder / f"{file}_caps.txt")
-    repeats = rows.repeats()
+    # Rows can only be repeated where there is one for each caption.
+    repeats = rows.repeats() if len(rows) == len(captions) else 1
     num_images = len(rows) // repeats
     each, rest = divmod(len(captions), num_images or 1)
-    if not num_images or rest or not each or (repeats > 1 and each % repeats):
+    if rest or not each or not num_images:
         raise DataError(
             f"{folder}: {file}_ims.npy has {len(rows)} rows ({num_images} images) and {file}_caps.txt {len(captions)} "
             "captions, which is no equal number for each image; download both again"
