@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer.main
 import yaml
+from typer.core import TyperGroup
 
 import openvse.cli.commands  # noqa: F401 - registers the commands
 from openvse.aggregators import AGGREGATORS
@@ -65,8 +66,11 @@ def command_lines() -> list[str]:
 @pytest.mark.parametrize("line", sorted(set(command_lines())))
 def test_command_lines_parse(line: str) -> None:
     _, *words = shlex.split(re.sub(r"--plugin \S+ ", "", line), comments=True)
-    command = typer.main.get_command(app).commands[words[0]]
-    context = command.make_context(words[0], words[1:])
+    command = typer.main.get_command(app)
+    context = command.make_context("openvse", words)
+    while isinstance(command, TyperGroup):
+        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+        context = command.make_context(name, words, parent=context)
     if "/" in (recipe := context.params.get("recipe", "")):
         assert recipe in list_recipes()
 

@@ -203,24 +203,6 @@ def test_recipes_and_parts_are_listed(invoke) -> None:
     assert len(parts) == 8
 
 
-def test_data_says_what_is_missing(tmp_path: Path, invoke) -> None:
-    result = invoke("data", "flickr8k", "--root", tmp_path)
-    assert result.exit_code == 2
-    first, second = result.stdout.splitlines()
-    assert first.startswith("WRONG  pictures: none of ")
-    assert second.startswith("WRONG  captions: none of ")
-    assert result.stderr.startswith(f"openvse: error: flickr8k at {tmp_path} is not complete")
-
-
-def test_data_confirms_what_is_complete(tmp_path: Path, invoke, monkeypatch) -> None:
-    from openvse.data.flickr_check import Finding
-
-    monkeypatch.setattr("openvse.data.flickr_check.check_flickr", lambda root, name: [Finding(True, "all")])
-    result = invoke("data", "flickr8k", "--root", tmp_path)
-    assert result.stdout == f"   ok  all\nflickr8k at {tmp_path} is complete\n"
-    assert result.exit_code == 0
-
-
 def test_version_and_help(invoke) -> None:
     assert invoke("--version").stdout == f"openvse {__version__}\n"
     for command in ("train", "evaluate", "extract", "index", "search", "recipes", "parts", "data", "demo"):

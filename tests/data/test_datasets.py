@@ -24,7 +24,7 @@ def flickr_data(root: Path) -> Path:
 
 
 def test_the_names():
-    assert DATASETS.names() == ["csv", "flickr30k", "flickr8k", "folder", "openmoji"]
+    assert DATASETS.names() == ["coco", "csv", "flickr30k", "flickr8k", "folder", "openmoji", "precomputed"]
 
 
 def test_kinds_are_detected(tmp_path):

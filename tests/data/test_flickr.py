@@ -121,6 +121,20 @@ def test_features_without_pictures(tmp_path):
         open_flickr8k(tmp_path)
 
 
+def test_a_token_file_alone_tells_the_data_set(tmp_path):
+    (tmp_path / "results_20130124.token").write_text(token_lines())
+    assert detect_flickr(tmp_path) == FLICKR30K
+
+
+def test_an_image_in_two_lists(tmp_path):
+    compact(tmp_path)
+    with (tmp_path / "splits" / "train.txt").open("a") as file:
+        file.write("c.jpg\nc.jpg\n")
+    corpus = open_flickr8k(tmp_path)
+    assert corpus.splits == ("train", "validation", "test", "")
+    assert corpus.problems[0].startswith("leakage: 1 image(s) are listed in several splits")
+
+
 def test_what_is_missing_or_damaged(tmp_path):
     pictures(tmp_path / "images")
     with pytest.raises(DataError, match=r"no caption file dataset_flickr8k.json or .*captions\.txt"):

@@ -1,6 +1,7 @@
 """Images from a store and from picture files."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from openvse.data.image_loaders import (
     RandomView,
     StoredImages,
     image_loader,
+    own_features,
     with_features,
 )
-from openvse.errors import BadImageError, StoreError
+from openvse.encoders.precomputed import Precomputed
+from openvse.errors import BadImageError, DataError, ModelError, StoreError
 
 
 @pytest.fixture
@@ -41,6 +44,47 @@ def test_stored_images_are_gathered_at_once_in_the_order_asked():
     assert kept.tolist() == [True, True]
     with pytest.raises(StoreError):
         StoredImages(source, ["i4", "unknown"])
+
+
+def test_features_that_are_not_finite_are_reported_once_and_left_out(caplog):
+    source = MemoryFeatures(6)
+    whole = source.gather
+
+    def gather(positions):
+        inputs = whole(positions)
+        inputs.values[(positions == 4 + 3) | (positions == 5 + 3)] = torch.nan
+        return inputs
+
+    source.gather = gather
+    loader = StoredImages(source, [f"i{number}" for number in range(6)])
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            inputs, kept = loader.load(np.array([5, 1, 2]))
+    assert inputs.values.flatten().tolist() == [1.0, 2.0] and kept.tolist() == [False, True, True]
+    assert inputs.mask is not None and len(inputs.mask) == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "skipped an image: the features of i5 hold numbers that are not finite"
+    ]
+    with pytest.raises(BadImageError, match="none of 2 images has finite features .first: i4.; make"):
+        loader.load(np.array([4, 5]))
+
+
+def test_a_data_sets_own_features_are_for_encoders_without_a_backbone(paths):
+    bare = make_corpus([(0, 0), (1, 1)], 2, 2)
+    corpus = replace(bare, features=MemoryFeatures(2))
+    stored = Precomputed(embed_dim=2, feature_dim=1, projection="linear")
+    assert own_features(bare, stored) is None
+    assert own_features(corpus, stored) is corpus.features
+    assert corpus.split("train", (0.5, 0.5, 0.0)).features is corpus.features
+    with pytest.raises(
+        ModelError, match=r"1 wide, and the encoder expects 3: set image\.encoder\.feature_dim=1"
+    ):
+        own_features(corpus, Precomputed(embed_dim=2, feature_dim=3, projection="linear"))
+    with pytest.raises(
+        DataError, match=r"1 wide and no pictures .such as i0\.png., .*name: precomputed, feature_dim: 1"
+    ):
+        own_features(corpus, MeanColour())
+    assert own_features(replace(corpus, image_paths=tuple(paths[:2])), MeanColour()) is None
 
 
 def test_pixel_images_decode_in_the_order_asked(paths):

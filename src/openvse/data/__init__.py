@@ -3,37 +3,46 @@
 from __future__ import annotations
 
 from openvse.data.batches import PlacedInputs, image_batches, text_batches
+from openvse.data.check import Finding, check_data, describe_data
 from openvse.data.corpus import Corpus, Record, build_corpus
 from openvse.data.datasets import DATASETS, open_corpus
-from openvse.data.flickr_check import Finding, check_flickr
+from openvse.data.facts import Facts, Form, Piece
 from openvse.data.image_loaders import (
     ImageLoader,
     PixelImages,
     RandomView,
     StoredImages,
     image_loader,
+    own_features,
     with_features,
 )
+from openvse.data.known import FACTS
 from openvse.data.pairs import BatchKey, EpochBatches, PairDataset
 
 __all__ = [
     "DATASETS",
+    "FACTS",
     "BatchKey",
     "Corpus",
     "EpochBatches",
+    "Facts",
     "Finding",
+    "Form",
     "ImageLoader",
     "PairDataset",
+    "Piece",
     "PixelImages",
     "PlacedInputs",
     "RandomView",
     "Record",
     "StoredImages",
     "build_corpus",
-    "check_flickr",
+    "check_data",
+    "describe_data",
     "image_batches",
     "image_loader",
     "open_corpus",
+    "own_features",
     "text_batches",
     "with_features",
 ]

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from openvse.data.leakage import LEAKAGE, one_split_each
 from openvse.data.splits import SPLITS, Proportions, canonical_split, hashed_splits
 from openvse.errors import DataError
-from openvse.types import Relevance
+from openvse.types import FeatureSource, Relevance
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Corpus:
         relevance: the pairs (image, text) that belong together.
         splits: "train", "validation", "test" or "" for each image.
         problems: one line for each kind of thing that was skipped when the corpus was opened.
+        features: local features of the images that the data set itself brings along. They are read where no store is
+            named and the encoder has no backbone of its own.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Corpus:
     relevance: Relevance
     splits: tuple[str, ...]
     problems: tuple[str, ...] = ()
+    features: FeatureSource | None = None
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -115,7 +119,8 @@ def build_corpus(
     """Check records and join them into a corpus.
 
     Captions whose picture is not there, images without a caption and empty captions are left out and counted
-    in ``problems``.
+    in ``problems``. So is leakage: an image that is listed in several splits stays in the last of train, validation
+    and test alone.
 
     Args:
         name: what messages call the data set.
@@ -128,9 +133,10 @@ def build_corpus(
     Raises:
         DataError: when an identifier occurs twice, nothing is left, or ``strict`` and there is a problem.
     """
-    found = list(records)
+    found = [_canonical(record) for record in records]
+    found, problems = _without_leakage(found)
     _refuse_duplicates(name, found)
-    found, problems = _usable(name, found, require_images)
+    found = _usable(problems, found, require_images)
     if problems and strict:
         raise DataError(f"{name}: {problems[0]}; correct the data, or open it without strict")
     if not found:
@@ -145,9 +151,44 @@ def build_corpus(
         image_paths=tuple(record.path for record in found),
         captions=captions,
         relevance=relevance,
-        splits=tuple(canonical_split(record.split) if record.split else "" for record in found),
+        splits=tuple(record.split for record in found),
         problems=tuple(problems),
     )
+
+
+def in_order(records: Iterable[Record], *, only_training: bool = False) -> list[Record]:
+    """Sort records by their identifiers.
+
+    Training draws pairs by their position, so the forms in which a data set is published (a token file, a JSON, arrays)
+    give the same batches only if they give its training images in the same order.
+
+    Args:
+        records: in the order of a file.
+        only_training: leave the images of validation and test in the order of the file, behind the others: the five
+            folds of COCO's test are cut in that order.
+    """
+    kept = ("validation", "test") if only_training else ()
+    canonical = [_canonical(record) for record in records]
+    training = [record for record in canonical if record.split not in kept]
+    rest = [record for record in canonical if record.split in kept]
+    return sorted(training, key=lambda record: record.image_id) + rest
+
+
+def _canonical(record: Record) -> Record:
+    split = canonical_split(record.split) if record.split else ""
+    return record if record.split == split else replace(record, split=split)
+
+
+def _without_leakage(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """Give every image one split; return the records that stay, and the line that reports the others."""
+    keep, leaked = one_split_each([record.image_id for record in records], [r.split for r in records])
+    problems = []
+    if leaked:
+        problems.append(
+            f"{LEAKAGE}: {len(leaked)} image(s) are listed in several splits and stay in the last of train, validation "
+            f"and test alone (first: {leaked[0]})"
+        )
+    return [records[number] for number in keep], problems
 
 
 def _refuse_duplicates(name: str, records: Sequence[Record]) -> None:
@@ -160,9 +201,8 @@ def _refuse_duplicates(name: str, records: Sequence[Record]) -> None:
         seen.add(record.image_id)
 
 
-def _usable(name: str, records: Sequence[Record], require_images: bool) -> tuple[list[Record], list[str]]:
-    """Return what can be used, and a line for each kind of thing that cannot."""
-    problems: list[str] = []
+def _usable(problems: list[str], records: Sequence[Record], require_images: bool) -> list[Record]:
+    """Return what can be used, and add a line for each kind of thing that cannot."""
     if require_images:
         present = _present({record.path.parent for record in records})
         missing = [record for record in records if record.path not in present]
@@ -175,7 +215,7 @@ def _usable(name: str, records: Sequence[Record], require_images: bool) -> tuple
     emptied = [old.image_id for old, new in pairs if len(new.captions) < len(old.captions)]
     _count(problems, emptied, "image(s) with an empty caption")
     _count(problems, [new.image_id for new in clean if not new.captions], "image(s) without a caption")
-    return [record for record in clean if record.captions], problems
+    return [record for record in clean if record.captions]
 
 
 def _tidy(captions: Sequence[str]) -> tuple[str, ...]:

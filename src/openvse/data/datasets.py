@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from openvse.data.coco import detect_coco, open_coco
 from openvse.data.corpus import Corpus
 from openvse.data.csv_file import open_csv
 from openvse.data.flickr import detect_flickr, open_flickr8k, open_flickr30k
 from openvse.data.folder import metadata_files, open_folder
 from openvse.data.openmoji import open_openmoji
+from openvse.data.precomputed import detect_precomputed, open_precomputed
 from openvse.errors import DataError
 from openvse.images import find_images
 from openvse.registry import Registry
@@ -16,18 +18,20 @@ from openvse.registry import Registry
 DATASETS: Registry[Corpus] = Registry(
     "data set",
     {
+        "coco": open_coco,
         "csv": open_csv,
         "flickr30k": open_flickr30k,
         "flickr8k": open_flickr8k,
         "folder": open_folder,
         "openmoji": open_openmoji,
+        "precomputed": open_precomputed,
     },
 )
 """Loaders by name: ``(root: Path, *, strict: bool, require_images: bool) -> Corpus``."""
 
 _EXPECTED = (
     'expected metadata.jsonl with lines {"file_name": "a.jpg", "captions": ["a sentence"]}, metadata.csv, '
-    "a .csv or .tsv file, or Flickr's own files"
+    "a .csv or .tsv file, the files of Flickr or COCO, or train_ims.npy with train_caps.txt"
 )
 
 
@@ -36,8 +40,8 @@ def open_corpus(spec: str | Path, *, strict: bool = False, require_images: bool 
 
     Args:
         spec: ``NAME:ROOT``, for instance ``flickr8k:/data/f8k``, or a path whose kind is found out: a folder
-            with ``metadata.jsonl`` or ``metadata.csv``, a ``.csv`` or ``.tsv`` file, or a folder with
-            Flickr's files.
+            with ``metadata.jsonl`` or ``metadata.csv``, a ``.csv`` or ``.tsv`` file, or a folder with the files of
+            Flickr, COCO or the precomputed layout.
         strict: raise at captions without a picture, pictures without a caption and empty captions, which are
             otherwise skipped and counted in ``Corpus.problems``.
         require_images: False when precomputed features stand in for the pictures.
@@ -68,6 +72,10 @@ def _detect(root: Path) -> str:
         raise DataError(f"{root}: not a data set ({_EXPECTED})")
     if metadata_files(root):
         return "folder"
+    if detect_precomputed(root):
+        return "precomputed"
+    if detect_coco(root):
+        return "coco"
     flickr = detect_flickr(root)
     if flickr:
         return flickr.name

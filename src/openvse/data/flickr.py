@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openvse.data.corpus import Corpus, Record, build_corpus
+from openvse.data.corpus import Corpus, Record, build_corpus, in_order
 from openvse.data.csv_file import read_lines, read_table
+from openvse.data.karpathy import read_karpathy
 from openvse.data.splits import SPLITS
 from openvse.errors import DataError
 
@@ -32,12 +33,15 @@ class FlickrLayout:
     splits: tuple[tuple[str, ...], ...]
 
 
+TABLE = "captions.txt"
+"""What mirrors call the caption file: a name that others use too."""
+
 _COMPACT_SPLITS = (("splits/train.txt",), ("splits/dev.txt", "splits/val.txt"), ("splits/test.txt",))
 
 FLICKR8K = FlickrLayout(
     name="flickr8k",
     karpathy="dataset_flickr8k.json",
-    captions=("Flickr8k_text/Flickr8k.token.txt", "Flickr8k.token.txt", "captions.txt"),
+    captions=("Flickr8k_text/Flickr8k.token.txt", "Flickr8k.token.txt", TABLE),
     images=("Flicker8k_Dataset", "Flickr8k_Dataset", "images", "Images"),
     splits=tuple(
         (f"Flickr8k_text/Flickr_8k.{part}Images.txt", f"Flickr_8k.{part}Images.txt", *compact)
@@ -47,7 +51,7 @@ FLICKR8K = FlickrLayout(
 FLICKR30K = FlickrLayout(
     name="flickr30k",
     karpathy="dataset_flickr30k.json",
-    captions=("results_20130124.token", "captions.txt"),
+    captions=("results_20130124.token", TABLE),
     images=("flickr30k-images", "flickr30k_images", "images", "Images"),
     splits=_COMPACT_SPLITS,
 )
@@ -59,7 +63,8 @@ def open_flickr(
     """Open Flickr8k or Flickr30k.
 
     Images that no split list names belong to no split (Flickr8k has 91 of them). Without any list,
-    ``Corpus.split`` falls back to its split by hash, whose numbers cannot be compared with published ones.
+    ``Corpus.split`` falls back to its split by hash, whose numbers cannot be compared with published ones. Images come
+    in the order of their identifiers, so that every form gives the same training batches.
 
     Args:
         layout: ``FLICKR8K`` or ``FLICKR30K``.
@@ -78,13 +83,13 @@ def open_flickr(
         )
     folder = images or root
     if json_path.is_file():
-        records = _read_karpathy(json_path, folder)
+        records = read_karpathy(json_path, folder)
     elif captions:
         records = _read_captions(captions, folder, _read_splits(root, layout))
     else:
         allowed = " or ".join((layout.karpathy, *layout.captions))
         raise DataError(f"{root}: no caption file {allowed}; see openvse data {layout.name}")
-    return build_corpus(layout.name, records, strict=strict, require_images=require_images)
+    return build_corpus(layout.name, in_order(records), strict=strict, require_images=require_images)
 
 
 def open_flickr8k(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
@@ -100,8 +105,9 @@ def open_flickr30k(root: Path, *, strict: bool = False, require_images: bool = T
 def detect_flickr(root: Path) -> FlickrLayout | None:
     """Return the data set whose files a folder holds; files that fit both count as Flickr8k."""
     for layout in (FLICKR8K, FLICKR30K):
+        own = tuple(name for name in (layout.karpathy, *layout.captions) if name != TABLE)
         pictures = first_existing(root, layout.images)
-        if (root / layout.karpathy).is_file() or (pictures and first_existing(root, layout.captions)):
+        if first_existing(root, own) or (pictures and (root / TABLE).is_file()):
             return layout
     return None
 
@@ -111,24 +117,28 @@ def first_existing(root: Path, names: tuple[str, ...]) -> Path | None:
     return next((root / name for name in names if (root / name).exists()), None)
 
 
-def _read_splits(root: Path, layout: FlickrLayout) -> dict[str, str]:
-    """Return the split of each file name that a list names."""
-    splits: dict[str, str] = {}
+def _read_splits(root: Path, layout: FlickrLayout) -> dict[str, list[str]]:
+    """Return the splits whose lists name a file: one, if the lists are sound."""
+    splits: defaultdict[str, list[str]] = defaultdict(list)
     for split, names in zip(SPLITS, layout.splits, strict=True):
         path = first_existing(root, names)
-        splits.update({line.strip(): split for line in read_lines(path) if line.strip()} if path else {})
+        for name in {line.strip() for line in read_lines(path) if line.strip()} if path else ():
+            splits[name].append(split)
     return splits
 
 
-def _read_captions(path: Path, images: Path, splits: dict[str, str]) -> Iterator[Record]:
-    """Yield records from a token file, or from the table that mirrors make of it."""
+def _read_captions(path: Path, images: Path, splits: dict[str, list[str]]) -> Iterator[Record]:
+    """Yield a record for each image and split that it is listed in."""
+    for name, sentences in _sentences(path).items():
+        for split in splits.get(name, [""]):
+            yield Record(name, images / name, sentences, split)
+
+
+def _sentences(path: Path) -> dict[str, Sequence[str]]:
+    """Return the sentences of each image, from a token file or from the table that mirrors make of it."""
     lines = read_lines(path)
     if lines and "\t" not in lines[0]:
-        for record in read_table(path):
-            yield Record(
-                record.image_id, images / record.image_id, record.captions, splits.get(record.image_id, "")
-            )
-        return
+        return {record.image_id: record.captions for record in read_table(path)}
     captions: dict[str, list[str]] = {}
     for number, line in enumerate(lines, start=1):
         key, tab, caption = line.partition("\t")
@@ -136,16 +146,4 @@ def _read_captions(path: Path, images: Path, splits: dict[str, str]) -> Iterator
             raise DataError(f"{path}, line {number}: write name.jpg#0, a tab and the sentence")
         if tab:
             captions.setdefault(key.partition("#")[0], []).append(caption)
-    for name, sentences in captions.items():
-        yield Record(name, images / name, sentences, splits.get(name, ""))
-
-
-def _read_karpathy(path: Path, images: Path) -> Iterator[Record]:
-    """Yield records from Karpathy's JSON; the raw sentences are taken, not its tokens."""
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["images"]
-        for entry in entries:
-            sentences = [sentence["raw"] for sentence in entry["sentences"]]
-            yield Record(entry["filename"], images / entry["filename"], sentences, entry["split"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: not in Karpathy's format ({error!r}); download it again") from error
+    return dict(captions)

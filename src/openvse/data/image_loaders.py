@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 
 from openvse.data.corpus import Corpus
 from openvse.encoders.base import ImageEncoder
-from openvse.errors import BadImageError, StoreError
+from openvse.errors import BadImageError, DataError, ModelError, StoreError
 from openvse.images import read_image
 from openvse.types import FeatureSource, Inputs
 
@@ -63,6 +63,8 @@ class ImageLoader(Protocol):
 class StoredImages:
     """Images whose local features lie in a store; a batch is gathered at once.
 
+    An image whose features hold a number that is not finite is logged, once in each process, and left out.
+
     Args:
         source: the store.
         image_ids: the images of the corpus, in order.
@@ -73,7 +75,9 @@ class StoredImages:
 
     def __init__(self, source: FeatureSource, image_ids: Sequence[str]) -> None:
         self._source = source
+        self._ids = image_ids
         self._rows = source.positions(image_ids)
+        self._reported: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -82,7 +86,24 @@ class StoredImages:
         self, positions: Int[np.ndarray, "B"], view: RandomView | None = None
     ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
         """Gather features; the view does not matter, as encoders augment features themselves."""
-        return self._source.gather(self._rows[positions]), np.ones(len(positions), dtype=bool)
+        inputs = self._source.gather(self._rows[positions])
+        # A sum is finite only if all its terms are, and costs little beside reading them.
+        sound = inputs.values.sum(dim=(1, 2)).isfinite()
+        if sound.all():
+            return inputs, np.ones(len(positions), dtype=bool)
+        kept = sound.numpy()
+        for position in set(positions[~kept].tolist()) - self._reported:
+            self._reported.add(position)
+            _logger.warning(
+                "skipped an image: the features of %s hold numbers that are not finite", self._ids[position]
+            )
+        if not kept.any():
+            raise BadImageError(
+                f"none of {len(positions)} images has finite features (first: {self._ids[int(positions[0])]}); "
+                "make the features again"
+            )
+        mask = None if inputs.mask is None else inputs.mask[sound]
+        return Inputs(inputs.values[sound], mask), kept
 
 
 class PixelImages:
@@ -140,6 +161,31 @@ def image_loader(
     if features is not None:
         return StoredImages(features, corpus.image_ids)
     return PixelImages(corpus.image_paths, encoder, augment=augment)
+
+
+def own_features(corpus: Corpus, encoder: ImageEncoder) -> FeatureSource | None:
+    """Return the features that a data set brings along, if the encoder reads stored ones; None otherwise.
+
+    Raises:
+        ModelError: the features have another width than the encoder expects.
+        DataError: the encoder wants pictures, and the data set has features in their place.
+    """
+    if corpus.features is None:
+        return None
+    width = corpus.features.dim
+    if encoder.fingerprint is not None:
+        if not corpus.image_paths[0].is_file():
+            raise DataError(
+                f"{corpus.name} brings features {width} wide and no pictures (such as {corpus.image_paths[0]}), and "
+                f"this encoder wants pictures: set image.encoder='{{name: precomputed, feature_dim: {width}}}'"
+            )
+        return None
+    if width != encoder.feature_dim:
+        raise ModelError(
+            f"{corpus.name} has features {width} wide, and the encoder expects {encoder.feature_dim}: "
+            f"set image.encoder.feature_dim={width}"
+        )
+    return corpus.features
 
 
 def with_features(corpus: Corpus, features: FeatureSource | None) -> Corpus:

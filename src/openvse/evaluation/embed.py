@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openvse.data import Corpus, PlacedInputs, image_batches, image_loader, text_batches, with_features
+from openvse.data import (
+    Corpus,
+    PlacedInputs,
+    image_batches,
+    image_loader,
+    own_features,
+    text_batches,
+    with_features,
+)
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member
 from openvse.model import TwoTower, embed
@@ -31,13 +39,14 @@ def embed_corpus(
     Args:
         model: used in evaluation mode and left in the mode it was in.
         corpus: what to embed.
-        features: stored local features; without them the pictures are decoded.
+        features: stored local features; without them the corpus's own are read, or the pictures decoded.
         batch_size: items at a time.
 
     Raises:
         DataError: not one image could be read.
         StoreError: the store lacks an image.
     """
+    features = own_features(corpus, model.image.encoder) if features is None else features
     corpus = with_features(corpus, features)
     kept: list[np.ndarray] = []
 

@@ -16,7 +16,15 @@ from accelerate.state import AcceleratorState
 from torch.utils.data import DataLoader
 
 from openvse.build import build_model, build_objective
-from openvse.data import Corpus, EpochBatches, PairDataset, image_loader, open_corpus, with_features
+from openvse.data import (
+    Corpus,
+    EpochBatches,
+    PairDataset,
+    image_loader,
+    open_corpus,
+    own_features,
+    with_features,
+)
 from openvse.errors import RecipeError, TrainingError
 from openvse.evaluation import embed_corpus, evaluate
 from openvse.extraction import ExtractionProgress, extract_features
@@ -117,14 +125,17 @@ def open_features(
 ) -> FeatureSource | None:
     """Open the recipe's feature store; ``auto`` first extracts what it lacks into the run's folder.
 
+    Where the recipe names none, the data set's own features are read, if it has some and the encoder makes none.
+
     Raises:
         StoreError: no store, or one that another encoder made; no store of a folder fits, or several do.
         RecipeError: ``auto`` with a backbone that trains, whose features would be out of date after one step.
     """
     encoder = model.image.encoder
     where = recipe.data.features
-    if where is None:
-        return None
+    own = own_features(corpus, encoder) if where in (None, AUTO) else None
+    if where is None or own is not None:
+        return own
     if where != AUTO:
         return open_fitting(Path(where), fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
     if encoder.fine_tune:

@@ -1,4 +1,4 @@
-"""``openvse data``: check or prepare a known data set."""
+"""``openvse data``: what a data set consists of, and whether a copy is complete."""
 
 from __future__ import annotations
 
@@ -9,39 +9,65 @@ import typer
 from typer.core import TyperGroup
 
 from openvse.cli.app import app
-from openvse.errors import DataError
 
 
 class DataCommands(TyperGroup):
-    """Takes the name of a data set where another command would stand."""
+    """Takes the name of a data set where a command would stand: ``openvse data coco``."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Put ``check`` before a word that is no command."""
-        known = bool(args) and (args[0] in self.commands or args[0].startswith("-"))
-        return super().resolve_command(ctx, args if known else ["check", *args])
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put ``names`` where no word is given, and ``describe`` before one that is no command."""
+        if not args:
+            args = ["names"]
+        elif args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["describe", *args]
+        return super().parse_args(ctx, args)
 
 
-data = typer.Typer(cls=DataCommands, no_args_is_help=True, help="Check data sets, convert features.")
+data = typer.Typer(
+    cls=DataCommands,
+    help="List the known data sets; with a NAME, say what to fetch, where to put it, and on which terms.",
+    subcommand_metavar="NAME | COMMAND [ARGS]...",
+)
 app.add_typer(data, name="data")
+
+
+@data.command(hidden=True)
+def names() -> None:
+    """List the data sets that openvse knows."""
+    from openvse.data import DATASETS, FACTS
+
+    for name in DATASETS.names():
+        title = FACTS[name].title if name in FACTS else (DATASETS.get(name).__doc__ or "").split("\n")[0]
+        typer.echo(f"{name:<14}{title}")
+    typer.echo("What to fetch, and where to put it: openvse data NAME")
+
+
+@data.command(hidden=True)
+def describe(name: Annotated[str, typer.Argument(help="A data set; 'openvse data' lists them.")]) -> None:
+    """Say what to fetch, how large it is, where it is published, on which terms, and where to put it."""
+    from openvse.data import describe_data
+
+    typer.echo(describe_data(name))
 
 
 @data.command()
 def check(
-    name: Annotated[str, typer.Argument(help="flickr8k, flickr30k or openmoji.")],
-    root: Annotated[Path, typer.Option(help="Where the files lie, or (openmoji) shall lie.")],
+    name: Annotated[str, typer.Argument(help="A data set; 'openvse data' lists them.")],
+    root: Annotated[Path, typer.Option(help="Where its files lie.")],
+    read: Annotated[
+        bool,
+        typer.Option("--read/--no-read", help="Read all: equal items in two splits, features not finite."),
+    ] = True,
 ) -> None:
-    """Check a data set's files, counts and splits, and say what is missing; openmoji is made from its package."""
-    if name == "openmoji":
-        from openvse.data.openmoji import open_openmoji
+    """Check files, counts, splits and known identifiers; say what is missing. Exit code 1 if something is wrong."""
+    from openvse.data import check_data
 
-        corpus = open_openmoji(root)
-        typer.echo(f"{root}: {len(corpus)} pictures, {len(corpus.captions)} texts")
-        return
-    from openvse.data.flickr_check import check_flickr
-
-    findings = check_flickr(root, name)
+    findings = check_data(name, root, read_files=read)
     for finding in findings:
-        typer.echo(f"{'ok' if finding.ok else 'WRONG':>5}  {finding.text}")
+        typer.echo(f"{finding.mark:>5}  {finding.text}")
     if not all(finding.ok for finding in findings):
-        raise DataError(f"{name} at {root} is not complete: get what the lines marked WRONG name")
+        typer.echo(
+            f"{name} at {root} is not complete: see the lines marked WRONG, and openvse data {name}", err=True
+        )
+        raise typer.Exit(1)
     typer.echo(f"{name} at {root} is complete")

@@ -1,0 +1,118 @@
+"""What is known of a published data set: the pieces to fetch, and what a complete copy shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Something to fetch.
+
+    Attributes:
+        what: what messages call it: "pictures", "captions".
+        paths: where it may lie under the root; the first that exists counts, and the first of all is the one to
+            recommend. A folder's path ends with "/".
+        source: what to fetch, its size and where it is known to be published.
+        required: False when the data set opens without it; its absence is then told, but no fault.
+        media: whether it holds the images or videos, without which the rest can still be checked.
+    """
+
+    what: str
+    paths: tuple[str, ...]
+    source: str
+    required: bool = True
+    media: bool = False
+
+    def find(self, root: Path) -> Path | None:
+        """Return the first of its paths that exists, or None."""
+        return next((root / path for path in self.paths if (root / path).exists()), None)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A published form of a data set, with its counts.
+
+    Attributes:
+        name: whose form it is, for messages.
+        splits: items of train, validation and test.
+        num_captions: sentences of all items together.
+        outside: items in no split.
+        ends: of a split ("" for all items), the first and the last identifier in the order of their code points.
+    """
+
+    name: str
+    splits: tuple[int, int, int]
+    num_captions: int
+    outside: int = 0
+    ends: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    @property
+    def num_items(self) -> int:
+        """Items in all."""
+        return sum(self.splits) + self.outside
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A published data set. A table of these is all that its check and its description need.
+
+    Attributes:
+        name: as it is registered in ``DATASETS``.
+        title: what it is, in a line.
+        pieces: what to fetch.
+        forms: the counts that a complete copy can have; none for a layout that many data sets come in.
+        licence: the terms, in a line.
+        items: what its items are called.
+        captions_each: captions of every item, or None where they differ.
+        shrinks: items vanish from where they are published (videos of the web), so that fewer than published are
+            told, but no fault.
+    """
+
+    name: str
+    title: str
+    pieces: tuple[Piece, ...]
+    forms: tuple[Form, ...]
+    licence: str
+    items: str = "images"
+    captions_each: int | None = None
+    shrinks: bool = False
+
+    def describe(self) -> str:
+        """Return what to fetch, where to put it, the terms and the counts, in lines for a terminal."""
+        lines = [f"{self.name}: {self.title}", "", "Fetch:"]
+        for piece in self.pieces:
+            lines.append(f"  {piece.what}{'' if piece.required else ' (optional)'}: {piece.source}")
+            if len(piece.paths) > 1:
+                lines.append(f"    other places that are found: {', '.join(piece.paths[1:])}")
+        lines += [
+            "",
+            "Put it there:",
+            *_tree(piece.paths[0] for piece in self.pieces),
+            "",
+            "A complete copy:",
+        ]
+        for form in self.forms:
+            outside = f" and {form.outside:,} in no split" if form.outside else ""
+            counts = " / ".join(f"{count:,}" for count in form.splits)
+            lines.append(
+                f"  {form.name}: {counts} {self.items}{outside} (train / validation / test), "
+                f"{form.num_captions:,} captions"
+            )
+        lines += ["", f"Terms: {self.licence}", f"Check: openvse data check {self.name} --root ROOT"]
+        return "\n".join(lines)
+
+
+def _tree(paths: Iterable[str]) -> list[str]:
+    """Draw paths as an indented tree below ``ROOT``."""
+    lines = ["  ROOT/"]
+    for path in dict.fromkeys(paths):
+        *folders, name = path.rstrip("/").split("/")
+        for depth, folder in enumerate(folders):
+            line = f"  {'  ' * (depth + 1)}{folder}/"
+            if line not in lines:
+                lines.append(line)
+        lines.append(f"  {'  ' * (len(folders) + 1)}{name}{'/' if path.endswith('/') else ''}")
+    return lines

@@ -1,0 +1,69 @@
+"""openvse data: the list, the description of a data set, and the check of a copy."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from album import write_album
+
+from openvse.data import DATASETS, FACTS
+
+
+def test_alone_it_lists_the_names(invoke) -> None:
+    lines = invoke("data").stdout.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == DATASETS.names()
+    assert all(len(line.split()) > 3 for line in lines)
+
+
+@pytest.mark.parametrize("name", list(FACTS))
+def test_a_name_says_what_to_fetch_and_where_to_put_it(name: str, invoke) -> None:
+    text = invoke("data", name).stdout
+    for piece in FACTS[name].pieces:
+        assert piece.source in text
+        assert f" {piece.paths[0].rstrip('/').rsplit('/', 1)[-1]}" in text
+    assert FACTS[name].licence in text
+    assert f"openvse data check {name} --root ROOT" in text
+
+
+def test_a_name_without_facts_says_what_is_read(invoke) -> None:
+    text = invoke("data", "folder").stdout
+    assert "metadata.jsonl" in text and "Args:" not in text
+
+
+def test_an_unknown_name(refused) -> None:
+    assert "did you mean 'flickr8k'" in refused("data", "flicker8k")
+    assert "did you mean 'flickr8k'" in refused("data", "check", "flicker8k", "--root", "x")
+
+
+def test_a_check_says_what_is_missing(tmp_path: Path, invoke) -> None:
+    result = invoke("data", "check", "flickr8k", "--root", tmp_path)
+    assert result.exit_code == 1
+    pictures, captions, splits, terms = result.stdout.splitlines()
+    assert pictures.startswith("WRONG  pictures: none of ")
+    assert captions.startswith("WRONG  captions: none of ")
+    assert splits.startswith("WRONG  splits: none of ")
+    assert terms.startswith(" note  terms: ")
+    assert result.stderr.startswith(f"flickr8k at {tmp_path} is not complete")
+
+
+def test_a_check_confirms_what_is_complete(tmp_path: Path, invoke) -> None:
+    album = write_album(tmp_path / "album", 12)
+    result = invoke("data", "check", "folder", "--root", album)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "   ok  12 images, 24 captions; splits 8 / 2 / 2, in no split 0",
+        "   ok  leakage: no two splits share a picture file",
+        f"folder at {album} is complete",
+    ]
+
+
+def test_a_check_finds_a_picture_in_two_splits(tmp_path: Path, invoke) -> None:
+    album = write_album(tmp_path / "album", 12)
+    shutil.copy(album / "00.png", album / "09.png")
+    result = invoke("data", "check", "folder", "--root", album)
+    assert result.exit_code == 1
+    assert "WRONG  leakage: 1 picture(s) have the same file as one of another split" in result.stdout
+    assert "(first: 00.png in train and 09.png in test)" in result.stdout
+    assert invoke("data", "check", "folder", "--root", album, "--no-read").exit_code == 0
