@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -152,7 +152,7 @@ def load_backbone_weights(backbone: ResNetBackbone, path: Path) -> None:
         ModelError: the file cannot be read, or does not fit the network.
     """
     try:
-        read = (
+        read: Any = (
             load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
         )
     except (
