@@ -32,6 +32,12 @@ def shrink(name: str, checkpoints: Checkpoints) -> Recipe:
         changed.append("text.encoder.min_count=1")
     else:
         changed.append(f"text.encoder.model={checkpoints.text}")
+    if recipe.image.encoder.name == "resnet":
+        changed += [
+            f"image.encoder.{size}"
+            for size in ("blocks=[1,1,1,1]", "stem_dim=4", "inner_dim=4", "image_size=64")
+        ]
+        changed.append(f"image.encoder.groups={min(2, recipe.image.encoder.options.get('groups', 1))}")
     if model := recipe.image.encoder.options.get("model"):
         family = "vit" if "vit" in model else "resnet"
         changed += [f"image.encoder.model={checkpoints.vision(family)}", "image.encoder.image_size=null"]
