@@ -12,8 +12,8 @@ from openvse.data.folder import metadata_files, open_folder
 from openvse.data.openmoji import open_openmoji
 from openvse.data.precomputed import detect_precomputed, open_precomputed
 from openvse.errors import DataError
-from openvse.images import find_images
 from openvse.registry import Registry
+from openvse.videos import find_clips
 
 DATASETS: Registry[Corpus] = Registry(
     "data set",
@@ -79,5 +79,5 @@ def _detect(root: Path) -> str:
     flickr = detect_flickr(root)
     if flickr:
         return flickr.name
-    pictures = len(find_images(root))
+    pictures = len(find_clips(root))
     raise DataError(f"{root}: {pictures or 'no'} picture(s) and no captions there ({_EXPECTED})")
