@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openvse.data.datasets import open_corpus
+from openvse.data import FACTS, check_data, open_corpus
 from openvse.data.tgif import clip_names
 from openvse.errors import DataError
 
@@ -213,3 +213,41 @@ def test_msvd(tmp_path: Path) -> None:
         file.write("what is this\n")
     with pytest.raises(DataError, match=r"AllVideoDescriptions.txt, line 7: write the clip's name"):
         open_corpus(f"msvd:{tmp_path}")
+
+
+def test_a_clip_in_two_lists_is_leakage(tmp_path: Path) -> None:
+    (tmp_path / "tgif-v1.0.tsv").write_text(f"{TUMBLR.format('a')}\ta man\n{TUMBLR.format('b')}\ta cat\n")
+    (tmp_path / "splits").mkdir()
+    (tmp_path / "splits" / "train.txt").write_text(f"{TUMBLR.format('a')}\n{TUMBLR.format('b')}\n")
+    (tmp_path / "splits" / "test.txt").write_text(f"{TUMBLR.format('b')}\n")
+    touch(tmp_path / "gifs", ["tumblr_a_500.gif", "tumblr_b_500.gif"])
+    corpus = open_corpus(f"tgif:{tmp_path}")
+    assert split_ids(corpus) == {"train": ["tumblr_a_500"], "test": ["tumblr_b_500"]}
+    assert any(problem.startswith("leakage: 1 image(s)") for problem in corpus.problems)
+
+
+@pytest.mark.parametrize("name", ["msr_vtt", "msr_vtt_1k_a", "vatex", "tgif", "mrw", "msvd"])
+def test_facts_name_the_files_that_the_loader_reads(name: str, tmp_path: Path) -> None:
+    """A folder that holds the first path of every piece opens as far as their contents, which are empty, allow."""
+    for piece in FACTS[name].pieces:
+        place = tmp_path / piece.paths[0]
+        if piece.media:
+            place.mkdir(parents=True)
+        else:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text("")
+    with pytest.raises(DataError, match=r"format|columns|no clips in|no image with a caption"):
+        open_corpus(f"{name}:{tmp_path}")
+    assert all(
+        finding.text.startswith(f"{piece.what}: ")
+        for finding, piece in zip(check_data(name, tmp_path), FACTS[name].pieces, strict=False)
+    )
+    assert f"openvse data check {name} --root ROOT" in FACTS[name].describe()
+
+
+def test_a_copy_of_msr_vtt_is_counted(tmp_path: Path) -> None:
+    findings = {
+        finding.text: finding.mark for finding in check_data("msr_vtt", write_msr_vtt(tmp_path / "m"))
+    }
+    assert findings["clips: 12, expected 10,000; what is missing is no longer published"] == "note"
+    assert any(text.startswith("captions of each of the clips: 20 expected, 12 have") for text in findings)

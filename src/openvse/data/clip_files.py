@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def clip_corpus(
     name: str,
     root: Path,
     captions: Mapping[str, Sequence[str]],
-    splits: Mapping[str, str],
+    splits: Mapping[str, Collection[str]],
     folders: Sequence[str],
     *,
     strict: bool,
@@ -31,7 +32,7 @@ def clip_corpus(
         name: the data set.
         root: its folder.
         captions: of each clip; their order is the corpus's.
-        splits: of the clips that are in one.
+        splits: of the clips that are in one; of those in several, the last is kept and leakage is reported.
         folders: where the clips may lie under the root; all that exist are searched.
         strict: see ``build_corpus``.
         require_images: see ``build_corpus``.
@@ -46,24 +47,27 @@ def clip_corpus(
             f"{root}: no clips in {' or '.join(folders)}; put them there, or train on stored features"
         )
     records = (
-        Record(clip, found.get(clip, root / folders[0] / f"{clip}.mp4"), sentences, splits.get(clip, ""))
+        Record(clip, found.get(clip, root / folders[0] / f"{clip}.mp4"), sentences, split)
         for clip, sentences in captions.items()
+        for split in splits.get(clip, ("",))
     )
     corpus = build_corpus(name, records, strict=strict, require_images=require_images)
     return replace(corpus, problems=(*notes, *corpus.problems))
 
 
-def read_splits(root: Path, lists: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Return the split of each line of some lists.
+def read_splits(root: Path, lists: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
+    """Return the splits of each line of some lists.
 
     Args:
         root: where the lists lie.
         lists: of each split the paths that its list may have; the first that exists is read.
     """
-    splits: dict[str, str] = {}
+    splits: defaultdict[str, set[str]] = defaultdict(set)
     for split, names in lists.items():
         path = first_file(root, names)
-        splits |= {line.strip(): split for line in read_lines(path) if line.strip()} if path else {}
+        for line in read_lines(path) if path else ():
+            if line.strip():
+                splits[line.strip()].add(split)
     return splits
 
 

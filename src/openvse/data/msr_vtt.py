@@ -71,16 +71,17 @@ def open_msr_vtt_1k_a(root: Path, *, strict: bool = False, require_images: bool 
         raise DataError(f"{table}: clip {unknown[0]} is not in MSR-VTT's captions; get both from one source")
     listed = first_file(root, TRAIN_9K)
     train = {row["video_id"] for row in _rows(listed, ("video_id",))} if listed else set(captions)
-    splits = {clip: "validation" if owners.get(clip) == "validation" else "train" for clip in train}
-    splits |= dict.fromkeys(test, "test")
+    validation = {"validation"}
+    splits = {clip: validation if owners.get(clip) == validation else {"train"} for clip in train}
+    splits |= {key: {"test"} for key in test}
     chosen = {clip: [test[clip]] if clip in test else captions[clip] for clip in captions if clip in splits}
     return clip_corpus(
         "msr_vtt_1k_a", root, chosen, splits, FOLDERS, strict=strict, require_images=require_images
     )
 
 
-def _read_captions(root: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Return captions and split of each clip."""
+def _read_captions(root: Path) -> tuple[dict[str, list[str]], dict[str, set[str]]]:
+    """Return captions and splits of each clip."""
     whole = first_file(root, WHOLE)
     paths = [whole] if whole else [path for name in PARTS if (path := root / name).is_file()]
     if not paths:
@@ -88,11 +89,12 @@ def _read_captions(root: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
             f"{root}: no {' or '.join((*WHOLE, *PARTS))}; get the captions of msr_vtt from its owners"
         )
     captions: defaultdict[str, list[str]] = defaultdict(list)
-    splits: dict[str, str] = {}
+    splits: defaultdict[str, set[str]] = defaultdict(set)
     for path in paths:
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
-            splits |= {video["video_id"]: _split(video["split"]) for video in tree["videos"]}
+            for video in tree["videos"]:
+                splits[video["video_id"]].add(_split(video["split"]))
             for sentence in sorted(tree["sentences"], key=lambda sentence: sentence["sen_id"]):
                 captions[sentence["video_id"]].append(sentence["caption"])
         except (ValueError, KeyError, TypeError) as error:

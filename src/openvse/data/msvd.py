@@ -38,7 +38,7 @@ def open_msvd(root: Path, *, strict: bool = False, require_images: bool = True) 
         DataError: captions or clips are not found, a line is malformed (with its number), and as ``build_corpus`` does.
     """
     captions = _read(require_file("msvd", root, CAPTIONS))
-    splits = {Path(name).stem: split for name, split in read_splits(root, LISTS).items()}
+    splits = {Path(name).stem: where for name, where in read_splits(root, LISTS).items()}
     return clip_corpus("msvd", root, captions, splits, FOLDERS, strict=strict, require_images=require_images)
 
 

@@ -71,7 +71,9 @@ def _open(name: str, root: Path, tables: Sequence[str], *, strict: bool, require
     captions: defaultdict[str, list[str]] = defaultdict(list)
     for address, sentence in lines:
         captions[name_of[address]].append(sentence)
-    splits = {name_of[address]: split for address, split in listed.items()}
+    splits: defaultdict[str, set[str]] = defaultdict(set)
+    for address, where in listed.items():
+        splits[name_of[address]] |= where
     return clip_corpus(name, root, captions, splits, FOLDERS, strict=strict, require_images=require_images)
 
 

@@ -41,8 +41,9 @@ def open_vatex(root: Path, *, strict: bool = False, require_images: bool = True)
     validation = dict(_read(require_file("vatex", root, VALIDATION)))
     listed = read_splits(root, LISTS)
     clips = list(validation)
-    halves = listed or dict(zip(clips, hashed_splits(clips, (0.0, 0.5, 0.5)), strict=True))
-    splits = dict.fromkeys(training, "train") | {clip: halves.get(clip, "") for clip in clips}
+    halves = dict(zip(clips, hashed_splits(clips, (0.0, 0.5, 0.5)), strict=True))
+    splits = {key: {"train"} for key in training}
+    splits |= listed or {clip: {half} for clip, half in halves.items()}
     return clip_corpus(
         "vatex",
         root,
