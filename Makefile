@@ -11,7 +11,7 @@ INSTALLED := $(VENV)/installed
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,analysis,hdf5,nltk,dev,docs]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,analysis,hdf5,nltk,video,dev,docs]"
 	touch $@
 
 demo: $(INSTALLED)  ## Train on pictures of emoji, print the table, answer queries (about 5 minutes on 2 cores).

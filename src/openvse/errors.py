@@ -19,6 +19,10 @@ class BadImageError(DataError):
     """One picture cannot be used; the reason says why. Callers over many pictures report it and go on."""
 
 
+class BadVideoError(BadImageError):
+    """One clip cannot be used; the reason says why. What catches bad pictures catches bad clips."""
+
+
 class StoreError(OpenVSEError):
     """A feature store is missing, damaged, or made by another encoder."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
+from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS, EfficientNetLite0
 from openvse.encoders.base import Encoder
 from openvse.types import Inputs
 
@@ -39,6 +40,7 @@ def make_encoder(vision_checkpoint, detector_checkpoint, bert_checkpoint) -> Mak
             "num_regions": 5,
             "projection": "linear",  # what contracts compare in training may not depend on a batch's statistics
         },
+        "frames": {"backbone": partial(EfficientNetLite0, pretrained=False, image_size=32)},
         "bigru": {"captions": CAPTIONS, "min_count": 1, "word_dim": 5},
         "transformers_text": {"model": bert_checkpoint},
     }

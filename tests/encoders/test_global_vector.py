@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from openvse.encoders import BiGRU, EfficientNetLite0, Precomputed
+from openvse.encoders.global_vector import global_vector
 from openvse.errors import RecipeError
 from openvse.functional import pad
 from openvse.types import Inputs
@@ -57,7 +58,9 @@ def test_the_mean_is_over_what_augmentation_left() -> None:
     mean = torch.stack(
         [row[mask].mean(dim=0) for row, mask in zip(inputs.values, features.mask, strict=True)]
     )
-    torch.testing.assert_close(features.pooled, encoder.global_projection(mean))
+    torch.testing.assert_close(
+        features.pooled, encoder.global_projection(mean.unsqueeze(1), torch.ones(3, 1, dtype=torch.bool))
+    )
 
 
 def test_pictures_have_it_too() -> None:
@@ -95,6 +98,37 @@ def test_a_caption_gives_its_words_and_the_last_states_of_both_directions() -> N
     assert all(weight.grad.abs().max() > 0 for weight in encoder.parameters())
 
 
+def test_frames_give_the_last_states_of_both_directions() -> None:
+    torch.manual_seed(0)
+    encoder = Precomputed(
+        embed_dim=4,
+        feature_dim=6,
+        projection="none",
+        size_augmentation="none",
+        pooled=True,
+        pooled_by="bigru",
+    ).double()
+    inputs = stored()
+    inputs = Inputs(inputs.values.double(), inputs.mask)
+    pooled = encoder(inputs).pooled
+    for item, mask in enumerate(inputs.mask):
+        rows, gru = inputs.values[item][mask], encoder.global_projection.gru
+        slow = torch.cat([gru_states(gru, rows, ""), gru_states(gru, rows.flip(0), "_reverse")])
+        torch.testing.assert_close(pooled[item], slow, rtol=0, atol=1e-10)
+    pooled.sum().backward()
+    assert all(weight.grad.abs().max() > 0 for weight in encoder.parameters())
+
+
+def test_hidden_frames_are_as_if_they_were_not_there() -> None:
+    vector = global_vector("bigru", input_dim=6, embed_dim=4)
+    rows, mask = torch.randn(1, 5, 6), torch.tensor([[True, False, True, True, False]])
+    torch.testing.assert_close(
+        vector(rows, mask), vector(rows[:, [0, 2, 3]], torch.ones(1, 3, dtype=torch.bool))
+    )
+
+
 def test_an_odd_width_cannot_be_split_over_two_directions() -> None:
     with pytest.raises(RecipeError, match="7 is odd"):
         BiGRU(embed_dim=7, captions=CAPTIONS, min_count=1, output="words")
+    with pytest.raises(RecipeError, match="7 is odd"):
+        global_vector("bigru", input_dim=6, embed_dim=7)

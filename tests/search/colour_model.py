@@ -23,6 +23,7 @@ class ColourModel:
 
     fingerprint: str = "colours-1"
     indexable: bool = True
+    reads_videos: bool = False
     num_embeddings: int = 1
     batches: list[list[str]] = field(default_factory=list)
 

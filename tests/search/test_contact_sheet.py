@@ -131,13 +131,13 @@ def test_a_query_without_hits_says_so() -> None:
 def test_a_picture_is_read_once(hits: list[Hit], monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("openvse.search.contact_sheet")  # the function has its name
     read: list[Path] = []
-    real = module.read_image
+    real = module.read_poster
 
     def watch(path: Path) -> Image.Image:
         read.append(path)
         return real(path)
 
-    monkeypatch.setattr(module, "read_image", watch)
+    monkeypatch.setattr(module, "read_poster", watch)
     contact_sheet({"a dog": hits, "a cat": hits})
     assert read == [hit.path for hit in hits]
 

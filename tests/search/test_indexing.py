@@ -166,15 +166,29 @@ def test_a_varying_number_of_embeddings_is_refused(
 
 
 class FussyModel(ColourModel):
-    """Refuses a picture that can be read."""
+    """Refuses pictures that can be read."""
 
     def encode_image(self, images: list[Path], batch_size: int = 64) -> EmbeddingSet:
         raise BadImageError("too small for this model")
 
 
-def test_a_refusal_that_reading_does_not_explain_is_passed_on(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadImageError, match="too small"):
+def test_a_refusal_of_every_picture_gives_its_reason(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none of the \d+ pictures in .* can be used, not .*: too small"):
         build_index(FussyModel(), photos, tmp_path / "index")
+
+
+class LonelyModel(ColourModel):
+    """Takes any picture, but one at a time."""
+
+    def encode_image(self, images: list[Path], batch_size: int = 64) -> EmbeddingSet:
+        if len(images) > 1:
+            raise BadImageError("too many")
+        return super().encode_image(images, batch_size)
+
+
+def test_a_refusal_that_no_single_picture_explains_is_passed_on(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadImageError, match="too many"):
+        build_index(LonelyModel(), photos, tmp_path / "index")
 
 
 def test_a_place_that_cannot_be_written(model: ColourModel, photos: Path, tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from openvse.aggregators import AGGREGATORS
+from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.aggregators.base import AggregatorFactory
+from openvse.encoders import IMAGE_ENCODERS, ImageEncoder, ImageEncoderFactory
+from openvse.encoders.size_augmentation import FeatureMode
 from openvse.errors import OpenVSEError, RecipeError
 from openvse.objectives import CRITERIA, MINERS, Criterion, Miner
 from openvse.recipe import Part, describe
@@ -19,8 +22,6 @@ PartT = TypeVar("PartT")
 
 # A constructor's argument of one of these types is itself a part.
 NESTED: Mapping[type, Registry[Any]] = {Miner: MINERS, Criterion: CRITERIA}
-# An argument of one of these types makes parts itself, as many as it likes, and decides their widths.
-FACTORIES: Mapping[type, Registry[Any]] = {AggregatorFactory: AGGREGATORS}
 
 
 class _PlacedError(RecipeError):
@@ -86,16 +87,44 @@ def _nested(hint: Any, value: Any, where: str) -> Any:
     """Build what a recipe gave for an argument that is itself a part."""
     if hint in NESTED:
         return build_part(NESTED[hint], value, where)
-    return _factory(FACTORIES[hint], value, where) if hint in FACTORIES else value
+    return FACTORIES[hint](value, where) if hint in FACTORIES else value
 
 
-def _factory(registry: Registry[PartT], part: Part, where: str) -> Callable[..., PartT]:
-    """Leave the building of a part to the part around it."""
+def _aggregator_factory(part: Part, where: str) -> AggregatorFactory:
+    """Leave the building of an aggregator to the part around it."""
 
-    def make(*, input_dim: int, embed_dim: int) -> PartT:
-        try:
-            return build_part(registry, part, where, {"input_dim": input_dim, "embed_dim": embed_dim})
-        except OpenVSEError as error:
-            raise _PlacedError(str(error)) from error
+    def make(*, input_dim: int, embed_dim: int) -> Aggregator:
+        return _placed(AGGREGATORS, part, where, {"input_dim": input_dim, "embed_dim": embed_dim})
 
     return make
+
+
+def _image_encoder_factory(part: Part, where: str) -> ImageEncoderFactory:
+    """Leave the building of an image encoder to the part around it."""
+
+    def make(
+        *, embed_dim: int, assets: Path | None, projection: str, size_augmentation: FeatureMode
+    ) -> ImageEncoder:
+        context = {
+            "embed_dim": embed_dim,
+            "assets": assets,
+            "projection": projection,
+            "size_augmentation": size_augmentation,
+        }
+        return _placed(IMAGE_ENCODERS, part, where, context)
+
+    return make
+
+
+def _placed(registry: Registry[PartT], part: Part, where: str, context: Mapping[str, Any]) -> PartT:
+    try:
+        return build_part(registry, part, where, context)
+    except OpenVSEError as error:
+        raise _PlacedError(str(error)) from error
+
+
+# An argument of one of these types makes parts itself, as many as it likes, and decides their context.
+FACTORIES: Mapping[type, Callable[[Part, str], Callable[..., Any]]] = {
+    AggregatorFactory: _aggregator_factory,
+    ImageEncoderFactory: _image_encoder_factory,
+}

@@ -9,7 +9,7 @@ from pathlib import Path
 from openvse.data.corpus import Corpus, Record, build_corpus
 from openvse.errors import DataError
 
-IMAGE_COLUMNS = ("file_name", "image", "path")
+IMAGE_COLUMNS = ("file_name", "image", "path", "video")
 CAPTION_COLUMNS = ("caption", "text")
 _DELIMITERS = (",", ";", "\t")
 
@@ -17,7 +17,7 @@ _DELIMITERS = (",", ";", "\t")
 def open_csv(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
     """Open a table of captions.
 
-    The header names the columns: ``file_name``, ``image`` or ``path`` (relative to the table's folder),
+    The header names the columns: ``file_name``, ``image``, ``path`` or ``video`` (relative to the table's folder),
     ``caption`` or ``text``, and if there are splits ``split``. Rows of one image are joined.
 
     Args:

@@ -9,11 +9,15 @@ from openvse.data.corpus import Corpus
 from openvse.data.csv_file import open_csv
 from openvse.data.flickr import detect_flickr, open_flickr8k, open_flickr30k
 from openvse.data.folder import metadata_files, open_folder
+from openvse.data.msr_vtt import open_msr_vtt, open_msr_vtt_1k_a
+from openvse.data.msvd import open_msvd
 from openvse.data.openmoji import open_openmoji
 from openvse.data.precomputed import detect_precomputed, open_precomputed
+from openvse.data.tgif import open_mrw, open_tgif
+from openvse.data.vatex import open_vatex
 from openvse.errors import DataError
-from openvse.images import find_images
 from openvse.registry import Registry
+from openvse.videos import find_clips
 
 DATASETS: Registry[Corpus] = Registry(
     "data set",
@@ -23,8 +27,14 @@ DATASETS: Registry[Corpus] = Registry(
         "flickr30k": open_flickr30k,
         "flickr8k": open_flickr8k,
         "folder": open_folder,
+        "mrw": open_mrw,
+        "msr_vtt": open_msr_vtt,
+        "msr_vtt_1k_a": open_msr_vtt_1k_a,
+        "msvd": open_msvd,
         "openmoji": open_openmoji,
         "precomputed": open_precomputed,
+        "tgif": open_tgif,
+        "vatex": open_vatex,
     },
 )
 """Loaders by name: ``(root: Path, *, strict: bool, require_images: bool) -> Corpus``."""
@@ -79,5 +89,5 @@ def _detect(root: Path) -> str:
     flickr = detect_flickr(root)
     if flickr:
         return flickr.name
-    pictures = len(find_images(root))
+    pictures = len(find_clips(root))
     raise DataError(f"{root}: {pictures or 'no'} picture(s) and no captions there ({_EXPECTED})")

@@ -13,6 +13,7 @@ from openvse.data.csv_file import read_lines, read_table
 from openvse.data.splits import is_split
 from openvse.errors import DataError
 from openvse.images import find_images
+from openvse.videos import find_clips, is_video
 
 METADATA = ("metadata.jsonl", "metadata.csv")
 
@@ -24,7 +25,8 @@ def open_folder(root: Path, *, strict: bool = False, require_images: bool = True
     each picture; ``text`` or ``caption`` with one sentence may stand for ``captions``, and ``split`` may be
     absent. ``metadata.csv`` has the columns that ``open_csv`` reads. Instead of one metadata file in the
     folder there may be one in each of the subfolders train, validation and test, which are then the splits.
-    A picture that no line lists counts as an image without a caption.
+    A picture that no line lists counts as an image without a caption. Items may be clips; where one is a video,
+    that holds for videos too.
 
     Args:
         root: the folder; image identifiers are paths relative to it.
@@ -42,10 +44,9 @@ def open_folder(root: Path, *, strict: bool = False, require_images: bool = True
         )
     records = [record for file in files for record in _read(file, root)]
     listed = {record.path for record in records}
+    find = find_clips if any(map(is_video, listed)) else find_images
     records += [
-        Record(path.relative_to(root).as_posix(), path, ())
-        for path in find_images(root)
-        if path not in listed
+        Record(path.relative_to(root).as_posix(), path, ()) for path in find(root) if path not in listed
     ]
     return build_corpus(root.resolve().name, records, strict=strict, require_images=require_images)
 

@@ -15,7 +15,6 @@ from jaxtyping import Bool, Int
 from openvse.data.corpus import Corpus
 from openvse.encoders.base import ImageEncoder
 from openvse.errors import BadImageError, DataError, ModelError, StoreError
-from openvse.images import read_image
 from openvse.types import FeatureSource, Inputs
 
 _logger = logging.getLogger(__name__)
@@ -107,19 +106,19 @@ class StoredImages:
 
 
 class PixelImages:
-    """Picture files, decoded when they are asked for.
+    """Files of pictures or clips, decoded when they are asked for.
 
     A file that cannot be used is logged with its path, once in each process, and left out.
 
     Args:
-        paths: the pictures of the corpus, in order.
-        encoder: whose ``preprocess`` makes pixels of a picture.
+        paths: the files of the corpus, in order.
+        encoder: whose ``read`` makes pixels of a file.
         augment: take random views where the caller asks for them.
     """
 
     def __init__(self, paths: Sequence[Path], encoder: ImageEncoder, *, augment: bool = False) -> None:
         self._paths = paths
-        self._preprocess = encoder.preprocess
+        self._encoder = encoder
         self._augment = augment
         self._reported: set[int] = set()
 
@@ -129,7 +128,7 @@ class PixelImages:
     def load(
         self, positions: Int[np.ndarray, "B"], view: RandomView | None = None
     ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
-        """Decode pictures to ``float [B, 3, H, W]``."""
+        """Decode pictures to ``float [B, 3, H, W]``, clips to ``float [B, N, 3, H, W]`` with their mask."""
         pixels = [self._decode(position, view if self._augment else None) for position in positions.tolist()]
         usable = [picture for picture in pixels if picture is not None]
         if not usable:
@@ -137,17 +136,16 @@ class PixelImages:
             raise BadImageError(
                 f"none of {len(pixels)} pictures can be used (first: {first}); check the files"
             )
-        return Inputs(torch.stack(usable), None), np.array([picture is not None for picture in pixels])
+        return self._encoder.collate(usable), np.array([picture is not None for picture in pixels])
 
     def _decode(self, position: int, view: RandomView | None) -> torch.Tensor | None:
         try:
-            image = read_image(self._paths[position])
+            return self._encoder.read(self._paths[position], view.generator(position) if view else None)
         except BadImageError as error:
             if position not in self._reported:
                 self._reported.add(position)
                 _logger.warning("skipped a picture: %s", error)
             return None
-        return self._preprocess(image, view.generator(position) if view else None)
 
 
 def image_loader(

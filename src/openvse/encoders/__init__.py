@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from openvse.encoders.base import Encoder, ImageEncoder, TextEncoder
+from openvse.encoders.base import Encoder, ImageEncoder, ImageEncoderFactory, TextEncoder
 from openvse.encoders.bigru import BiGRU
 from openvse.encoders.efficientnet_lite0 import EfficientNetLite0
+from openvse.encoders.frames import Frames
 from openvse.encoders.precomputed import Precomputed
 from openvse.encoders.resnet import ResNet
 from openvse.encoders.transformers_detector import TransformersDetector
@@ -17,6 +18,7 @@ IMAGE_ENCODERS: Registry[ImageEncoder] = Registry(
     "image encoder",
     {
         "efficientnet_lite0": EfficientNetLite0,
+        "frames": Frames,
         "precomputed": Precomputed,
         "resnet": ResNet,
         "transformers_detector": TransformersDetector,
@@ -33,7 +35,9 @@ __all__ = [
     "BiGRU",
     "EfficientNetLite0",
     "Encoder",
+    "Frames",
     "ImageEncoder",
+    "ImageEncoderFactory",
     "Precomputed",
     "ResNet",
     "TextEncoder",

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from openvse.encoders.backbone import checkpoint_blocks, set_backbone_mode
 from openvse.encoders.base import ImageEncoder
-from openvse.encoders.projection import PROJECTIONS, xavier_linear
+from openvse.encoders.frame_limit import FrameLimit
+from openvse.encoders.global_vector import PooledBy, global_vector
+from openvse.encoders.projection import PROJECTIONS
 from openvse.encoders.size_augmentation import FeatureAugmentation, FeatureMode
 from openvse.errors import ModelError
-from openvse.functional import masked_mean
 from openvse.types import Features, Inputs
 
 
@@ -27,11 +28,13 @@ class LocalFeatureEncoder(ImageEncoder):
         size_augmentation: what training hides: none, region or grid.
         augmentation_rate: probability that a local feature is hidden.
         fine_tune: train the backbone too; its BatchNorm statistics stay as they are.
-        pooled: yield a global vector too, one linear layer of the mean raw feature (PVSE, section 3.1).
+        pooled: yield a global vector too (PVSE, section 3.1).
         class_token: the first local feature stands for the whole picture: augmentation never hides it, and the
             global vector is made of it in place of the mean.
         gradient_checkpointing: while the backbone trains, keep the activations between its blocks alone and
             compute the others again for the gradient: less memory, the same gradients, about a third more time.
+        pooled_by: how the raw features become that vector: mean or bigru.
+        frame_limit: chooses among the raw features where they are frames; None keeps all.
 
     Raises:
         ModelError: checkpointing a backbone that has no blocks.
@@ -51,6 +54,8 @@ class LocalFeatureEncoder(ImageEncoder):
         pooled: bool,
         class_token: bool = False,
         gradient_checkpointing: bool = False,
+        pooled_by: PooledBy = "mean",
+        frame_limit: FrameLimit | None = None,
     ) -> None:
         super().__init__()
         self.feature_dim = feature_dim
@@ -62,12 +67,15 @@ class LocalFeatureEncoder(ImageEncoder):
             backbone.requires_grad_(False)
         elif gradient_checkpointing:
             checkpoint_blocks(backbone)
+        self.frame_limit = frame_limit
         self.augmentation = FeatureAugmentation(size_augmentation, rate=augmentation_rate)
         self.projection = PROJECTIONS.get(projection)(input_dim=feature_dim, embed_dim=embed_dim)
         self.local_dim = self.projection.output_dim
         self.class_token = class_token
         self.gives_pooled = pooled
-        self.global_projection = xavier_linear(feature_dim, embed_dim) if pooled else None
+        self.global_projection = (
+            global_vector(pooled_by, input_dim=feature_dim, embed_dim=embed_dim) if pooled else None
+        )
         self.train(self.training)
 
     def train(self, mode: bool = True) -> LocalFeatureEncoder:
@@ -82,16 +90,20 @@ class LocalFeatureEncoder(ImageEncoder):
         Raises:
             ModelError: stored features of another width, or given to a backbone that should be trained.
         """
-        raw, real = self._raw(inputs)
+        raw, real = self.raw(inputs)
+        if self.frame_limit is not None:
+            raw, real = self.frame_limit(raw, real)
         mask = self.augmentation(real)
         if self.class_token:
             mask = torch.cat([real[:, :1], mask[:, 1:]], dim=1)
         pooled = None
         if self.global_projection is not None:
-            pooled = self.global_projection(raw[:, 0] if self.class_token else masked_mean(raw, mask))
+            kept = slice(0, 1) if self.class_token else slice(None)
+            pooled = self.global_projection(raw[:, kept], mask[:, kept])
         return Features(self.projection(raw, mask), mask, pooled)
 
-    def _raw(self, inputs: Inputs) -> tuple[Float[Tensor, "B N C"], Bool[Tensor, "B N"]]:
+    def raw(self, inputs: Inputs) -> tuple[Float[Tensor, "B N C"], Bool[Tensor, "B N"]]:
+        """Return the raw local features of pixels, or the stored ones after a check."""
         if inputs.mask is None:
             with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
                 features = self.raw_features(inputs.values)

@@ -17,7 +17,6 @@ from torch import Tensor
 from openvse.encoders import ImageEncoder
 from openvse.errors import BadImageError, DataError, ModelError
 from openvse.features_store import FeatureStoreWriter, StoreDtype
-from openvse.images import read_image
 
 COMMIT_SECONDS = 5.0
 """A kill costs at most this much work."""
@@ -92,7 +91,7 @@ def extract_features(
         encoder: what makes the features; it is moved to ``device``.
         images: identifier and path of each picture.
         store: folder of the store, created where it is missing.
-        batch_size: pictures encoded at once.
+        batch_size: pictures encoded at once, frames of clips included.
         device: where the encoder runs.
         num_workers: threads that decode; 0 counts as 1.
         dtype: number format of the store.
@@ -114,7 +113,9 @@ def extract_features(
     ):
         new = [(item, path) for item, path in images if item not in writer]
         report = ExtractionReport(skipped_existing=len(images) - len(new))
-        for batch in _decoded(pool, encoder, new, batch_size):
+        # As many pictures at once as asked for: a clip counts for each of its frames.
+        items_at_once = max(1, batch_size // encoder.stored_pictures)
+        for batch in _decoded(pool, encoder, new, items_at_once):
             report.done += _store(writer, encoder, device, batch)
             report.failed += [(picture.path, picture.reason) for picture in batch if picture.pixels is None]
             now = time.perf_counter()
@@ -156,7 +157,7 @@ def _decoded(
 
 def _decode(encoder: ImageEncoder, item: str, path: Path) -> _Picture:
     try:
-        return _Picture(item, path, encoder.preprocess(read_image(path)))
+        return _Picture(item, path, encoder.read(path, to_store=True))
     except BadImageError as error:
         return _Picture(item, path, None, str(error))
 
@@ -170,10 +171,9 @@ def _store(
     """Encode what could be decoded, add it to the store and return how many items that were."""
     good = [(picture.item, picture.pixels) for picture in batch if picture.pixels is not None]
     if good:
-        pixels = torch.stack([pixels for _, pixels in good]).to(device)
-        features = encoder.raw_features(pixels)
-        for (item, _), local, mask in zip(good, features.local.cpu(), features.mask.cpu(), strict=True):
-            writer.add(item, local[mask])
+        raw, mask = encoder.raw(encoder.collate([pixels for _, pixels in good]).to(device))
+        for (item, _), local, real in zip(good, raw.cpu(), mask.cpu(), strict=True):
+            writer.add(item, local[real])
     return len(good)
 
 

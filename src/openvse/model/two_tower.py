@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int
-from PIL.Image import Image
 from torch import nn
 
 from openvse.encoders.base import ImageEncoder, TextEncoder
 from openvse.errors import DataError
 from openvse.functional import pad
-from openvse.images import read_image
 from openvse.model.folder import write_model
 from openvse.model.tower import Tower
 from openvse.similarities import Similarity
-from openvse.types import EmbeddingSet, ImageSource, Inputs
+from openvse.types import EmbeddingSet, Inputs
+from openvse.videos import ClipSource
 
 Positions = Int[np.ndarray, "B"]
 
@@ -79,10 +78,13 @@ class TwoTower(nn.Module):
             digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()[:16]
 
-    def encode_image(
-        self, images: Sequence[ImageSource | Image | np.ndarray], batch_size: int = 64
-    ) -> EmbeddingSet:
-        """Embed pictures given as paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``.
+    @property
+    def reads_videos(self) -> bool:
+        """Whether ``encode_image`` takes clips too."""
+        return self.image.encoder.reads_videos
+
+    def encode_image(self, images: Sequence[ClipSource], batch_size: int = 64) -> EmbeddingSet:
+        """Embed pictures given as paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``; clips where it reads them.
 
         Returns:
             Embeddings on the CPU, ``[B, K, D]``, in the order given.
@@ -95,10 +97,8 @@ class TwoTower(nn.Module):
 
         def batches() -> Iterator[tuple[Positions, Inputs]]:
             for start in range(0, len(images), batch_size):
-                pictures = [
-                    encoder.preprocess(read_image(picture)) for picture in images[start : start + batch_size]
-                ]
-                yield np.arange(start, start + len(pictures)), Inputs(torch.stack(pictures), None)
+                items = [encoder.read(image) for image in images[start : start + batch_size]]
+                yield np.arange(start, start + len(items)), encoder.collate(items)
 
         return embed(self.image, batches(), self.device)
 

@@ -10,9 +10,9 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from openvse.errors import BadImageError
-from openvse.images import read_image
+from openvse.errors import OpenVSEError
 from openvse.search.engine import Hit
+from openvse.videos import read_poster
 
 THUMBNAIL_PX = 360
 """Longer side of a thumbnail: twice its size on the page, for dense screens."""
@@ -105,10 +105,12 @@ def _card(hit: Hit, badge: str, is_right: bool, picture: str | None) -> str:
 
 
 def _thumbnail(path: Path) -> str | None:
-    """Return a picture as a small data URI, or None when it cannot be read any more."""
+    """Return a picture, or a frame from the middle of a clip, as a small data URI; None when it cannot be read."""
     try:
-        picture = read_image(path)
-    except BadImageError:
+        picture = read_poster(path)
+    except (
+        OpenVSEError
+    ):  # also where videos cannot be read on this machine: the hits stand beside their scores
         return None
     picture.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
     encoded = io.BytesIO()

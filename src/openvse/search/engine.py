@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from openvse.errors import DataError
-from openvse.images import PictureSource
 from openvse.search.backend import ExactBackend, VectorBackend
 from openvse.search.index import Index, check_model
 from openvse.types import EmbeddingSet
+from openvse.videos import ClipSource
 
 
 @runtime_checkable
@@ -27,8 +27,8 @@ class QueryEmbedder(Protocol):
         """Embed sentences."""
         ...
 
-    def encode_image(self, images: Sequence[PictureSource]) -> EmbeddingSet:
-        """Embed pictures."""
+    def encode_image(self, images: Sequence[ClipSource]) -> EmbeddingSet:
+        """Embed pictures or clips."""
         ...
 
 
@@ -78,7 +78,7 @@ class SearchEngine:
         """
         return self._hits(self._model.encode_text(queries), top_k) if queries else []
 
-    def search_images(self, pictures: Sequence[PictureSource], top_k: int = 10) -> list[list[Hit]]:
+    def search_images(self, pictures: Sequence[ClipSource], top_k: int = 10) -> list[list[Hit]]:
         """Return the pictures most like every given one; a picture of the index finds itself first.
 
         Raises:

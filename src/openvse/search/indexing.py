@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
-from openvse.images import find_images, read_image
+from openvse.images import find_images
 from openvse.search.index import Index, Item, VectorDtype
 from openvse.search.writer import IndexWriter
 from openvse.types import EmbeddingSet
+from openvse.videos import find_clips
 
 Vectors: TypeAlias = Float[np.ndarray, "B K D"]
 
@@ -36,8 +37,13 @@ class ImageEmbedder(Protocol):
         """Whether embeddings of pictures alone give its exact scores."""
         ...
 
+    @property
+    def reads_videos(self) -> bool:
+        """Whether it embeds clips too."""
+        ...
+
     def encode_image(self, images: Sequence[Path], batch_size: int) -> EmbeddingSet:
-        """Embed pictures; raise BadImageError when one cannot be decoded."""
+        """Embed pictures or clips; raise BadImageError when one cannot be decoded."""
         ...
 
 
@@ -80,7 +86,7 @@ def build_index(
     dtype: VectorDtype = "float32",
     progress: Callable[[IndexProgress], None] | None = None,
 ) -> IndexReport:
-    """Embed every picture below a folder; pictures that cannot be used are reported and left out.
+    """Embed every picture below a folder, and every video if the model reads clips; bad ones are reported.
 
     From an index that this model made before, the embeddings of pictures with the same path, time and size
     are taken over; what is no longer in the folder is dropped. Memory is bounded by the batch.
@@ -104,7 +110,7 @@ def build_index(
             "has by itself, in a fixed number; score pictures and sentences with model.score instead"
         )
     root, target, fingerprint = Path(folder).resolve(), Path(out), model.fingerprint
-    paths = find_images(root)
+    paths = find_clips(root) if model.reads_videos else find_images(root)
     if not paths:
         raise DataError(f"there is no picture in {folder}: give a folder that holds pictures, at any depth")
     pictures = _Pictures(model, root, _reusable(target, fingerprint, dtype))
@@ -175,8 +181,8 @@ class _Pictures:
         try:
             embedded = self._model.encode_image(paths, len(paths))
         except BadImageError:
-            # Looking at each picture costs a second decoding, but only batches that hold a bad one pay it.
-            sound = [item for item, path in zip(items, paths, strict=True) if self._decodes(path)]
+            # Trying each by itself costs its embedding once more, but only batches that hold a bad one pay it.
+            sound = [item for item, path in zip(items, paths, strict=True) if self._can_be_used(path)]
             if len(sound) == len(items):
                 raise
             return self._encode(sound)
@@ -186,9 +192,9 @@ class _Pictures:
             )
         return items, embedded.vectors.float().numpy()
 
-    def _decodes(self, path: Path) -> bool:
+    def _can_be_used(self, path: Path) -> bool:
         try:
-            read_image(path)
+            self._model.encode_image([path], 1)
         except BadImageError as error:
             self.failed.append((path, str(error).removeprefix(f"{path}: ")))
             return False

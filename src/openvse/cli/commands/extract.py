@@ -15,13 +15,16 @@ from openvse.errors import DataError
 @app.command()
 def extract(
     encoder: Annotated[
-        str, typer.Argument(help="An image encoder: efficientnet_lite0, transformers_vision, ...")
+        str,
+        typer.Argument(help="An image encoder: efficientnet_lite0, transformers_vision, frames (clips), ..."),
     ],
     data: Annotated[str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT.")],
     store: Annotated[Path, typer.Argument(help="The feature store: made, or added to.")],
     options: Annotated[
         list[str] | None,
-        typer.Argument(help="The encoder's options, for instance model=facebook/dinov2-small"),
+        typer.Argument(
+            help="The encoder's options, such as model=facebook/dinov2-small or backbone.image_size=128"
+        ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures at a time.")] = 32,
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode pictures.")] = 1,
@@ -34,9 +37,11 @@ def extract(
     from openvse.data import open_corpus
     from openvse.encoders import IMAGE_ENCODERS
     from openvse.extraction import extract_features
-    from openvse.recipe import Part, parse_override
+    from openvse.recipe import Part, apply_override, parse_override
 
-    given: dict[str, Any] = dict(parse_override(option) for option in options or [])
+    given: dict[str, Any] = {}
+    for path, value in map(parse_override, options or []):
+        given = apply_override(given, path, value)
     part = Part(**{**given, "name": encoder})
     # The joint width concerns the projection alone, which extraction does not use.
     built = build_part(IMAGE_ENCODERS, part, encoder, {"embed_dim": 1, "assets": None})

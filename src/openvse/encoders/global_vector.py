@@ -1,0 +1,65 @@
+"""The global vector of an item beside its local features, for the aggregators that need one (PVSE, section 3.1)."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from openvse.encoders.packed_gru import packed_gru
+from openvse.errors import RecipeError
+from openvse.functional import compact, masked_mean
+
+PooledBy: TypeAlias = Literal["mean", "bigru"]
+
+
+class MeanVector(nn.Linear):
+    """One linear layer of the mean local feature, Xavier-uniform, bias 0: PVSE's for images.
+
+    Args:
+        input_dim: C.
+        embed_dim: D.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+        super().__init__(input_dim, embed_dim)
+        nn.init.xavier_uniform_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(  # type: ignore[override]
+        self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
+    ) -> Float[Tensor, "B D"]:
+        """Average the real elements and project."""
+        return super().forward(masked_mean(local, mask))
+
+
+class BiGRUVector(nn.Module):
+    """The last states of a bidirectional GRU, D/2 each, concatenated: PVSE's for videos, whose frames have an order.
+
+    Args:
+        input_dim: C.
+        embed_dim: D.
+
+    Raises:
+        RecipeError: D is odd.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+        super().__init__()
+        if embed_dim % 2:
+            raise RecipeError(
+                f"pooled_by: bigru splits embed_dim over two directions: {embed_dim} is odd, give an even one"
+            )
+        self.gru = nn.GRU(input_dim, embed_dim // 2, batch_first=True, bidirectional=True)
+
+    def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
+        """Read the real elements in their order, as if the others were not there."""
+        _, final = packed_gru(self.gru, *compact(local, mask))
+        return final.transpose(0, 1).flatten(1)
+
+
+def global_vector(how: PooledBy, *, input_dim: int, embed_dim: int) -> MeanVector | BiGRUVector:
+    """Make the part by the name that a recipe uses."""
+    made = MeanVector if how == "mean" else BiGRUVector
+    return made(input_dim=input_dim, embed_dim=embed_dim)
