@@ -34,6 +34,17 @@ def test_batches_over_two_files(tmp_path):
         assert not inputs.values[1, 3:].any()
 
 
+def test_zeros_at_the_end_are_padding(tmp_path):
+    array = random_features(3, num_local=6)
+    array[0, 4:], array[1, 2], array[2] = 0, 0, 0
+    source = ArrayFeatures([part(tmp_path, "train", array, "abc")])
+    inputs = source.gather(np.array([0, 2]))
+    assert inputs.mask is not None
+    assert inputs.values.shape == (2, 4, 4) and inputs.mask.sum(dim=1).tolist() == [4, 1]
+    assert source.gather(np.array([1])).mask.all()  # zeros between others are a feature
+    assert source.gather(np.array([], dtype=np.int64)).values.shape == (0, 0, 4)
+
+
 def test_an_image_in_two_files_is_taken_from_the_last(tmp_path):
     train, test = random_features(2, 1), random_features(2, 2)
     source = ArrayFeatures([part(tmp_path, "train", train, "ab"), part(tmp_path, "test", test, "bc")])
@@ -52,7 +63,9 @@ def test_unknown_items_and_widths_are_refused(tmp_path):
 def test_memory_is_that_of_the_batch(tmp_path):
     """A sparse file of 40 GB is opened and read in the middle."""
     path = tmp_path / "train_ims.npy"
-    np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(136_000, 36, 2048))
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(136_000, 36, 2048))
+    array[[70_000, 135_999], -1, -1] = 1
+    del array
     source = ArrayFeatures([ArrayPart("train", ArrayRows(path), tuple(map(str, range(136_000))))])
     assert source.gather(source.positions(["135999", "70000"])).values.shape == (2, 36, 2048)
 

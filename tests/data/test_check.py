@@ -124,6 +124,13 @@ def test_the_rest_is_checked_where_the_pictures_are_missing(tmp_path, small):
     assert not any("leakage" in finding.text for finding in findings)
 
 
+def test_half_of_a_piece_is_told_where_the_pictures_are_missing_too(tmp_path):
+    (tmp_path / "captions_train2014.json").write_text('{"images": [], "annotations": []}')
+    wrong = texts(check_data("coco", tmp_path), "WRONG")
+    assert [text.split(":")[0] for text in wrong[:2]] == ["pictures of train2014", "pictures of val2014"]
+    assert "neither dataset_coco.json nor annotations/captions_val2014.json" in wrong[2]
+
+
 def test_items_that_are_no_longer_published_are_no_fault(tmp_path, monkeypatch):
     videos = Facts(
         name="flickr8k",

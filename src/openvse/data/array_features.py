@@ -85,15 +85,21 @@ class ArrayFeatures:
         return np.fromiter((self._position_of[item] for item in ids), dtype=np.int64, count=len(ids))
 
     def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
-        """Read items from disk, as ``values float32 [B, N, C]`` with zeros as padding, and the mask."""
+        """Read items from disk, as ``values float32 [B, N, C]`` with zeros as padding, and the mask.
+
+        Rows of zeros at the end of an item are its padding, as in files of detectors that find 10 to 100 regions.
+        """
         places = self._places[positions]
         lengths = np.array([part.rows.shape[1] for part in self.parts])[places[:, 0]]
-        longest = int(lengths.max(initial=0))
         dtype = np.result_type(*(part.rows.dtype for part in self.parts))
-        stored = np.zeros((len(positions), longest, self.dim), dtype=dtype)
+        stored = np.zeros((len(positions), lengths.max(initial=0), self.dim), dtype=dtype)
         for item, length, (part, row) in zip(stored, lengths.tolist(), places.tolist(), strict=True):
             item[:length] = self.parts[part].rows.read(row)[0]
-        return Inputs(torch.from_numpy(stored).float(), position_mask(torch.from_numpy(lengths), longest))
+        for number in np.flatnonzero(~stored[np.arange(len(stored)), lengths - 1].any(axis=1)):
+            lengths[number] = np.flatnonzero(stored[number].any(axis=1)).max(initial=0) + 1
+        longest = int(lengths.max(initial=0))
+        values = torch.from_numpy(stored[:, :longest]).float()
+        return Inputs(values, position_mask(torch.from_numpy(lengths), longest))
 
     def faults(self) -> Iterator[str]:
         """Read every number, a block at a time, and yield a line for each kind of fault of each split.

@@ -15,7 +15,7 @@ from openvse.data.datasets import DATASETS, open_corpus
 from openvse.data.facts import Facts, Form
 from openvse.data.known import FACTS
 from openvse.data.leakage import LEAKAGE, equal_files
-from openvse.data.splits import SPLITS, Proportions, hashed_splits
+from openvse.data.splits import SPLITS
 from openvse.errors import DataError
 
 
@@ -56,13 +56,14 @@ def check_data(name: str, root: str | Path, *, read_files: bool = True) -> list[
         RecipeError: for an unknown name.
     """
     DATASETS.get(name)
-    facts, folder = FACTS.get(name), Path(root)
+    facts, folder = FACTS.get(name), Path(root).expanduser()
     findings = _pieces(facts, folder) if facts else []
-    pictures = all(piece.find(folder) for piece in facts.pieces if piece.media) if facts else True
+    missing = [piece for piece in facts.pieces if piece.required and not piece.find(folder)] if facts else []
+    pictures = not any(piece.media for piece in missing)
     try:
         corpus = open_corpus(f"{name}:{root}", require_images=pictures)
     except DataError as error:
-        if all(finding.ok for finding in findings):  # else they have said why
+        if all(piece.media for piece in missing):  # else the findings have said why
             findings.append(Finding(False, str(error)))
     else:
         findings += _contents(corpus, facts)
@@ -181,9 +182,9 @@ def _features(features: ArrayFeatures) -> list[Finding]:
     ]
 
 
-def _leakage(corpus: Corpus, proportions: Proportions = (0.8, 0.1, 0.1)) -> Finding:
-    """Look for equal picture files in two splits, those of the hash where the data name none."""
-    splits = corpus.splits if any(corpus.splits) else hashed_splits(corpus.image_ids, proportions)
+def _leakage(corpus: Corpus) -> Finding:
+    """Look for equal picture files in two splits."""
+    splits = corpus.split_labels()
     pairs = equal_files(corpus.image_paths, splits)
     if not pairs:
         return Finding(True, f"{LEAKAGE}: no two splits share a picture file")

@@ -73,8 +73,7 @@ class Corpus:
             DataError: for an unknown name, or when the split is empty, with the splits that there are.
         """
         wanted = canonical_split(name)
-        splits = self.splits if any(self.splits) else hashed_splits(self.image_ids, proportions)
-        labels = np.asarray(splits)
+        labels = np.asarray(self.split_labels(proportions))
         positions = np.flatnonzero(labels == wanted)
         if not len(positions):
             counts = ", ".join(
@@ -85,6 +84,10 @@ class Corpus:
             )
         chosen = self.select(positions)
         return replace(chosen, name=f"{self.name}/{wanted}", splits=(wanted,) * len(chosen))
+
+    def split_labels(self, proportions: Proportions = (0.8, 0.1, 0.1)) -> tuple[str, ...]:
+        """Return the split of each image: what the data say, or if they say nothing what a hash does; see ``split``."""
+        return self.splits if any(self.splits) else hashed_splits(self.image_ids, proportions)
 
     def select(self, image_positions: Int[np.ndarray, "I"]) -> Corpus:
         """Return the images at these positions, in this order, with all texts relevant to one of them."""
