@@ -17,7 +17,7 @@ def convert(
         typer.Argument(help="A .tsv, .npy or .h5 file, or a folder of .tsv, .npz or .npy files."),
     ],
     out: Annotated[Path, typer.Argument(help="The feature store: made, or added to.")],
-    kind: Annotated[str | None, typer.Option(help="tsv, npz, npy or hdf5 [default: found out].")] = None,
+    kind: Annotated[str | None, typer.Option(help="tsv, npz, npy or hdf5; found out if not given.")] = None,
     match: Annotated[
         str | None,
         typer.Option(help="A data set (as for train): name the features by its images, leave out the rest."),
@@ -27,7 +27,7 @@ def convert(
     ] = None,
     made_by: Annotated[
         str | None,
-        typer.Option(help="What made the features, for the store to remember [default: converted:FOLDER]."),
+        typer.Option(help="What made the features, for the store to remember; else converted:FOLDER."),
     ] = None,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Of the numbers.")] = "float16",
     boxes: Annotated[

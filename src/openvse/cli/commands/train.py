@@ -19,7 +19,7 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="key.path=value, for instance data.source=photos seed=1")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder [default: runs/RECIPE-sSEED].")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; else runs/RECIPE-sSEED.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     processes: Annotated[int, typer.Option(min=1, help="Data-parallel processes on this machine.")] = 1,
 ) -> None:
