@@ -66,6 +66,15 @@ def test_learning_comes_near_the_pattern() -> None:
     assert (after[10:91] < 0.1 * before[10:91]).all()
 
 
+def test_the_rate_climbs_and_falls() -> None:
+    schedule = Schedule(steps=100)
+    factors = [schedule.rate_factor(step) for step in range(100)]
+    assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert factors[5] == 1 and factors[-1] < 0.001
+    assert factors[5:] == sorted(factors[5:], reverse=True)
+    assert Schedule(steps=1).rate_factor(0) == 1
+
+
 def test_learning_sees_only_the_sizes_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: set[int] = set()
     original = GPO.coefficients

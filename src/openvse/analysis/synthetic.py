@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from types import MappingProxyType
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from openvse.aggregators import GPO
 from openvse.analysis.patterns import PATTERNS
@@ -43,15 +44,25 @@ class Schedule:
 
     Attributes:
         steps: of Adam.
-        learning_rate: at the start; it falls to 0 along a cosine.
+        learning_rate: the highest; it climbs to it linearly over the first twentieth of the steps, and falls to 0 along
+            a cosine.
         num_sets: sets a step, each of a size of its own.
         width: L, of the random features.
+        clip_norm: largest norm of the gradient.
     """
 
-    steps: int = 2000
-    learning_rate: float = 0.01
-    num_sets: int = 32
-    width: int = 32
+    steps: int = 4000
+    learning_rate: float = 0.02
+    num_sets: int = 16
+    width: int = 128
+    clip_norm: float = 0.1
+
+    def rate_factor(self, step: int) -> float:
+        """Return the share of the learning rate at a step, from 0."""
+        warmup = max(self.steps // 20, 1)
+        if step < warmup:
+            return (step + 1) / warmup
+        return (1 + math.cos(math.pi * (step - warmup) / max(self.steps - warmup, 1))) / 2
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ def learn(gpo: GPO, pattern: str, schedule: Schedule, seed: int) -> None:
     """
     random = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(gpo.parameters(), lr=schedule.learning_rate)
-    rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, schedule.steps)
+    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule.rate_factor)
     for _ in range(schedule.steps):
         sizes = torch.randint(SEEN.start, SEEN.stop, (schedule.num_sets,), generator=random)
         longest = int(sizes.max())
@@ -102,6 +113,7 @@ def learn(gpo: GPO, pattern: str, schedule: Schedule, seed: int) -> None:
         loss: Tensor = torch.einsum("bln,bn->bl", ranked, difference).square().mean()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(gpo.parameters(), schedule.clip_norm)
         optimizer.step()
         rates.step()
 

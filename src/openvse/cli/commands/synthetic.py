@@ -14,8 +14,8 @@ from openvse.cli.app import app
 def synthetic(
     out: Annotated[Path, typer.Option(help="Folder for synthetic.json, .md and .png.")] = Path("synthetic"),
     seed: Annotated[int, typer.Option(min=0, help="Of weights and random sets.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Of each training.")] = 2000,
-    learning_rate: Annotated[float, typer.Option(min=0.0, help="At the start.")] = 0.01,
+    steps: Annotated[int, typer.Option(min=1, help="Of each training.")] = 4000,
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="The highest.")] = 0.02,
     processes: Annotated[int, typer.Option(min=1, help="Trainings at a time, each on one core.")] = 2,
 ) -> None:
     """Let designs of GPO find known pooling coefficients: VSE-infinity's synthetic experiment (Table 11)."""
