@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from _measure import environment, median_times, table
-from openvse.encoders.packed_gru import packed_gru
 from openvse.functional import position_mask
+from openvse.recurrence import packed_gru
 
 BATCH, WORDS = 128, 300
 Run = Callable[[nn.GRU, Tensor, Tensor], tuple[Tensor, Tensor]]

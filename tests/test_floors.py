@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "openvse"
 # of such a floor may use the first.
 STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (0, frozenset({"errors", "types"})),
-    (0, frozenset({"functional", "registry", "images", "files", "animations"})),
+    (0, frozenset({"functional", "registry", "images", "files", "animations", "recurrence"})),
     (0, frozenset({"videos"})),
     (1, frozenset({"encoders", "aggregators", "similarities", "objectives"})),
     (2, frozenset({"model", "data", "features_store"})),

@@ -8,10 +8,10 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from openvse.errors import RecipeError
 from openvse.functional import interpolate, position_mask
+from openvse.recurrence import packed_gru
 
 GeneratorName: TypeAlias = Literal["bigru", "transformer", "mlp", "interpolation"]
 
@@ -52,11 +52,8 @@ class BiGRU(nn.GRU):
 
     def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
         """Read each set from both of its ends."""
-        # Packing makes the backward direction of each size start at its own last position.
-        packed = pack_padded_sequence(codes, sizes.cpu(), batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(self(packed)[0], batch_first=True)
-        forward, backward = states.chunk(2, dim=-1)
-        return (forward + backward) / 2
+        # The backward direction of each size starts at its own last position.
+        return packed_gru(self, codes, position_mask(sizes, codes.shape[1]))[0].mean(dim=0)
 
 
 class Transformer(nn.TransformerEncoderLayer):

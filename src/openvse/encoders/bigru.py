@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from openvse.encoders.base import TextEncoder
-from openvse.encoders.packed_gru import packed_gru
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, Vocabulary
 from openvse.encoders.word_splitters import SplitterName, make_splitter
 from openvse.encoders.word_vectors import read_word_vectors
 from openvse.errors import DataError, ModelError, RecipeError
+from openvse.recurrence import packed_gru
 from openvse.types import Features, Inputs
 
 _logger = logging.getLogger(__name__)
@@ -111,14 +111,13 @@ class BiGRU(TextEncoder):
             raise ModelError("token ids came without a mask: collate them with one")
         ids, mask = self.augmentation(inputs.values, inputs.mask)
         embedded = self.words(ids)
-        local, final = packed_gru(self.gru, embedded, mask)
-        if self.gives_pooled and self.global_state == "final":
-            return Features(embedded, mask, final.transpose(0, 1).flatten(1))
-        if self.gives_pooled:
+        states, final = packed_gru(self.gru, embedded, mask)
+        if not self.gives_pooled:
+            return Features(states.mean(dim=0), mask)
+        if self.global_state == "last_word":
             last = mask.sum(dim=1) - 1
-            return Features(embedded, mask, local[torch.arange(len(local), device=local.device), last])
-        forward, backward = local.chunk(2, dim=-1)
-        return Features((forward + backward) / 2, mask)
+            final = states[:, torch.arange(len(ids), device=ids.device), last]
+        return Features(embedded, mask, final.transpose(0, 1).flatten(1))
 
     def save_assets(self, folder: Path) -> None:
         """Write the vocabulary."""

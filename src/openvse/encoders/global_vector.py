@@ -7,9 +7,9 @@ from typing import Literal, TypeAlias
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from openvse.encoders.packed_gru import packed_gru
 from openvse.errors import RecipeError
 from openvse.functional import compact, masked_mean
+from openvse.recurrence import packed_gru
 
 PooledBy: TypeAlias = Literal["mean", "bigru"]
 

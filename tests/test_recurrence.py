@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from openvse.encoders.packed_gru import packed_gru
 from openvse.functional import position_mask
+from openvse.recurrence import packed_gru
 
 LENGTHS = [(4, 2, 6), (3, 3), (1,), (1, 5, 5, 2, 1), (7, 6, 5, 4)]
 
@@ -21,7 +21,8 @@ def _gru_and_words(lengths, dtype):
 def _pytorch(gru, words, mask):
     packed = pack_padded_sequence(words, mask.sum(dim=1), batch_first=True, enforce_sorted=False)
     states, final = gru(packed)
-    return pad_packed_sequence(states, batch_first=True, total_length=words.shape[1])[0], final
+    padded, _ = pad_packed_sequence(states, batch_first=True, total_length=words.shape[1])
+    return torch.stack(padded.chunk(2, dim=-1)), final
 
 
 def _results(run, lengths, dtype=torch.float64):
