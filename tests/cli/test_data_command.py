@@ -53,8 +53,8 @@ def test_a_check_confirms_what_is_complete(tmp_path: Path, invoke) -> None:
     result = invoke("data", "check", "folder", "--root", album)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "   ok  12 images, 24 captions; splits 8 / 2 / 2, in no split 0",
-        "   ok  leakage: no two splits share a picture file",
+        "   ok  12 items, 24 captions; splits 8 / 2 / 2, in no split 0",
+        "   ok  leakage: no two splits share a file",
         f"folder at {album} is complete",
     ]
 
@@ -64,6 +64,6 @@ def test_a_check_finds_a_picture_in_two_splits(tmp_path: Path, invoke) -> None:
     shutil.copy(album / "00.png", album / "09.png")
     result = invoke("data", "check", "folder", "--root", album)
     assert result.exit_code == 1
-    assert "WRONG  leakage: 1 picture(s) have the same file as one of another split" in result.stdout
+    assert "WRONG  leakage: 1 file(s) are equal to one of another split" in result.stdout
     assert "(first: 00.png in train and 09.png in test)" in result.stdout
     assert invoke("data", "check", "folder", "--root", album, "--no-read").exit_code == 0

@@ -93,7 +93,7 @@ def test_a_complete_copy(tmp_path, small):
         "test: 1",
         "captions of each of the images: 5",
         "identifiers of test: 7.jpg to 7.jpg",
-        "leakage: no two splits share a picture file",
+        "leakage: no two splits share a file",
     ]
     (slip,) = texts(findings, "note")
     assert slip.startswith("skipped 1 captioned image(s) without a picture file")
@@ -177,7 +177,7 @@ def test_equal_pictures_in_two_splits_are_told(tmp_path, small):
     (root / "images" / "7.jpg").write_text("the picture 2.jpg")
     (root / "images" / "3.jpg").write_text("the picture 1.jpg")  # twice in training is no leakage
     assert texts(check_data("flickr8k", root), "WRONG") == [
-        "leakage: 1 picture(s) have the same file as one of another split (first: 2.jpg in train and 7.jpg in test)"
+        "leakage: 1 file(s) are equal to one of another split (first: 2.jpg in train and 7.jpg in test)"
     ]
     assert texts(check_data("flickr8k", root, read_files=False), "WRONG") == []
 
@@ -195,8 +195,8 @@ def test_data_of_ones_own_are_opened_and_counted(tmp_path):
     (tmp_path / "a.jpg").write_text("a")
     findings = check_data("csv", table)
     assert texts(findings, "ok") == [
-        "1 images, 1 captions; splits 1 / 0 / 0, in no split 0",
-        "leakage: no two splits share a picture file",
+        "1 items, 1 captions; splits 1 / 0 / 0, in no split 0",
+        "leakage: no two splits share a file",
     ]
     assert "without a picture file" in texts(findings, "WRONG")[0]
 

@@ -167,7 +167,7 @@ def _ends(corpus: Corpus, split: str, first: str, last: str) -> Finding:
 def _summary(corpus: Corpus) -> str:
     form = _form(corpus)
     splits = " / ".join(f"{count:,}" for count in form.splits)
-    return f"{form.num_items:,} images, {form.num_captions:,} captions; splits {splits}, in no split {form.outside:,}"
+    return f"{form.num_items:,} items, {form.num_captions:,} captions; splits {splits}, in no split {form.outside:,}"
 
 
 def _features(features: ArrayFeatures) -> list[Finding]:
@@ -183,15 +183,15 @@ def _features(features: ArrayFeatures) -> list[Finding]:
 
 
 def _leakage(corpus: Corpus) -> Finding:
-    """Look for equal picture files in two splits."""
+    """Look for equal files in two splits."""
     splits = corpus.split_labels()
     pairs = equal_files(corpus.image_paths, splits)
     if not pairs:
-        return Finding(True, f"{LEAKAGE}: no two splits share a picture file")
+        return Finding(True, f"{LEAKAGE}: no two splits share a file")
     one, other = pairs[0]
     ids = corpus.image_ids
     return Finding(
         False,
-        f"{LEAKAGE}: {len(pairs)} picture(s) have the same file as one of another split (first: {ids[one]} in "
+        f"{LEAKAGE}: {len(pairs)} file(s) are equal to one of another split (first: {ids[one]} in "
         f"{splits[one]} and {ids[other]} in {splits[other]})",
     )
