@@ -104,13 +104,10 @@ def extract_features(
         StoreError: the store belongs to another encoder, is being written by another process, or the encoder
             made features that it cannot hold.
     """
-    fingerprint = _fingerprint(encoder)
     _check_unique(images)
     started = committed = time.perf_counter()
     with (
-        FeatureStoreWriter(
-            store, fingerprint=fingerprint, dim=encoder.feature_dim, dtype=dtype, boxes=encoder.gives_boxes
-        ) as writer,
+        _open_store(store, encoder, dtype) as writer,
         _evaluating(encoder.to(device)),
         ThreadPoolExecutor(max(1, num_workers)) as pool,
     ):
@@ -195,12 +192,18 @@ def _evaluating(encoder: ImageEncoder) -> Iterator[None]:
         encoder.train(training)
 
 
-def _fingerprint(encoder: ImageEncoder) -> str:
+def _open_store(store: Path, encoder: ImageEncoder, dtype: StoreDtype) -> FeatureStoreWriter:
     if encoder.fingerprint is None:
         raise ModelError(
             "this encoder reads stored features, it makes none: extract with one that has a backbone"
         )
-    return encoder.fingerprint
+    return FeatureStoreWriter(
+        store,
+        fingerprint=encoder.fingerprint,
+        dim=encoder.feature_dim,
+        dtype=dtype,
+        boxes=encoder.gives_boxes,
+    )
 
 
 def _check_unique(images: Sequence[tuple[str, Path]]) -> None:
