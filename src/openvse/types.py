@@ -46,11 +46,19 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Features:
-    """What an encoder yields: local features, and one global vector where the aggregator needs it (PIE-Net)."""
+    """What an encoder yields: local features, and one global vector where the aggregator needs it (PIE-Net).
+
+    Attributes:
+        local: the local features.
+        mask: which of them are real.
+        pooled: the global vector.
+        boxes: left, top, right and bottom of each in shares of the picture's width and height, where an encoder knows.
+    """
 
     local: Float[Tensor, "B N L"]
     mask: Bool[Tensor, "B N"]
     pooled: Float[Tensor, "B D"] | None = None
+    boxes: Float[Tensor, "B N 4"] | None = None
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def test_a_store_holds_the_sure_regions_alone(detector_checkpoint, make_photos, 
     encoder = make(detector_checkpoint("detr"), num_regions=QUERIES)
     paths = make_photos(3)
     pixels = torch.stack([encoder.preprocess(Image.open(path)) for path in paths])
-    scores = encoder.detect(pixels)[1]
+    _, scores, boxes = encoder.detect(pixels)
     middle = float(scores.median()) + 1e-6
     encoder = make(detector_checkpoint("detr"), num_regions=QUERIES, min_score=middle)
     images = [(path.name, path) for path in paths]
@@ -115,6 +115,8 @@ def test_a_store_holds_the_sure_regions_alone(detector_checkpoint, make_photos, 
     direct = encoder(Inputs(pixels, None))
     again = encoder(stored)
     torch.testing.assert_close(again.local[again.mask], direct.local[direct.mask], rtol=0, atol=1e-4)
+    kept = store.boxes(store.positions([name for name, _ in images]))
+    torch.testing.assert_close(kept[stored.mask], boxes[:, : kept.shape[1]][stored.mask], rtol=0, atol=1e-4)
 
 
 def test_the_whole_picture_is_resized_to_a_square(detector_checkpoint, make_photos) -> None:

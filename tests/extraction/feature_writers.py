@@ -47,12 +47,12 @@ def write_tsv(folder: Path, regions: Mapping[str, Regions] = REGIONS) -> Path:
 
 def write_lxmert_tsv(folder: Path, regions: Mapping[str, Regions] = REGIONS) -> Path:
     """Write ten columns, height before width, in two parts."""
-    (folder / "lxmert").mkdir()
+    (folder / "lxmert" / "parts").mkdir(parents=True)
     for part, (item, each) in enumerate(regions.items()):
         cells = tsv_line(item, each).rstrip().split(b"\t")
         nothing = base64.b64encode(b"")
         cells = [cells[0], cells[2], cells[1], *[nothing] * 4, *cells[3:]]
-        (folder / "lxmert" / f"obj36.tsv.{part}").write_bytes(b"\t".join(cells) + b"\n")
+        (folder / "lxmert" / "parts" / f"obj36.tsv.{part}").write_bytes(b"\t".join(cells) + b"\n")
     return folder / "lxmert"
 
 

@@ -235,6 +235,14 @@ def test_hdf5_items_that_are_none(tmp_path: Path) -> None:
     }
 
 
+def test_hdf5_that_leads_back_to_itself(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_group("all")["again"] = h5py.SoftLink("/")
+    with pytest.raises(DataError, match=r"a.h5 nests groups without end \(all/again/all/"):
+        convert_features(tmp_path / "a.h5", tmp_path / "store")
+
+
 def test_hdf5_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.h5").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "h5py", None)
@@ -255,6 +263,8 @@ def test_the_kind_is_found_out_or_asked_for(tmp_path: Path) -> None:
     assert convert_features(tmp_path / "both", tmp_path / "store", kind="tsv").done == 3
     with pytest.raises(RecipeError, match="unknown kind of feature files 'tvs'; did you mean 'tsv'"):
         convert_features(source, tmp_path / "store", kind="tvs")
+    with pytest.raises(DataError, match="is a feature store already: use it as it is"):
+        convert_features(tmp_path / "store", tmp_path / "other")
     renamed = source.rename(tmp_path / "features.txt")
     assert convert_features(renamed, tmp_path / "store", kind="tsv").existing == 3
     with pytest.raises(DataError, match="names its items itself: leave --ids out"):

@@ -47,6 +47,7 @@ class ImageEncoder(Encoder):
         fine_tune: whether the backbone trains, so that stored features would soon be out of date.
         reads_videos: whether an item may be a clip, of which it sees several frames.
         stored_pictures: how many pictures an item is at most while its features are extracted.
+        gives_boxes: whether ``raw_features`` tells where in the picture each of them lies.
     """
 
     feature_dim: int
@@ -54,6 +55,7 @@ class ImageEncoder(Encoder):
     fine_tune: bool
     reads_videos: bool = False
     stored_pictures: int = 1
+    gives_boxes: bool = False
 
     @abstractmethod
     def preprocess(self, image: Image, generator: torch.Generator | None = None) -> Float[Tensor, "3 H W"]:

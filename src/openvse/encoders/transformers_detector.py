@@ -44,6 +44,8 @@ class TransformersDetector(LocalFeatureEncoder):
         RecipeError: no region is wanted, more are than the detector has queries, or an impossible score.
     """
 
+    gives_boxes = True
+
     def __init__(
         self,
         *,
@@ -95,9 +97,9 @@ class TransformersDetector(LocalFeatureEncoder):
         return self.detect(pixels)[0]
 
     def raw_features(self, pixels: Float[Tensor, "B 3 H W"]) -> Features:
-        """Return the states of the best queries; the mask tells which reach ``min_score``."""
-        states, scores, _ = self.detect(pixels)
-        return Features(states, self._sure(scores))
+        """Return the states of the best queries and their boxes; the mask tells which reach ``min_score``."""
+        states, scores, boxes = self.detect(pixels)
+        return Features(states, self._sure(scores), boxes=boxes)
 
     def detect(
         self, pixels: Float[Tensor, "B 3 H W"]

@@ -16,6 +16,7 @@ from openvse.extraction.entries import Entry, Local
 from openvse.extraction.feature_files import reader_of
 from openvse.extraction.image_names import ImageNames
 from openvse.features_store import FeatureStore, FeatureStoreWriter, StoreDtype
+from openvse.features_store.layout import MANIFEST
 
 COMMIT_SECONDS = 5.0
 """A kill costs at most this much work."""
@@ -104,7 +105,7 @@ class _Conversion:
         self._writer: FeatureStoreWriter | None = None
         self._seen: set[str] = set()
         self._started = self._committed = time.perf_counter()
-        if (store / "store.json").exists():
+        if (store / MANIFEST).exists():
             before = FeatureStore.open(store, fingerprint)
             if fingerprint is None and before.fingerprint.startswith(CONVERTED):
                 self._fingerprint = before.fingerprint  # whatever its folder is called now

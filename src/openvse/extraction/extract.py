@@ -17,6 +17,7 @@ from torch import Tensor
 from openvse.encoders import ImageEncoder
 from openvse.errors import BadImageError, DataError, ModelError
 from openvse.features_store import FeatureStoreWriter, StoreDtype
+from openvse.types import Features
 
 COMMIT_SECONDS = 5.0
 """A kill costs at most this much work."""
@@ -103,11 +104,10 @@ def extract_features(
         StoreError: the store belongs to another encoder, is being written by another process, or the encoder
             made features that it cannot hold.
     """
-    fingerprint = _fingerprint(encoder)
     _check_unique(images)
     started = committed = time.perf_counter()
     with (
-        FeatureStoreWriter(store, fingerprint=fingerprint, dim=encoder.feature_dim, dtype=dtype) as writer,
+        _open_store(store, encoder, dtype) as writer,
         _evaluating(encoder.to(device)),
         ThreadPoolExecutor(max(1, num_workers)) as pool,
     ):
@@ -171,9 +171,12 @@ def _store(
     """Encode what could be decoded, add it to the store and return how many items that were."""
     good = [(picture.item, picture.pixels) for picture in batch if picture.pixels is not None]
     if good:
-        raw, mask = encoder.raw(encoder.collate([pixels for _, pixels in good]).to(device))
-        for (item, _), local, real in zip(good, raw.cpu(), mask.cpu(), strict=True):
-            writer.add(item, local[real])
+        inputs = encoder.collate([pixels for _, pixels in good]).to(device)
+        seen = encoder.raw_features(inputs.values) if encoder.gives_boxes else Features(*encoder.raw(inputs))
+        boxes = [None] * len(good) if seen.boxes is None else seen.boxes.cpu()
+        rows = zip(seen.local.cpu(), seen.mask.cpu(), boxes, strict=True)
+        for (item, _), (local, real, found) in zip(good, rows, strict=True):
+            writer.add(item, local[real], None if found is None else found[real])
     return len(good)
 
 
@@ -189,12 +192,18 @@ def _evaluating(encoder: ImageEncoder) -> Iterator[None]:
         encoder.train(training)
 
 
-def _fingerprint(encoder: ImageEncoder) -> str:
+def _open_store(store: Path, encoder: ImageEncoder, dtype: StoreDtype) -> FeatureStoreWriter:
     if encoder.fingerprint is None:
         raise ModelError(
             "this encoder reads stored features, it makes none: extract with one that has a backbone"
         )
-    return encoder.fingerprint
+    return FeatureStoreWriter(
+        store,
+        fingerprint=encoder.fingerprint,
+        dim=encoder.feature_dim,
+        dtype=dtype,
+        boxes=encoder.gives_boxes,
+    )
 
 
 def _check_unique(images: Sequence[tuple[str, Path]]) -> None:

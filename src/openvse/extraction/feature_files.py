@@ -12,6 +12,7 @@ from openvse.extraction.hdf5 import read_hdf5
 from openvse.extraction.npy import read_npy
 from openvse.extraction.npz import read_npz
 from openvse.extraction.tsv import read_tsv
+from openvse.features_store.layout import MANIFEST
 from openvse.registry import Registry
 
 FEATURE_FILES: Registry[Iterator[Entry]] = Registry(
@@ -32,11 +33,13 @@ def reader_of(source: Path, kind: str | None) -> Callable[..., Iterator[Entry]]:
         kind: a name of ``FEATURE_FILES``; None finds it out by the names of files.
 
     Raises:
-        DataError: nothing is there, or the kind cannot be found out.
+        DataError: nothing is there, it is a feature store already, or the kind cannot be found out.
         RecipeError: there is no such kind.
     """
     if not source.exists():
         raise DataError(f"{source}: there is no such file or folder; check the path")
+    if (source / MANIFEST).exists():
+        raise DataError(f"{source} is a feature store already: use it as it is")
     return FEATURE_FILES.get(kind or _detect(source))
 
 

@@ -30,6 +30,9 @@ IDS = ("ids", "image_ids", "image_id", "img_ids", "img_id")
 BLOCK_BYTES = 1 << 26
 """How much of a data set for all items is read at once."""
 
+DEEPEST = 8
+"""Groups within groups: a link can lead back to where it stands."""
+
 
 def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[Entry]:
     """Read an HDF5 file, an item or a block of items at a time.
@@ -50,20 +53,31 @@ def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[Entry]:
         file = h5py.File(source, "r")
     except OSError as error:
         raise DataError(f"{source} is no whole HDF5 file ({error}): give it again") from error
-    with file:
-        name = next((name for name in FEATURES if isinstance(file.get(name), h5py.Dataset)), None)
-        known = next((name for name in IDS if name in file), None)
-        if name is not None:
-            yield from _read_whole(source, file, name, _ids(source, file, name, known, ids))
-        elif ids is not None:
-            raise DataError(f"{source} names its items itself: leave --ids out")
-        else:
-            yield from _read_items(source.name, file, "", lambda node: isinstance(node, h5py.Group))
+    try:
+        with file:
+            yield from _read_file(source, file, ids, lambda node: isinstance(node, h5py.Group))
+    except RuntimeError as error:  # h5py's, where the file's own tables are damaged
+        raise DataError(f"{source} is damaged ({error}): give it again") from error
+
+
+def _read_file(source: Path, file: Any, ids: Path | None, is_group: Callable[[Any], bool]) -> Iterator[Entry]:
+    name = next((name for name in FEATURES if name in file and not is_group(file[name])), None)
+    known = next((name for name in IDS if name in file), None)
+    if name is not None:
+        yield from _read_whole(source, file, name, _ids(source, file, name, known, ids))
+    elif ids is not None:
+        raise DataError(f"{source} names its items itself: leave --ids out")
+    else:
+        yield from _read_items(source.name, file, "", is_group)
 
 
 def _read_items(
     place: str, group: Mapping[str, Any], prefix: str, is_group: Callable[[Any], bool]
 ) -> Iterator[Entry]:
+    if prefix.count("/") > DEEPEST:
+        raise DataError(
+            f"{place} nests groups without end ({prefix[:40]}...): remove the links that lead back"
+        )
     for name in group:
         path = f"{prefix}{name}"
         node: Any = group.get(name)  # None for a link that leads nowhere
@@ -78,7 +92,7 @@ def _read_items(
 def _read_one(fields: Mapping[str, Any]) -> Local:
     try:
         return local_of(fields)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         raise BadFeaturesError(f"it cannot be read ({error}): cut off or damaged") from error
 
 
@@ -115,7 +129,7 @@ def _read_whole(source: Path, file: Any, name: str, ids: list[str]) -> Iterator[
 def _read_row(block: Callable[[str], Any], name: str, beside: list[str], row: int) -> Local:
     try:
         fields = {key: block(key)[row] for key in (name, *beside)}
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         raise BadFeaturesError(f"it cannot be read ({error}): cut off or damaged") from error
     if not any(key in fields for key in COUNT):
         rows = without_padding(as_rows(fields[name]))

@@ -33,7 +33,7 @@ def read_tsv(source: Path, ids: Path | None = None) -> Iterator[Entry]:
     """
     if ids is not None:
         raise DataError(f"{source} names its items itself: leave --ids out")
-    for path in sorted(source.glob("*.tsv*")) if source.is_dir() else [source]:
+    for path in sorted(source.rglob("*.tsv*")) if source.is_dir() else [source]:
         yield from _read_table(path)
 
 
