@@ -47,6 +47,8 @@ def write_video(
     import av
 
     options = {"movflags": "faststart"} if front else {}
+    if times and times[0] < 0:  # what stands before 0 is cut off, as by an editor
+        options |= {"use_editlist": "1", "avoid_negative_ts": "disabled"}
     with av.open(str(path), "w", options=options) as container:
         stream = container.add_stream(codec, rate=fps)
         stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"

@@ -175,6 +175,14 @@ def test_frames_at_uneven_times(tmp_path: Path) -> None:
     assert numbers(read_frames(path, EVERY)) == [0, 1, 2, 3]
 
 
+def test_what_an_editor_cut_off_is_not_seen(tmp_path: Path) -> None:
+    """An edited mp4 still holds the frames before its first one, as others may depend on them."""
+    pytest.importorskip("av")
+    path = write_video(tmp_path / "a.mp4", 30, times=range(-10, 20))
+    assert numbers(read_frames(path, EVERY)) == list(range(10, 30))
+    assert numbers(read_frames(path, FrameSampling("even", 2))) == [15, 25]
+
+
 def test_the_poster_is_from_the_middle(tmp_path: Path) -> None:
     assert number_of(read_poster(write_animation(tmp_path / "a.gif", 9))) == 4
     grey(5).save(tmp_path / "a.png")

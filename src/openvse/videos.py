@@ -31,6 +31,7 @@ _VIDEO_NAME = re.compile(
     r"[^.].*\.(3gp|asf|avi|flv|m4v|mkv|mov|mp4|mpe?g|mts|m2ts|ogv|ts|webm|wmv)", re.IGNORECASE
 )
 _ANIMATIONS = ("GIF", "WEBP")
+_TRUNCATED = "it is truncated: get the whole file again"
 _NOW = 1e-6  # seconds by which a frame may come late and still count as shown
 
 
@@ -258,20 +259,24 @@ class _FrameTable:
 
     @classmethod
     def read(cls, container: Any, stream: Any) -> _FrameTable:
+        # An mp4 says where each frame lies; what lies beyond the end of the file is not there.
+        if any(entry.pos + entry.size > container.size for entry in stream.index_entries):
+            raise BadVideoError(_TRUNCATED)
         times, keys, last = [], [], 0
         for packet in container.demux(stream):
-            if packet.is_corrupt:
-                raise BadVideoError("it is truncated: get the whole file again")
             time = packet.dts if packet.pts is None else packet.pts
             if packet.size and time is not None:
-                times.append(time)
-                last = packet.duration or last
                 if packet.is_keyframe:
                     keys.append(time)
+                if not packet.is_discard:  # cut off by the one who edited the video
+                    times.append(time)
+                    last = packet.duration or last
         if not times:
             raise BadVideoError("it has no frames")
         table = cls(sorted(times), sorted(keys), last, float(stream.time_base))
-        table._check_complete(stream)
+        starts, end = table.seconds()
+        if end - min(0.0, starts[0]) < 0.9 * _announced_seconds(stream) - 0.5:
+            raise BadVideoError(_TRUNCATED)
         return table
 
     def seconds(self) -> tuple[Float[np.ndarray, "T"], float]:
@@ -279,13 +284,6 @@ class _FrameTable:
         starts = np.asarray(self.times, dtype=np.float64) * self.unit
         gap = (starts[-1] - starts[0]) / max(1, len(starts) - 1)
         return starts, float(starts[-1] + (self.last * self.unit or gap))
-
-    def _check_complete(self, stream: Any) -> None:
-        """Compare what is there with what the file's header announces, where it does."""
-        announced = _announced_seconds(stream)
-        starts, end = self.seconds()
-        if len(self.times) < stream.frames or end - min(0.0, starts[0]) < 0.9 * announced - 0.5:
-            raise BadVideoError("it is truncated: get the whole file again")
 
 
 def _announced_seconds(stream: Any) -> float:
