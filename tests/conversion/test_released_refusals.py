@@ -52,6 +52,11 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: put(tiny.vse_infinity(), "mlp.bns.0.bias", torch.ones(3)),
         r"other shapes in 1 weights.*mlp.1.bias \(3,\) for \(4,\)",
     ),
+    "a flat matrix": (
+        lambda: put(tiny.vse_infinity(), "fc.weight", torch.ones(8)),
+        "options or weights are not those of vse_infinity",
+    ),
+    "no number": (lambda: tiny.pvse(crop_size="large"), "options or weights are not those of pvse .*'large'"),
     "unnormalised": (
         lambda: tiny.vse_infinity(no_imgnorm=True),
         "--no_imgnorm, and openvse scores with unit",
