@@ -70,7 +70,6 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: put(tiny.vse_2ad(), "img_enc.vit_model.embeddings.cls_token"),
         "random tenth of the patches",
     ),
-    "video": (lambda: put(tiny.pvse(), "img_enc.rnn.weight_ih_l0"), "its images are videos"),
     "order": (lambda: tiny.pvse(order=True), "--order, and its embeddings are absolute"),
     "no attention": (lambda: without(tiny.pvse(), "txt_enc.pie_net"), "no PIE-Net on both sides"),
     "basic blocks": (
