@@ -225,11 +225,11 @@ def vse_2ad(*, text: str = "rnn", grid: bool = False, **options: Any) -> dict[st
     return {"model": model, "rsum": 503.7, "args": Namespace(**(kept | options))}
 
 
-def pvse(*, num_embeddings: int = 2, **options: Any) -> dict[str, Any]:
+def pvse(*, num_embeddings: int = 2, video: bool = False, **options: Any) -> dict[str, Any]:
     """Return a checkpoint of PVSE as training saves it; the released files hold its ``model`` alone."""
-    image = make(
-        resnet("cnn.") | linear("fc", CNN_DIM, EMBED) | pie_net("pie_net", CNN_DIM, num_embeddings), seed=1
-    )
+    # A clip's global vector comes of a GRU over its frames, a picture's of one layer.
+    above = gru("rnn", CNN_DIM, EMBED // 2) if video else linear("fc", CNN_DIM, EMBED)
+    image = make(resnet("cnn.") | above | pie_net("pie_net", CNN_DIM, num_embeddings), seed=1)
     text = make(words_gru(EMBED // 2, len(WORDS)) | pie_net("pie_net", WORD, num_embeddings), seed=2)
     model = {f"img_enc.{n}": w for n, w in image.items()} | {f"txt_enc.{n}": w for n, w in text.items()}
     args = Namespace(

@@ -53,6 +53,15 @@ def test_options_and_numbers_become_plain_values(tmp_path: Path, zipped: bool) -
 
 
 @pytest.mark.parametrize("zipped", [True, False])
+def test_tensors_that_were_saved_on_a_gpu_come_to_the_cpu(tmp_path: Path, monkeypatch, zipped: bool) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        path = tiny.save({"model": torch.arange(3.0)}, tmp_path / "gpu.pth", zipped=zipped)
+    assert b"cuda:0" in path.read_bytes()
+    assert read_checkpoint(path)["model"].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("where", ["opt", "weights"])
 def test_a_checkpoint_that_runs_a_command_is_refused(tmp_path: Path, zipped: bool, where: str) -> None:
     checkpoint, trace = tiny.vse_infinity(), tmp_path / "trace"

@@ -63,8 +63,10 @@ def embed_regions(model: TwoTower, batch: list[Tensor]) -> Tensor:
         return model.image(pad(batch)).vectors
 
 
-def photo(size: tuple[int, int] = (90, 60)) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+def photo(size: tuple[int, int] = (90, 60), seed: int = 0) -> Image.Image:
+    return Image.fromarray(
+        np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    )
 
 
 def assert_equal(actual: Tensor, expected: list[Tensor]) -> None:
@@ -168,6 +170,27 @@ def test_pvse(run: Any, num_embeddings: int, legacy: bool) -> None:
         expected.append(slow.pie_net(text, pooled, words))
     assert_equal(model.encode_text(tiny.CAPTIONS).vectors, expected)
     assert model.encode_text(["a dog"]).vectors.shape == (1, num_embeddings, tiny.EMBED)
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_pvse_of_clips(run: Any, tmp_path: Path, legacy: bool) -> None:
+    checkpoint = tiny.pvse(video=True, legacy=legacy, crop_size=64, max_video_length=3)
+    image = slow.below(checkpoint["model"], "img_enc.")
+    model = run(checkpoint, words="mrw_vocab.pkl")
+    pictures = [photo(seed=seed) for seed in range(3)]
+    clip = tmp_path / "clip.gif"
+    pictures[0].save(clip, save_all=True, append_images=pictures[1:], duration=200)
+    pixels = model.image.encoder.read(clip)
+    assert pixels.shape == (3, 3, 64, 64)
+    frames = torch.stack([slow.resnet(image, "cnn.", frame, caffe=False).mean(dim=0) for frame in pixels])
+    forward, backward = slow.bigru(image, "rnn", frames)
+    pooled = torch.cat((forward[-1], backward[-1 if legacy else 0]))
+    assert_equal(model.encode_image([clip]).vectors, [slow.pie_net(image, pooled, frames)])
+
+
+def test_a_published_file_of_clips_is_taken_for_tgif(run: Any) -> None:
+    config = run(tiny.pvse(video=True)["model"]).config["image"]["encoder"]
+    assert (config["num_frames"], config["pooled_by"]) == (8, "bigru_last")
 
 
 def test_the_released_files_of_pvse_hold_weights_alone(run: Any) -> None:

@@ -52,6 +52,11 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: put(tiny.vse_infinity(), "mlp.bns.0.bias", torch.ones(3)),
         r"other shapes in 1 weights.*mlp.1.bias \(3,\) for \(4,\)",
     ),
+    "a flat matrix": (
+        lambda: put(tiny.vse_infinity(), "fc.weight", torch.ones(8)),
+        "options or weights are not those of vse_infinity",
+    ),
+    "no number": (lambda: tiny.pvse(crop_size="large"), "options or weights are not those of pvse .*'large'"),
     "unnormalised": (
         lambda: tiny.vse_infinity(no_imgnorm=True),
         "--no_imgnorm, and openvse scores with unit",
@@ -65,7 +70,6 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: put(tiny.vse_2ad(), "img_enc.vit_model.embeddings.cls_token"),
         "random tenth of the patches",
     ),
-    "video": (lambda: put(tiny.pvse(), "img_enc.rnn.weight_ih_l0"), "its images are videos"),
     "order": (lambda: tiny.pvse(order=True), "--order, and its embeddings are absolute"),
     "no attention": (lambda: without(tiny.pvse(), "txt_enc.pie_net"), "no PIE-Net on both sides"),
     "basic blocks": (

@@ -34,6 +34,9 @@ def make(vision_checkpoint, bert_checkpoint) -> Callable[..., Made]:
             return IMAGE_ENCODERS.get("efficientnet_lite0")(**options), Inputs(
                 torch.randn(5, 3, 64, 64), None
             )
+        if family == "own_resnet":
+            options |= {"blocks": (1, 2, 1, 1), "stem_dim": 4, "inner_dim": 4, "image_size": 64}
+            return IMAGE_ENCODERS.get("resnet")(**options), Inputs(torch.randn(3, 3, 64, 64), None)
         side = IMAGES[family]
         encoder = IMAGE_ENCODERS.get("transformers_vision")(model=vision_checkpoint(family), **options)
         return encoder, Inputs(torch.randn(3, 3, side, side), None)
@@ -61,7 +64,7 @@ def step(encoder: Encoder, batch: Inputs) -> tuple[torch.Tensor, dict[str, torch
     )
 
 
-@pytest.mark.parametrize("family", [*IMAGES, "efficientnet", "bert"])
+@pytest.mark.parametrize("family", [*IMAGES, "own_resnet", "efficientnet", "bert"])
 def test_equal_gradients_from_less_memory(family: str, make) -> None:
     (plain, batch), (saving, _) = make(family), make(family, gradient_checkpointing=True)
     saving.load_state_dict(plain.state_dict())

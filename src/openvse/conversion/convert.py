@@ -78,7 +78,7 @@ def convert(
     try:
         found = released(read_checkpoint(path))
         name = _which(found, repository)
-        plan = REPOSITORIES[name].plan(found)
+        plan = _plan(name, found)
         words = None if vocabulary is None else str(vocabulary)
         model = _build(plan, words, overrides, _describe(path, found))
     except CheckpointError as error:
@@ -102,6 +102,16 @@ def _which(found: Released, repository: str | None) -> str:
             f"its weights are not those {of}: only checkpoints of their repositories are converted"
         )
     return wanted[0]
+
+
+def _plan(repository: str, found: Released) -> Plan:
+    try:
+        return REPOSITORIES[repository].plan(found)
+    except (TypeError, ValueError) as error:  # a number that is none, a matrix with one axis
+        raise CheckpointError(
+            f"its options or weights are not those of {repository} ({error}): only checkpoints as the released code "
+            f"saves them are converted"
+        ) from error
 
 
 def _build(plan: Plan, vocabulary: str | None, overrides: Sequence[str], description: str) -> TwoTower:

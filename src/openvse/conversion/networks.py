@@ -26,25 +26,22 @@ RESNET: Names = {
 }
 
 
-def bert(weights: Weights, *, model: str, begin: str = "bert.") -> tuple[dict[str, Any], Names]:
+def bert(weights: Weights, *, model: str) -> tuple[dict[str, Any], Names]:
     """Return the text encoder of a fine-tuned BERT, and its weights' names without the projection's.
 
     Args:
         weights: of the text encoder, as released.
         model: which BERT it started from.
-        begin: of the names of BERT's weights.
     """
-    shape(weights, f"{begin}embeddings.word_embeddings.weight")
-    names: Names = {f"{begin}embeddings.position_ids": None, begin: "encoder.backbone."}
-    # The released code cuts no caption: the limit is BERT's own.
-    max_length = shape(weights, f"{begin}embeddings.position_embeddings.weight")[0]
     encoder = {
         "name": "transformers_text",
         "model": model,
-        "max_length": max_length,
+        # The released code cuts no caption: the limit is BERT's own.
+        "max_length": shape(weights, "bert.embeddings.position_embeddings.weight")[0],
         "size_augmentation": "bert_style",
     }
-    return encoder, names
+    # Older versions of transformers save the numbers of the positions too.
+    return encoder, {"bert.embeddings.position_ids": None, "bert.": "encoder.backbone."}
 
 
 def bert_config(weights: Weights) -> dict[str, Any]:

@@ -43,7 +43,8 @@ class Frames(LocalFeatureEncoder):
         size_augmentation: what training hides: none, region or grid.
         augmentation_rate: probability that a frame is hidden.
         pooled: yield a global vector too; PIE-Net needs it.
-        pooled_by: how: ``mean``, a linear layer of the mean frame, or ``bigru``, its last states over them (PVSE).
+        pooled_by: how: ``mean``, a linear layer of the mean frame, ``bigru``, its last states over them (PVSE), or
+            ``bigru_last``, both directions at the last frame (PVSE's published models).
 
     Raises:
         RecipeError: a backbone that sees no pictures or yields a global vector itself, or no frames at all.

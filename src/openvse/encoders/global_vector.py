@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -11,7 +12,7 @@ from openvse.errors import RecipeError
 from openvse.functional import compact, masked_mean
 from openvse.recurrence import packed_gru
 
-PooledBy: TypeAlias = Literal["mean", "bigru"]
+PooledBy: TypeAlias = Literal["mean", "bigru", "bigru_last"]
 
 
 class MeanVector(nn.Linear):
@@ -40,13 +41,16 @@ class BiGRUVector(nn.Module):
     Args:
         input_dim: C.
         embed_dim: D.
+        at_last: take the states of both directions at the last element, where the backward direction has read that one
+            only, as PVSE's published models do.
 
     Raises:
         RecipeError: D is odd.
     """
 
-    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+    def __init__(self, *, input_dim: int, embed_dim: int, at_last: bool = False) -> None:
         super().__init__()
+        self.at_last = at_last
         if embed_dim % 2:
             raise RecipeError(
                 f"pooled_by: bigru splits embed_dim over two directions: {embed_dim} is odd, give an even one"
@@ -55,11 +59,15 @@ class BiGRUVector(nn.Module):
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
         """Read the real elements in their order, as if the others were not there."""
-        _, final = packed_gru(self.gru, *compact(local, mask))
+        local, mask = compact(local, mask)
+        states, final = packed_gru(self.gru, local, mask)
+        if self.at_last:
+            return states[torch.arange(len(states), device=states.device), mask.sum(dim=1) - 1]
         return final.transpose(0, 1).flatten(1)
 
 
 def global_vector(how: PooledBy, *, input_dim: int, embed_dim: int) -> MeanVector | BiGRUVector:
     """Make the part by the name that a recipe uses."""
-    made = MeanVector if how == "mean" else BiGRUVector
-    return made(input_dim=input_dim, embed_dim=embed_dim)
+    if how == "mean":
+        return MeanVector(input_dim=input_dim, embed_dim=embed_dim)
+    return BiGRUVector(input_dim=input_dim, embed_dim=embed_dim, at_last=how == "bigru_last")

@@ -33,7 +33,7 @@ class LocalFeatureEncoder(ImageEncoder):
             global vector is made of it in place of the mean.
         gradient_checkpointing: while the backbone trains, keep the activations between its blocks alone and
             compute the others again for the gradient: less memory, the same gradients, about a third more time.
-        pooled_by: how the raw features become that vector: mean or bigru.
+        pooled_by: how the raw features become that vector: mean, bigru or bigru_last.
         frame_limit: chooses among the raw features where they are frames; None keeps all.
 
     Raises:

@@ -28,8 +28,9 @@ class Precomputed(LocalFeatureEncoder):
         size_augmentation: none, region or grid.
         augmentation_rate: probability that a local feature is hidden in training.
         pooled: yield a global vector too; PIE-Net needs it.
-        pooled_by: how: ``mean``, one linear layer of the mean raw feature, or ``bigru``, its last states over the
-            features in their order (PVSE's for videos).
+        pooled_by: how: ``mean``, one linear layer of the mean raw feature; ``bigru``, its last states over the
+            features in their order (PVSE's for videos); ``bigru_last``, both directions at the last one (PVSE's
+            published models).
         num_frames: the features are frames in order of time, and the model sees at most this many of a clip: a
             random run of consecutive ones in training, else evenly spread ones (PVSE); None takes all.
         made_by: take features made by this encoder alone, as their store names it; None takes any of this width.

@@ -48,6 +48,8 @@ class ResNet(LocalFeatureEncoder):
         projection: a name of ``PROJECTIONS``.
         size_augmentation: none, region or grid.
         augmentation_rate: probability that a cell is hidden in training.
+        gradient_checkpointing: while it trains, keep the activations between its blocks alone and compute the others
+            again: less memory, the same gradients.
         pooled: yield a global vector too, one linear layer of the mean raw feature; PIE-Net needs it.
 
     Raises:
@@ -75,6 +77,7 @@ class ResNet(LocalFeatureEncoder):
         projection: str = "linear",
         size_augmentation: FeatureMode = "grid",
         augmentation_rate: float = 0.2,
+        gradient_checkpointing: bool = False,
         pooled: bool = False,
     ) -> None:
         if image_size < STRIDE:
@@ -102,6 +105,7 @@ class ResNet(LocalFeatureEncoder):
             size_augmentation=size_augmentation,
             augmentation_rate=augmentation_rate,
             fine_tune=fine_tune,
+            gradient_checkpointing=gradient_checkpointing,
             pooled=pooled,
         )
         self.start = start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from jaxtyping import Float
@@ -52,7 +52,7 @@ class ResNetBackbone(nn.Module):
         width = stem_dim
         for stage, count in enumerate(blocks):
             output_dim = stem_dim * (EXPANSION if bottleneck else 1) * 2**stage
-            layers = nn.Sequential()
+            layers = nn.ModuleList()
             for position in range(count):
                 stride = 2 if stage > 0 and position == 0 else 1
                 layers.append(
@@ -71,7 +71,8 @@ class ResNetBackbone(nn.Module):
         """Return the last feature map."""
         cells: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(pixels))))
         for stage in range(1, 5):
-            cells = self.get_submodule(f"layer{stage}")(cells)
+            for block in cast(nn.ModuleList, self.get_submodule(f"layer{stage}")):
+                cells = block(cells)
         return cells
 
 
