@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from openvse.functional import position_mask
-from openvse.recurrence import packed_gru
+from openvse.recurrence import packed_gru, states_at_end
 
 LENGTHS = [(4, 2, 6), (3, 3), (1,), (1, 5, 5, 2, 1), (7, 6, 5, 4)]
 
@@ -45,6 +45,14 @@ def test_inference_equals_pytorch(lengths):
     with torch.inference_mode():
         for ours, theirs in zip(packed_gru(gru, words, mask), _pytorch(gru, words, mask), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_states_at_the_end_are_those_of_the_last_real_element():
+    gru, words, mask = _gru_and_words((4, 2, 6), torch.float64)
+    states, final = packed_gru(gru, words, mask)
+    at_end = states_at_end(states, mask)
+    torch.testing.assert_close(at_end[0], final[0], rtol=0, atol=0)
+    torch.testing.assert_close(at_end[1, 1], states[1, 1, 1], rtol=0, atol=0)
 
 
 def test_padding_is_not_seen():

@@ -52,6 +52,11 @@ def packed_gru(
     return torch.stack(padded).view(2, *mask.shape, -1), unsorted
 
 
+def states_at_end(states: Float[Tensor, "2 B N H"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "2 B H"]:
+    """Return both directions' states at the last element, where the backward one has read that element alone."""
+    return states[:, torch.arange(len(mask), device=mask.device), mask.sum(dim=1) - 1]
+
+
 def _run_on_cpu(gru: nn.GRU, data: Float[Tensor, "2 R C"], sizes: list[int]) -> Float[Tensor, "2 R H"]:
     """Return the states of both directions for packed rows that each reads from its own end."""
     kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else data.dtype

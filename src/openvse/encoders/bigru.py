@@ -16,7 +16,7 @@ from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, Vocabulary
 from openvse.encoders.word_splitters import SplitterName, make_splitter
 from openvse.encoders.word_vectors import read_word_vectors
 from openvse.errors import DataError, ModelError, RecipeError
-from openvse.recurrence import packed_gru
+from openvse.recurrence import packed_gru, states_at_end
 from openvse.types import Features, Inputs
 
 _logger = logging.getLogger(__name__)
@@ -115,8 +115,7 @@ class BiGRU(TextEncoder):
         if not self.gives_pooled:
             return Features(states.mean(dim=0), mask)
         if self.global_state == "last_word":
-            last = mask.sum(dim=1) - 1
-            final = states[:, torch.arange(len(ids), device=ids.device), last]
+            final = states_at_end(states, mask)
         return Features(embedded, mask, final.transpose(0, 1).flatten(1))
 
     def save_assets(self, folder: Path) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from openvse.errors import RecipeError
 from openvse.functional import compact, masked_mean
-from openvse.recurrence import packed_gru
+from openvse.recurrence import packed_gru, states_at_end
 
 PooledBy: TypeAlias = Literal["mean", "bigru", "bigru_last"]
 
@@ -62,7 +61,7 @@ class BiGRUVector(nn.Module):
         local, mask = compact(local, mask)
         states, final = packed_gru(self.gru, local, mask)
         if self.at_last:
-            return states[torch.arange(len(states), device=states.device), mask.sum(dim=1) - 1]
+            final = states_at_end(states, mask)
         return final.transpose(0, 1).flatten(1)
 
 
