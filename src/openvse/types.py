@@ -53,12 +53,14 @@ class Features:
         mask: which of them are real.
         pooled: the global vector.
         boxes: left, top, right and bottom of each in shares of the picture's width and height, where an encoder knows.
+        ranked: the local features sorted in each dimension alone, where several aggregators share one sort.
     """
 
     local: Float[Tensor, "B N L"]
     mask: Bool[Tensor, "B N"]
     pooled: Float[Tensor, "B D"] | None = None
     boxes: Float[Tensor, "B N 4"] | None = None
+    ranked: Float[Tensor, "B L N"] | None = None
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ import torch
 from slow_loops import assert_equals_loop, ragged
 from torch import Tensor
 
-from openvse.aggregators import GPO, KMax, Mean, MultiView, PIENet
+from openvse.aggregators import GPO, FSPool, KMax, Mean, MultiView, PIENet
 from openvse.errors import RecipeError
+from openvse.functional import sort_descending
 from openvse.types import Features
 
 
@@ -27,12 +28,29 @@ def slow_views(aggregator: MultiView, local: Tensor, pooled: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("factory", [GPO, PIENet])
+@pytest.mark.parametrize("factory", [GPO, FSPool, PIENet])
 def test_views_stand_side_by_side(share: bool, factory) -> None:
     torch.manual_seed(0)
     several = MultiView(input_dim=4, embed_dim=4, aggregator=factory, num_views=3, share_projection=share)
     several = several.double()
     assert_equals_loop(several, lambda *item: slow_views(several, *item), ragged([3, 1, 5], 4))
+
+
+@pytest.mark.parametrize(
+    ("factory", "share", "sorts"), [(GPO, True, 1), (FSPool, True, 1), (GPO, False, 3), (Mean, False, 0)]
+)
+def test_views_of_the_same_features_share_one_sort(factory, share: bool, sorts: int, monkeypatch) -> None:
+    calls = []
+
+    def counted(*arguments):
+        calls.append(1)
+        return sort_descending(*arguments)
+
+    for room in ("base", "multi_view"):
+        monkeypatch.setattr(f"openvse.aggregators.{room}.sort_descending", counted)
+    several = MultiView(input_dim=4, embed_dim=4, aggregator=factory, num_views=3, share_projection=share)
+    several(Features(torch.randn(2, 5, 4), torch.ones(2, 5, dtype=torch.bool)))
+    assert len(calls) == sorts
 
 
 def test_one_view_is_its_aggregator() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from openvse.aggregators.ada_pool import AdaPool
 from openvse.aggregators.adpool import AdPool
-from openvse.aggregators.base import Aggregator, AggregatorFactory, Pooling, SingleVector
+from openvse.aggregators.base import Aggregator, AggregatorFactory, Pooling, RankedPooling, SingleVector
 from openvse.aggregators.conv1d import Conv1d
 from openvse.aggregators.first_token import FirstToken
 from openvse.aggregators.fs_pool import FSPool
@@ -75,6 +75,7 @@ __all__ = [
     "MultiView",
     "PIENet",
     "Pooling",
+    "RankedPooling",
     "SelfAttention",
     "Seq2Seq",
     "SingleVector",

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from openvse.errors import RecipeError
+from openvse.functional import sort_descending
 from openvse.types import EmbeddingSet, Features
 
 
@@ -60,8 +61,11 @@ class SingleVector(Aggregator):
 
     def forward(self, features: Features) -> EmbeddingSet:
         """Pool into K = 1 embedding an item."""
-        vectors = self.pool(features.local, features.mask).unsqueeze(1)
+        vectors = self._pool(features).unsqueeze(1)
         return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+
+    def _pool(self, features: Features) -> Float[Tensor, "B D"]:
+        return self.pool(features.local, features.mask)
 
 
 class Pooling(SingleVector):
@@ -82,3 +86,20 @@ class Pooling(SingleVector):
                 f"{type(self).__name__} pools local features {input_dim} wide, but the joint width is {embed_dim}: "
                 f"give the encoder a projection (projection: linear)"
             )
+
+
+class RankedPooling(Pooling):
+    """A pooling of the sorted values of each dimension: aggregators over the same features can share the sort."""
+
+    @abstractmethod
+    def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        """Make one vector of what ``sort_descending`` returned."""
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        """Sort each dimension and pool it."""
+        return self.pool_ranked(sort_descending(local, mask), mask)
+
+    def _pool(self, features: Features) -> Float[Tensor, "B D"]:
+        if features.ranked is None:
+            return super()._pool(features)
+        return self.pool_ranked(features.ranked, features.mask)

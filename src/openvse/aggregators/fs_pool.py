@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from openvse.aggregators.base import Pooling
+from openvse.aggregators.base import RankedPooling
 from openvse.errors import RecipeError
-from openvse.functional import interpolate, sort_descending
+from openvse.functional import interpolate
 
 
-class FSPool(Pooling):
+class FSPool(RankedPooling):
     """``v_d = sum_k w_d(k / (N - 1)) max_k(x_d)``: sorted values by weights of their own in each dimension.
 
     w_d is piecewise linear between learned knots on [0, 1], so that one curve serves sets of any size (Zhang,
@@ -32,9 +32,8 @@ class FSPool(Pooling):
             raise RecipeError(f"fs_pool got num_pieces = {num_pieces}: it must be at least 1 (usual: 20)")
         self.knots = nn.Parameter(torch.randn(num_pieces + 1, input_dim))
 
-    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Sort each dimension and sum with its curve; the curves are laid out once for each distinct size."""
+    def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        """Sum the sorted values of each dimension with its curve, laid out once for each distinct size."""
         sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
         weights = interpolate(self.knots, sizes)
-        ranked = sort_descending(local, mask)[..., : weights.shape[1]]
-        return torch.einsum("bln,bnl->bl", ranked, weights[group].to(ranked.dtype))
+        return torch.einsum("bln,bnl->bl", ranked[..., : weights.shape[1]], weights[group].to(ranked.dtype))

@@ -6,16 +6,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from openvse.aggregators.base import Pooling
+from openvse.aggregators.base import RankedPooling
 from openvse.aggregators.gpo_generators import GeneratorName, make_generator
 from openvse.aggregators.gpo_positions import PositionsName, make_positions
 from openvse.errors import RecipeError
-from openvse.functional import masked_softmax, position_mask, sort_descending
+from openvse.functional import masked_softmax, position_mask
 
 SHOWN_SIZES = (10, 20, 36, 49)  # of short and long captions, bottom-up-attention regions, 7 x 7 grids
 
 
-class GPO(Pooling):
+class GPO(RankedPooling):
     """Weighted sum over the sorted values of each dimension, with weights learned as a function of the set's size.
 
     ``v_d = sum_k theta_k * max_k(x_1d .. x_Nd)``, ``theta = softmax_k(f(BiGRU(PE(1..N))) / temperature)``
@@ -97,14 +97,13 @@ class GPO(Pooling):
             real = position_mask(sizes, longest).unsqueeze(1).expand_as(logits)
             return masked_softmax(logits, real).transpose(1, 2).squeeze(-1)
 
-    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Sort each dimension and sum with the coefficients of the item's size."""
+    def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        """Sum the sorted values of each dimension with the coefficients of the item's size."""
         sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
         theta = self.coefficients(sizes) if torch.is_grad_enabled() else self._cached(sizes)
-        ranked = sort_descending(local, mask)[..., : theta.shape[1]]
         # Shared coefficients are one column that broadcasts over the dimensions.
         columns = theta.view(*theta.shape[:2], -1)[group].to(ranked.dtype)
-        return torch.einsum("bln,bnl->bl", ranked, columns)
+        return torch.einsum("bln,bnl->bl", ranked[..., : theta.shape[1]], columns)
 
     @torch.inference_mode()
     def curves(self) -> dict[str, list[float]]:

@@ -8,9 +8,10 @@ from typing import cast
 import torch
 from torch import nn
 
-from openvse.aggregators.base import Aggregator, AggregatorFactory
+from openvse.aggregators.base import Aggregator, AggregatorFactory, RankedPooling
 from openvse.aggregators.gpo import GPO
 from openvse.errors import RecipeError
+from openvse.functional import sort_descending
 from openvse.types import EmbeddingSet, Features
 
 
@@ -52,6 +53,7 @@ class MultiView(Aggregator):
         self.order_aware, self.indexable = views[0].order_aware, views[0].indexable
         self.needs_pooled = views[0].needs_pooled
         self.fixed_k, self.yields_residual = views[0].fixed_k, views[0].yields_residual
+        self.shares_sort = share_projection and all(isinstance(view, RankedPooling) for view in views)
         if num_views > 1 and not any(True for _ in self.parameters()):
             raise RecipeError(
                 f"multi_view got {num_views} views without weights, which are all equal: "
@@ -60,6 +62,8 @@ class MultiView(Aggregator):
 
     def forward(self, features: Features) -> EmbeddingSet:
         """Return the embeddings of all views, view by view."""
+        if self.shares_sort:
+            features = replace(features, ranked=sort_descending(features.local, features.mask))
         views = [
             view(replace(features, local=projection(features.local)))
             for projection, view in zip(self.projections, self.views, strict=True)
