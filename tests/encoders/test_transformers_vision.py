@@ -57,7 +57,7 @@ def test_the_class_token_comes_first_where_it_is_wanted(family: str, vision_chec
 
 @pytest.mark.parametrize("family", ["resnet", "swin"])
 def test_a_network_without_a_class_token_says_so(family: str, vision_checkpoint) -> None:
-    with pytest.raises(ModelError, match="it has no class token: set class_token: false"):
+    with pytest.raises(ModelError, match="^this backbone has no class token: set class_token: false"):
         TransformersVision(embed_dim=8, model=vision_checkpoint(family), class_token=True)
 
 
