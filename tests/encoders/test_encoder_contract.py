@@ -21,7 +21,7 @@ Maker = Callable[..., Encoder]
 
 
 @pytest.fixture
-def make_encoder(vision_checkpoint, detector_checkpoint, bert_checkpoint) -> Maker:
+def make_encoder(vision_checkpoint, detector_checkpoint, bert_checkpoint, fake_timm) -> Maker:
     """Return a maker of encoders by name; further options replace or join those given here."""
     options: dict[str, dict[str, Any]] = {
         "precomputed": {"feature_dim": 12},
@@ -34,6 +34,7 @@ def make_encoder(vision_checkpoint, detector_checkpoint, bert_checkpoint) -> Mak
             "fine_tune": False,
         },
         "transformers_vision": {"model": vision_checkpoint("convnext")},
+        "timm_vision": {"model": "NCHW"},
         "transformers_detector": {
             "model": detector_checkpoint("yolos"),
             "image_size": 64,
@@ -161,7 +162,7 @@ def test_pixels_and_their_stored_features_agree(
 
 
 def test_importing_encoders_imports_no_heavy_library() -> None:
-    heavy = "{'transformers', 'torchvision', 'efficientnet_lite_pytorch', 'tokenizers'}"
+    heavy = "{'transformers', 'torchvision', 'timm', 'efficientnet_lite_pytorch', 'tokenizers'}"
     script = f"import sys, openvse.encoders; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -57,7 +57,7 @@ def test_the_class_token_comes_first_where_it_is_wanted(family: str, vision_chec
 
 @pytest.mark.parametrize("family", ["resnet", "swin"])
 def test_a_network_without_a_class_token_says_so(family: str, vision_checkpoint) -> None:
-    with pytest.raises(ModelError, match="it has no class token: set class_token: false"):
+    with pytest.raises(ModelError, match="^this backbone has no class token: set class_token: false"):
         TransformersVision(embed_dim=8, model=vision_checkpoint(family), class_token=True)
 
 
@@ -67,7 +67,7 @@ def test_augmentation_spares_the_class_token_and_the_global_vector_is_made_of_it
     pixels = torch.randn(20, 3, 32, 32)
     features, raw = encoder(Inputs(pixels, None)), encoder.extract(pixels)
     assert features.mask[:, 0].all() and features.mask[:, 1:].float().mean() < 0.2
-    torch.testing.assert_close(features.pooled, encoder.global_projection(raw[:, 0]))
+    torch.testing.assert_close(features.pooled, encoder.global_projection(raw[:, :1], features.mask[:, :1]))
     stored = Inputs(raw, torch.ones(20, 17, dtype=torch.bool))
     torch.testing.assert_close(encoder.eval()(stored).pooled, features.pooled)
 

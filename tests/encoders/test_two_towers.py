@@ -49,7 +49,7 @@ def test_clips_class_token_comes_first_and_siglip_has_none(two_tower_checkpoint)
         first = encoder.backbone.post_layernorm(local[:, 0])
     assert local.shape == (2, 17, 16)
     torch.testing.assert_close(first, state.pooler_output)
-    with pytest.raises(ModelError, match="it has no class token: set class_token: false"):
+    with pytest.raises(ModelError, match="^this backbone has no class token: set class_token: false"):
         TransformersVision(embed_dim=8, model=two_tower_checkpoint("siglip"), class_token=True)
 
 

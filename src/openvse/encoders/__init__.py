@@ -8,6 +8,7 @@ from openvse.encoders.efficientnet_lite0 import EfficientNetLite0
 from openvse.encoders.frames import Frames
 from openvse.encoders.precomputed import Precomputed
 from openvse.encoders.resnet import ResNet
+from openvse.encoders.timm_vision import TimmVision
 from openvse.encoders.transformers_detector import TransformersDetector
 from openvse.encoders.transformers_text import TransformersText
 from openvse.encoders.transformers_vision import TransformersVision
@@ -21,6 +22,7 @@ IMAGE_ENCODERS: Registry[ImageEncoder] = Registry(
         "frames": Frames,
         "precomputed": Precomputed,
         "resnet": ResNet,
+        "timm_vision": TimmVision,
         "transformers_detector": TransformersDetector,
         "transformers_vision": TransformersVision,
     },
@@ -41,6 +43,7 @@ __all__ = [
     "Precomputed",
     "ResNet",
     "TextEncoder",
+    "TimmVision",
     "TransformersDetector",
     "TransformersText",
     "TransformersVision",

@@ -44,8 +44,8 @@ def checkpoint_blocks(backbone: nn.Module) -> None:
     """Let every block forget its activations and compute them again when the gradient comes by.
 
     A block is a member of an outermost ``nn.ModuleList``: a layer of a transformer, a stage of a ResNet. What
-    crosses the borders of blocks is all that stays in memory; gradients are the same, a step takes about a
-    third longer (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
+    crosses the borders of blocks is all that stays in memory; gradients are the same, for about one more
+    forward pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
 
     Raises:
         ModelError: the network has no such list.

@@ -32,7 +32,7 @@ class LocalFeatureEncoder(ImageEncoder):
         class_token: the first local feature stands for the whole picture: augmentation never hides it, and the
             global vector is made of it in place of the mean.
         gradient_checkpointing: while the backbone trains, keep the activations between its blocks alone and
-            compute the others again for the gradient: less memory, the same gradients, about a third more time.
+            compute the others again for the gradient: less memory, the same gradients, more time.
         pooled_by: how the raw features become that vector: mean, bigru or bigru_last.
         frame_limit: chooses among the raw features where they are frames; None keeps all.
 

@@ -121,7 +121,7 @@ def _local_features(
     if not class_token:
         return state[:, -patches:]
     if state.shape[1] <= patches:
-        raise ValueError("it has no class token: set class_token: false")
+        raise ModelError("this backbone has no class token: set class_token: false")
     return torch.cat([state[:, :1], state[:, -patches:]], dim=1)
 
 

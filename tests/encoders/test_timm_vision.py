@@ -1,0 +1,97 @@
+"""Backbones of timm, by a stand-in that speaks its interface."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from openvse.encoders import TimmVision
+from openvse.errors import ModelError
+from openvse.types import Inputs
+
+
+def make(model: str = "NCHW", **options) -> TimmVision:
+    torch.manual_seed(0)
+    return TimmVision(**({"embed_dim": 8, "model": model, "size_augmentation": "none"} | options))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC", "tokens"])
+def test_local_features_run_row_by_row(layout: str, fake_timm) -> None:
+    encoder = make(layout).eval()
+    pixels = torch.randn(2, 3, 32, 32)
+    grid = encoder.backbone.norm(encoder.backbone.stem(pixels))
+    local = encoder.extract(pixels)
+    assert local.shape == (2, 16, 6) and encoder.feature_dim == 6
+    torch.testing.assert_close(local[:, 1], grid[:, :, 0, 1])
+    torch.testing.assert_close(local[:, 4], grid[:, :, 1, 0])
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "tokens"])
+def test_the_picture_may_have_another_size(layout: str, fake_timm) -> None:
+    encoder = make(layout, image_size=48)
+    assert encoder.extract(torch.zeros(1, 3, 48, 48)).shape[1] == 36
+    assert encoder.fingerprint == f"timm {layout}:in1k:48x48:36"
+    assert make(layout, pretrained=False).fingerprint == f"timm {layout}:random:32x32:16"
+
+
+def test_the_whole_picture_is_resized_and_normalised(fake_timm, make_photos) -> None:
+    encoder = make()
+    picture = np.zeros((30, 90, 3), dtype=np.uint8)
+    picture[:, 60:] = (255, 102, 0)
+    pixels = encoder.preprocess(Image.fromarray(picture))
+    assert pixels.shape == (3, 32, 32) and pixels.dtype == torch.float32
+    assert pixels[:, 9, 0].tolist() == pytest.approx([-2.5, -1.6, -0.6])
+    assert pixels[:, 9, -2].tolist() == pytest.approx([2.5, 0.0, -0.6], abs=1e-6)
+    photo = Image.open(make_photos(1)[0])
+    views = [encoder.preprocess(photo, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert torch.equal(views[0], views[1]) and not torch.equal(views[0], views[2])
+
+
+def test_fine_tuning_checkpoints_as_the_library_does(fake_timm) -> None:
+    assert make(fine_tune=True, gradient_checkpointing=True).backbone.checkpointing is True
+    assert make(fine_tune=True).backbone.checkpointing is False
+    assert make(gradient_checkpointing=True).backbone.checkpointing is None
+
+
+def test_fine_tuning_reaches_what_the_features_need_and_no_statistics(fake_timm) -> None:
+    encoder = make(fine_tune=True)
+    before = encoder.backbone.norm.running_mean.clone()
+    encoder(Inputs(torch.randn(3, 3, 32, 32), None)).local.pow(2).sum().backward()
+    trained = {name for name, parameter in encoder.backbone.named_parameters() if parameter.grad is not None}
+    assert trained == {"stem.weight", "stem.bias", "norm.weight", "norm.bias"}
+    assert torch.equal(encoder.backbone.norm.running_mean, before)
+
+
+def test_weights_of_a_saved_model_are_not_asked_for_again(fake_timm, tmp_path) -> None:
+    published, random = make(), make(assets=tmp_path)
+    assert not torch.equal(published.backbone.stem.weight, random.backbone.stem.weight)
+    assert published.fingerprint == random.fingerprint
+
+
+def test_an_unknown_model_is_named_in_one_line(fake_timm) -> None:
+    with pytest.raises(
+        ModelError, match=r"timm cannot load 'resnet7' \(Unknown model \(resnet7\)\)"
+    ) as caught:
+        make("resnet7")
+    assert "\n" not in str(caught.value)
+
+
+def test_without_timm_the_extra_is_named(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ModelError, match=r"needs the package timm, .*: pip install 'openvse\[timm\]'"):
+        make()
+
+
+def test_a_torchvision_of_another_torch_is_named_in_one_line(monkeypatch, tmp_path) -> None:
+    (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms does not exist\\nmore')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(
+        ModelError, match=r"operator torchvision::nms does not exist\): install the torchvision"
+    ) as caught:
+        make()
+    assert "\n" not in str(caught.value)
