@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -186,9 +187,11 @@ def test_a_killed_process_ends_in_one_line() -> None:
 def test_the_command_prints_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[Schedule, int, int]] = []
 
-    def found_at_once(schedule: Schedule, *, seed: int, processes: int) -> list[Found]:
+    def found_at_once(
+        schedule: Schedule, *, seed: int, processes: int, done: set[tuple[str, str]]
+    ) -> list[Found]:
         told.append((schedule, seed, processes))
-        return list(report().found)
+        return [found for found in report().found if (found.design, found.pattern) not in done]
 
     monkeypatch.setattr("openvse.analysis.find_all", found_at_once)
     words = ["synthetic", "--out", str(tmp_path / "out"), "--seed", "4", "--steps", "50", "--processes", "3"]
@@ -197,7 +200,38 @@ def test_the_command_prints_and_writes(tmp_path: Path, monkeypatch: pytest.Monke
     assert told == [(Schedule(steps=50), 4, 3)]
     assert "| sin/cos + BiGRU | 0 (0)" in result.stdout
     assert (tmp_path / "out" / "synthetic.md").read_text() in result.stdout
-    assert (tmp_path / "out" / "synthetic.png").is_file()
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        f"synthetic.{end}" for end in ("json", "md", "png")
+    }
+
+
+def test_a_killed_experiment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[set[tuple[str, str]]] = []
+
+    def killed_after_three(*_: object, done: set[tuple[str, str]], **__: object) -> Iterator[Found]:
+        asked.append(set(done))
+        left = [found for found in report().found if (found.design, found.pattern) not in done]
+        yield from left[:3]
+        if len(left) > 17:
+            raise TrainingError("killed")
+        yield from left[3:]
+
+    monkeypatch.setattr("openvse.analysis.find_all", killed_after_three)
+    words = ["synthetic", "--out", str(tmp_path), "--steps", "20"]
+    assert CliRunner().invoke(app, words).exit_code == 2
+    other_seed = CliRunner().invoke(app, [*words, "--seed", "1"])
+    assert (other_seed.exit_code, asked[-1]) == (2, set())
+    assert CliRunner().invoke(app, [*words, "--seed", "1"]).exit_code == 0
+    assert len(asked[-1]) == 3
+    assert json.loads((tmp_path / "synthetic.json").read_text())["seed"] == 1
+    assert not (tmp_path / "synthetic.unfinished.json").exists()
+
+
+def test_a_result_that_is_done_is_not_made_again() -> None:
+    every = {(design, pattern) for design in DESIGNS for pattern in PATTERNS}
+    last = ("interpolation", "A")
+    (found,) = find_all(replace(SHORT, steps=1), seed=0, processes=1, done=every - {last})
+    assert (found.design, found.pattern) == last
 
 
 def test_the_command_has_the_schedule_of_the_library() -> None:

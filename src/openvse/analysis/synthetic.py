@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -146,7 +146,9 @@ def find(design: str, pattern: str, schedule: Schedule, seed: int) -> Found:
     return Found(design, pattern, coefficient_errors(gpo, pattern).tolist(), shown.tolist(), seconds)
 
 
-def find_all(schedule: Schedule, *, seed: int, processes: int) -> Iterator[Found]:
+def find_all(
+    schedule: Schedule, *, seed: int, processes: int, done: Collection[tuple[str, str]] = ()
+) -> Iterator[Found]:
     """Train every design on every pattern, and yield each as it is done.
 
     The result does not depend on the number of processes, each of which computes on one thread.
@@ -155,12 +157,14 @@ def find_all(schedule: Schedule, *, seed: int, processes: int) -> Iterator[Found
         schedule: steps and rates of each training.
         seed: of all of them, so that every design sees the same sets.
         processes: how many train at a time.
+        done: pairs of a design and a pattern to leave out.
 
     Raises:
         TrainingError: a process was killed from outside.
     """
     # The slowest designs come first, so that no process ends with one of them alone.
-    runs = [(design, pattern) for design in reversed([*DESIGNS]) for pattern in PATTERNS]
+    every = [(design, pattern) for design in reversed([*DESIGNS]) for pattern in PATTERNS]
+    runs = [run for run in every if run not in done]
     with ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),

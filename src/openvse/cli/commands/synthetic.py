@@ -18,22 +18,35 @@ def synthetic(
     learning_rate: Annotated[float, typer.Option(min=0.0, help="The highest.")] = 0.02,
     processes: Annotated[int, typer.Option(min=1, help="Trainings at a time, each on one core.")] = 2,
 ) -> None:
-    """Let designs of GPO find known pooling coefficients: VSE-infinity's synthetic experiment (Table 11)."""
-    from openvse.analysis import DESIGNS, PATTERNS, Schedule, SyntheticReport, find_all, import_figure
+    """Let designs of GPO find known pooling coefficients: VSE-infinity's synthetic experiment (Table 11).
+
+    Killed and started again with the same options, it goes on.
+    """
+    from openvse.analysis import (
+        DESIGNS,
+        PATTERNS,
+        Schedule,
+        SyntheticReport,
+        Unfinished,
+        find_all,
+        import_figure,
+    )
     from openvse.cli.progress import bar
 
     import_figure()  # what is missing must not be missed after the work
     schedule = Schedule(steps=steps, learning_rate=learning_rate)
-    done = []
+    so_far = Unfinished(out, schedule, seed)
+    done = {(found.design, found.pattern) for found in so_far.found}
     with bar() as progress:
-        task = progress.add_task("training", total=len(DESIGNS) * len(PATTERNS), note="")
+        task = progress.add_task("training", total=len(DESIGNS) * len(PATTERNS), completed=len(done), note="")
         progress.start()
-        for found in find_all(schedule, seed=seed, processes=processes):
-            done.append(found)
+        for found in find_all(schedule, seed=seed, processes=processes, done=done):
+            so_far.add(found)
             progress.update(task, advance=1, note=f"{found.design}, {found.pattern}: {found.seconds:.0f} s")
-    report = SyntheticReport(done, schedule, seed)
+    report = SyntheticReport(so_far.found, schedule, seed)
     typer.echo(report.to_markdown())
     report.save(out)
+    so_far.finish()
     typer.echo(
         f"written: {', '.join(str(out / f'synthetic.{end}') for end in ('json', 'md', 'png'))}", err=True
     )
