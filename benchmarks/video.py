@@ -11,7 +11,9 @@ frames a second to a temporary folder, and reads PVSE's 8 frames of each in one 
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,7 @@ import av
 import numpy as np
 from PIL import Image
 
-from _measure import environment, median_times, table
+from _measure import environment, table
 from openvse.videos import FrameSampling, read_frames
 
 SIZE, RATE = (320, 240), 25
@@ -86,10 +88,22 @@ def decode_animation(path: Path) -> list[Image.Image]:
     return [frames[number] for number in chosen(len(frames))]
 
 
+def median_cpu_times(readers: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """Return the median CPU seconds of each: they work in one thread, and what else runs does not count."""
+    seconds: list[list[float]] = [[] for _ in readers]
+    for turn in range(repeats + 1):
+        for reader, times in zip(readers, seconds, strict=True):
+            started = time.process_time()
+            reader()
+            if turn:
+                times.append(time.process_time() - started)
+    return [statistics.median(times) for times in seconds]
+
+
 def row(name: str, count: int, readers: Sequence[Callable[[], object] | None], repeats: int) -> list[str]:
-    """Time the readers in turns; return clips a second of each, and the last against the first."""
+    """Time the readers in turns; return clips of each in a second of one core, and the last against the first."""
     there = [reader for reader in readers if reader is not None]
-    times = iter(median_times(there, repeats=repeats, warmup=1))
+    times = iter(median_cpu_times(there, repeats))
     found = [None if reader is None else next(times) for reader in readers]
     shown = ["" if seconds is None else f"{1 / seconds:.1f}" for seconds in found]
     first, last = found[0] or 1.0, found[-1] or 1.0
@@ -132,7 +146,7 @@ def main() -> None:
         "openvse / decode all",
     ]
     for seconds in options.seconds:
-        print(f"\n{seconds} s, clips a second (8 frames of each):\n")
+        print(f"\n{seconds} s, clips in a CPU second (8 frames of each):\n")
         with tempfile.TemporaryDirectory() as folder:
             print(table(head, measure(Path(folder), seconds, options.repeats)))
 
