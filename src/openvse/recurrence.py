@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -84,52 +82,78 @@ class _Recurrence(torch.autograd.Function):
         context: Any, gates: Tensor, weight: Tensor, bias: Tensor, sizes: list[int], precision: torch.dtype
     ) -> Tensor:
         width = weight.shape[2]
-        before, inner, new = (gates.new_empty(*gates.shape[:2], width) for _ in range(3))
-        doors = gates.new_empty(*gates.shape[:2], 2 * width)
+        before, new = (gates.new_empty(*gates.shape[:2], width) for _ in range(2))
+        hidden, doors = torch.empty_like(gates), gates.new_empty(*gates.shape[:2], 2 * width)
         states = before.to(precision, copy=True)
         state = states.new_zeros(2, sizes[0], width)
-        for rows in _steps(sizes):
-            before[:, rows] = state = state[:, : rows.stop - rows.start]
-            hidden = torch.baddbmm(bias.unsqueeze(1), before[:, rows], weight.mT)
-            inner[:, rows] = hidden[..., 2 * width :]
-            door = torch.add(
-                gates[:, rows, : 2 * width], hidden[..., : 2 * width], out=doors[:, rows]
-            ).sigmoid_()
-            torch.addcmul(
-                gates[:, rows, 2 * width :], door[..., :width], inner[:, rows], out=new[:, rows]
-            ).tanh_()
-            change = (state - new[:, rows]).mul_(door[..., width:])
-            state = torch.add(new[:, rows], change, out=states[:, rows])
-        context.save_for_backward(weight, before, inner, new, doors)
+        bias, transposed = bias.unsqueeze(1), weight.mT
+        # Views of all steps at once: slicing in the loop would take longer than the arithmetic of a small GRU.
+        for x_door, x_new, old, h, h_door, h_new, door, reset, update, candidate, result in _by_step(
+            sizes,
+            *_parts(gates, width),
+            before,
+            hidden,
+            *_parts(hidden, width),
+            doors,
+            *doors.split_with_sizes([width, width], dim=2),
+            new,
+            states,
+        ):
+            state = state.narrow(1, 0, old.shape[1])
+            old.copy_(state)
+            torch.baddbmm(bias, old, transposed, out=h)
+            torch.add(x_door, h_door, out=door).sigmoid_()
+            torch.addcmul(x_new, reset, h_new, out=candidate).tanh_()
+            state = torch.add(candidate, (state - candidate).mul_(update), out=result)
+        context.save_for_backward(weight, before, hidden, new, doors)
         context.sizes = sizes
         return states
 
     @staticmethod
     @once_differentiable
     def backward(context: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        weight, before, inner, new, doors = context.saved_tensors
+        weight, before, hidden, new, doors = context.saved_tensors
         width = weight.shape[2]
-        reset, update = doors[..., :width], doors[..., width:]
+        reset, update = doors.split_with_sizes([width, width], dim=2)
         # What the loss does to a state reaches the gates through these factors, which do not wait for the loop.
         to_new = 1 - new.square()
-        to_reset = inner * reset * (1 - reset)
+        to_reset = _parts(hidden, width)[1] * reset * (1 - reset)
         to_update = (before - new) * update * (1 - update)
-        at_hidden, at_new = weight.new_empty(*new.shape[:2], 3 * width), torch.empty_like(new)
+        at_hidden, at_new = torch.empty_like(hidden), torch.empty_like(new)
         carried = grad.new_zeros(2, 0, width)
-        for rows in reversed([*_steps(context.sizes)]):
-            at_state = grad[:, rows].clone()
-            at_state[:, : carried.shape[1]] += carried
-            kept = at_state * update[:, rows]
-            inwards = torch.mul(at_state - kept, to_new[:, rows], out=at_new[:, rows])
-            torch.mul(inwards, to_reset[:, rows], out=at_hidden[:, rows, :width])
-            torch.mul(at_state, to_update[:, rows], out=at_hidden[:, rows, width : 2 * width])
-            torch.mul(inwards, reset[:, rows], out=at_hidden[:, rows, 2 * width :])
-            carried = kept.add_(torch.bmm(at_hidden[:, rows], weight))
-        at_gates = torch.cat([at_hidden[..., : 2 * width], at_new], dim=2)
+        steps = _by_step(
+            context.sizes,
+            grad,
+            update,
+            reset,
+            to_new,
+            to_reset,
+            to_update,
+            at_new,
+            at_hidden,
+            *at_hidden.split_with_sizes([width, width, width], dim=2),
+        )
+        for at, z, r, f_new, f_reset, f_update, inwards, whole, by_reset, by_update, by_new in reversed(
+            steps
+        ):
+            at_state = at.clone()
+            at_state.narrow(1, 0, carried.shape[1]).add_(carried)
+            kept = at_state * z
+            torch.mul(at_state - kept, f_new, out=inwards)
+            torch.mul(inwards, f_reset, out=by_reset)
+            torch.mul(at_state, f_update, out=by_update)
+            torch.mul(inwards, r, out=by_new)
+            carried = kept.add_(torch.bmm(whole, weight))
+        at_gates = torch.cat([_parts(at_hidden, width)[0], at_new], dim=2)
         return at_gates, torch.bmm(at_hidden.mT, before), at_hidden.sum(dim=1), None, None
 
 
-def _steps(sizes: list[int]) -> Iterator[slice]:
-    """Yield the rows of each time step."""
-    for end, size in zip(accumulate(sizes), sizes, strict=True):
-        yield slice(end - size, end)
+def _parts(gates: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Return what belongs to the two doors (reset and update), and to the new state."""
+    doors, new = gates.split_with_sizes([2 * width, width], dim=2)
+    return doors, new
+
+
+def _by_step(sizes: list[int], *packed: Tensor) -> list[tuple[Tensor, ...]]:
+    """Return, for each time step, its rows of every tensor."""
+    return list(zip(*(tensor.split_with_sizes(sizes, dim=1) for tensor in packed), strict=True))
