@@ -42,12 +42,12 @@ def packed_gru(
         packed, final = gru(PackedSequence(flat[places[0]], sizes))
         states = torch.stack(packed.data.chunk(2, dim=1))
         places = places[:1].expand(2, -1)
-    padded = [
-        side.new_zeros(len(flat), side.shape[1]).index_copy(0, place, side)
-        for side, place in zip(states, places, strict=True)
-    ]
+    both = places + torch.tensor([[0], [len(flat)]], device=places.device)
+    padded = states.new_zeros(2 * len(flat), states.shape[2]).index_copy(
+        0, both.flatten(), states.flatten(0, 1)
+    )
     unsorted = final.new_empty(final.shape).index_copy(1, order, final)
-    return torch.stack(padded).view(2, *mask.shape, -1), unsorted
+    return padded.view(2, *mask.shape, -1), unsorted
 
 
 def states_at_end(states: Float[Tensor, "2 B N H"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "2 B H"]:

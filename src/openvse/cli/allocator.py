@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -20,6 +19,8 @@ def keep_freed_memory() -> bool:
     """
     if not sys.platform.startswith("linux"):
         return False
+    import ctypes  # not before a command runs
+
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):  # another C library

@@ -77,7 +77,7 @@ class EfficientNetLite0(LocalFeatureEncoder):
 
     def preprocess(self, image: Image, generator: torch.Generator | None = None) -> Float[Tensor, "3 H W"]:
         """Resize the picture, or a random view of it, to a square of pixels in about [-1, 1]."""
-        view = image if generator is None else random_view(image, generator)
+        view = random_view(image, generator)
         square = view.resize((self.image_size, self.image_size), Resampling.BICUBIC)
         pixels = torch.from_numpy(np.array(square, dtype=np.float32)).permute(2, 0, 1)
         return (pixels - 127.0) / 128.0

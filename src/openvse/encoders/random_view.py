@@ -6,14 +6,16 @@ import torch
 from PIL.Image import Image, Transpose
 
 
-def random_view(image: Image, generator: torch.Generator, *, smallest: float = 0.6) -> Image:
+def random_view(image: Image, generator: torch.Generator | None, *, smallest: float = 0.6) -> Image:
     """Cut a random window of the picture's own shape; mirror it half of the time (VSE-infinity, 4.1).
 
     Args:
         image: a decoded picture.
-        generator: decides everything; the same state gives the same view.
+        generator: decides everything; the same state gives the same view. None, outside training, is the whole picture.
         smallest: the window's sides are this share of the picture's, or more.
     """
+    if generator is None:
+        return image
     share, left, top, mirror = torch.rand(4, generator=generator).tolist()
     share = smallest + (1 - smallest) * share
     width, height = max(1, round(image.width * share)), max(1, round(image.height * share))

@@ -117,7 +117,7 @@ class ResNet(LocalFeatureEncoder):
         self, image: Image.Image, generator: torch.Generator | None = None
     ) -> Float[Tensor, "3 H W"]:
         """Make the picture, or a random view of it, a square of standardised pixels."""
-        view = image if generator is None else random_view(image, generator)
+        view = random_view(image, generator)
         square = (_cropped if self.fit == "crop" else _stretched)(view, self.image_size)
         if self.pixels == "caffe":
             return square.flip(0) - torch.tensor(CAFFE_MEAN).view(3, 1, 1)

@@ -86,7 +86,7 @@ class TimmVision(LocalFeatureEncoder):
         self, image: Image.Image, generator: torch.Generator | None = None
     ) -> Float[Tensor, "3 H W"]:
         """Resize the picture, or a random view of it, to a square, and normalise it as the model says."""
-        view = image if generator is None else random_view(image, generator)
+        view = random_view(image, generator)
         square = view.resize((self.image_size, self.image_size), Image.Resampling.BICUBIC)
         mean, deviation = (np.array(self._statistics[name], dtype=np.float32) for name in ("mean", "std"))
         pixels = (np.asarray(square, dtype=np.float32) / 255 - mean) / deviation

@@ -10,16 +10,14 @@ from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor
 
-from openvse.encoders.image_encoder import LocalFeatureEncoder
 from openvse.encoders.pretrained import identify, load_or_explain
-from openvse.encoders.random_view import random_view
 from openvse.encoders.size_augmentation import FeatureMode
-from openvse.encoders.vision_files import load_processor, pixels_of, save_vision_assets, saved_name
+from openvse.encoders.vision_files import CheckpointEncoder, load_processor, pixels_of, saved_name
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Features
 
 
-class TransformersDetector(LocalFeatureEncoder):
+class TransformersDetector(CheckpointEncoder):
     """The decoder's last state of each query that a detector is surest of: one local feature a region.
 
     DETR, RT-DETR, D-FINE, YOLOS and their kin. A query's score is its largest class probability; the best come
@@ -85,13 +83,6 @@ class TransformersDetector(LocalFeatureEncoder):
         self.num_regions = num_regions
         self.min_score = min_score
 
-    def preprocess(
-        self, image: Image.Image, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "3 H W"]:
-        """Resize the picture, or a random view of it, to a square and normalise it as the checkpoint says."""
-        view = image if generator is None else random_view(image, generator)
-        return pixels_of(self.processor, view, self.image_size)
-
     def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
         """Return the states of the best queries, also of those below ``min_score``."""
         return self.detect(pixels)[0]
@@ -112,10 +103,6 @@ class TransformersDetector(LocalFeatureEncoder):
         best, chosen = scores.topk(self.num_regions, dim=1)
         picked = chosen.unsqueeze(-1)
         return states.take_along_dim(picked, 1), best, boxes.take_along_dim(picked, 1)
-
-    def save_assets(self, folder: Path) -> None:
-        """Write the detector's configuration, its preprocessing and its name."""
-        save_vision_assets(folder, self.backbone, self.processor, self.checkpoint)
 
     def _sure(self, scores: Float[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
         sure = scores >= self.min_score

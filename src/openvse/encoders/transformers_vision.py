@@ -12,15 +12,13 @@ from PIL import Image
 from torch import Tensor
 
 from openvse.encoders.backbone import freeze_unreached
-from openvse.encoders.image_encoder import LocalFeatureEncoder
 from openvse.encoders.pretrained import identify, load_backbone
-from openvse.encoders.random_view import random_view
 from openvse.encoders.size_augmentation import FeatureMode
-from openvse.encoders.vision_files import load_processor, pixels_of, save_vision_assets, saved_name
+from openvse.encoders.vision_files import CheckpointEncoder, load_processor, pixels_of, saved_name
 from openvse.errors import ModelError
 
 
-class TransformersVision(LocalFeatureEncoder):
+class TransformersVision(CheckpointEncoder):
     """Patch tokens of a vision transformer, or the cells of a network's last feature map.
 
     ViT and DINOv2 give one feature a patch, without class and register tokens unless asked for; ResNet and
@@ -89,20 +87,9 @@ class TransformersVision(LocalFeatureEncoder):
         self.processor = processor
         self.image_size = image_size
 
-    def preprocess(
-        self, image: Image.Image, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "3 H W"]:
-        """Turn the picture, or a random view of it, into pixels as the checkpoint wants them."""
-        view = image if generator is None else random_view(image, generator)
-        return pixels_of(self.processor, view, self.image_size)
-
     def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
         """Return patch tokens or cells, row by row; before them the class token, if it was asked for."""
         return _local_features(self.backbone, pixels, class_token=self.class_token)
-
-    def save_assets(self, folder: Path) -> None:
-        """Write the backbone's configuration, its preprocessing and its name."""
-        save_vision_assets(folder, self.backbone, self.processor, self.checkpoint)
 
 
 def _local_features(

@@ -1,15 +1,18 @@
-"""Vision checkpoints of ``transformers``: their preprocessing, and what a model folder keeps of them."""
+"""Vision checkpoints of ``transformers``: their preprocessing, their files, and what their encoders share."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
+from openvse.encoders.image_encoder import LocalFeatureEncoder
 from openvse.encoders.pretrained import load_or_explain
+from openvse.encoders.random_view import random_view
 from openvse.errors import ModelError
 from openvse.files import write_whole
 
@@ -49,16 +52,35 @@ def pixels_of(processor: Any, image: Image.Image, image_size: int | None) -> Flo
     return pixels
 
 
-def save_vision_assets(folder: Path, backbone: Any, processor: Any, checkpoint: str) -> None:
-    """Write a backbone's configuration, its preprocessing and its name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    backbone.config.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    write_whole(folder / FINGERPRINT_FILE, f"{checkpoint}\n")
+class CheckpointEncoder(LocalFeatureEncoder):
+    """An encoder whose network and preprocessing are a checkpoint's.
+
+    Attributes:
+        checkpoint: its name.
+        processor: its preprocessing.
+        image_size: see ``pixels_of``.
+    """
+
+    checkpoint: str
+    processor: Any
+    image_size: int | None
+
+    def preprocess(
+        self, image: Image.Image, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "3 H W"]:
+        """Turn the picture, or a random view of it, into pixels as the checkpoint wants them."""
+        return pixels_of(self.processor, random_view(image, generator), self.image_size)
+
+    def save_assets(self, folder: Path) -> None:
+        """Write the network's configuration, its preprocessing and its name."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.backbone.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
+        self.processor.save_pretrained(folder)
+        write_whole(folder / FINGERPRINT_FILE, f"{self.checkpoint}\n")
 
 
 def saved_name(assets: Path) -> str:
-    """Return the name that ``save_vision_assets`` wrote.
+    """Return the name that ``CheckpointEncoder.save_assets`` wrote.
 
     Raises:
         ModelError: it is missing.

@@ -108,9 +108,7 @@ def _thumbnail(path: Path) -> str | None:
     """Return a picture, or a frame from the middle of a clip, as a small data URI; None when it cannot be read."""
     try:
         picture = read_poster(path)
-    except (
-        OpenVSEError
-    ):  # also where videos cannot be read on this machine: the hits stand beside their scores
+    except OpenVSEError:  # also where this machine reads no videos: the hits stand beside their scores
         return None
     picture.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
     encoded = io.BytesIO()
