@@ -12,13 +12,15 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "src" / "openvse"
 
-# From the ground up; the rooms of one line are neighbours. Floors 0 and 3 have a step inside: the second line
-# of such a floor may use the first.
+# From the ground up; the rooms of one line are neighbours. Floors 0, 1 and 3 have steps inside: a later line of such
+# a floor may use the earlier ones.
 STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (0, frozenset({"errors", "types"})),
     (0, frozenset({"functional", "registry", "images", "files", "animations", "recurrence"})),
-    (0, frozenset({"videos"})),
-    (1, frozenset({"encoders", "aggregators", "similarities", "objectives"})),
+    (0, frozenset({"attention", "videos"})),
+    (1, frozenset({"encoders", "aggregators", "objectives"})),
+    (1, frozenset({"fusion"})),
+    (1, frozenset({"similarities"})),
     (2, frozenset({"model", "data", "features_store"})),
     (3, frozenset({"recipe"})),
     (3, frozenset({"build"})),

@@ -20,9 +20,11 @@ from openvse.aggregators.max import Max
 from openvse.aggregators.mean import Mean
 from openvse.aggregators.multi_view import MultiView
 from openvse.aggregators.pie_net import PIENet
+from openvse.aggregators.score_attention import ScoreAttention
 from openvse.aggregators.self_attention import SelfAttention
 from openvse.aggregators.seq2seq import Seq2Seq
 from openvse.aggregators.soft_pool import SoftPool
+from openvse.aggregators.tokens import Tokens
 from openvse.aggregators.top_percent import TopPercent
 from openvse.registry import Registry
 
@@ -46,9 +48,11 @@ AGGREGATORS: Registry[Aggregator] = Registry(
         "mean": Mean,
         "multi_view": MultiView,
         "pie_net": PIENet,
+        "score_attention": ScoreAttention,
         "self_attention": SelfAttention,
         "seq2seq": Seq2Seq,
         "soft_pool": SoftPool,
+        "tokens": Tokens,
         "top_percent": TopPercent,
     },
 )
@@ -76,9 +80,11 @@ __all__ = [
     "PIENet",
     "Pooling",
     "RankedPooling",
+    "ScoreAttention",
     "SelfAttention",
     "Seq2Seq",
     "SingleVector",
     "SoftPool",
+    "Tokens",
     "TopPercent",
 ]

@@ -23,6 +23,7 @@ class Aggregator(nn.Module, ABC):
         needs_pooled: True when it reads the global vector ``Features.pooled`` too.
         fixed_k: True when every item gets the same number of embeddings.
         yields_residual: True when its embedding sets carry a residual.
+        unit_length: True when a tower scales its embeddings to unit length, False when their length has a meaning.
     """
 
     order_aware: bool = False
@@ -30,6 +31,7 @@ class Aggregator(nn.Module, ABC):
     needs_pooled: bool = False
     fixed_k: bool = True
     yields_residual: bool = False
+    unit_length: bool = True
 
     @abstractmethod
     def forward(self, features: Features) -> EmbeddingSet:
@@ -81,11 +83,16 @@ class Pooling(SingleVector):
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:
         super().__init__()
-        if input_dim != embed_dim:
-            raise RecipeError(
-                f"{type(self).__name__} pools local features {input_dim} wide, but the joint width is {embed_dim}: "
-                f"give the encoder a projection (projection: linear)"
-            )
+        require_same_width(type(self).__name__, input_dim, embed_dim)
+
+
+def require_same_width(name: str, input_dim: int, embed_dim: int) -> None:
+    """Raise RecipeError unless local features are as wide as the joint space, for parts that change no width."""
+    if input_dim != embed_dim:
+        raise RecipeError(
+            f"{name} pools local features {input_dim} wide, but the joint width is {embed_dim}: "
+            f"give the encoder a projection (projection: linear)"
+        )
 
 
 class RankedPooling(Pooling):

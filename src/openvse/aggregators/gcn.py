@@ -41,6 +41,7 @@ class GCN(Aggregator):
         self.order_aware, self.indexable = inner.order_aware, inner.indexable
         self.needs_pooled = inner.needs_pooled
         self.fixed_k, self.yields_residual = inner.fixed_k, inner.yields_residual
+        self.unit_length = inner.unit_length
 
     def forward(self, features: Features) -> EmbeddingSet:
         """Convolve the real elements and aggregate them."""

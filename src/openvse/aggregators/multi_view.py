@@ -53,6 +53,7 @@ class MultiView(Aggregator):
         self.order_aware, self.indexable = views[0].order_aware, views[0].indexable
         self.needs_pooled = views[0].needs_pooled
         self.fixed_k, self.yields_residual = views[0].fixed_k, views[0].yields_residual
+        self.unit_length = views[0].unit_length
         self.shares_sort = share_projection and all(isinstance(view, RankedPooling) for view in views)
         if num_views > 1 and not any(True for _ in self.parameters()):
             raise RecipeError(

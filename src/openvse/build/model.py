@@ -15,7 +15,7 @@ from openvse.encoders.base import Encoder
 from openvse.errors import ModelError, RecipeError
 from openvse.model import Tower, TwoTower, read_config, read_weights
 from openvse.recipe import Recipe, TowerSpec, parse_recipe
-from openvse.similarities import SIMILARITIES
+from openvse.similarities import SIMILARITIES, Similarity
 
 
 # Encoders find by a gradient what of a backbone can train; a caller in inference mode wants a whole model too.
@@ -46,12 +46,21 @@ def build_model(recipe: Recipe, *, captions: Sequence[str] = (), assets: Path | 
         {"embed_dim": recipe.embed_dim, "assets": assets and assets / "text", "captions": captions},
     )
     similarity = build_part(SIMILARITIES, recipe.similarity, "similarity", {"embed_dim": recipe.embed_dim})
-    return TwoTower(
+    towers = (
         Tower(image, _aggregator(recipe, recipe.image, "image", image)),
         Tower(text, _aggregator(recipe, recipe.text, "text", text)),
-        similarity,
-        recipe.to_dict(),
     )
+    _check_lengths(recipe, similarity, towers)
+    return TwoTower(*towers, similarity, recipe.to_dict())
+
+
+def _check_lengths(recipe: Recipe, similarity: Similarity, towers: Sequence[Tower[Any]]) -> None:
+    """Raise RecipeError where a similarity of unit vectors would get vectors of any length."""
+    if similarity.reads_unit_vectors and not all(tower.aggregator.unit_length for tower in towers):
+        raise RecipeError(
+            f"similarity {recipe.similarity.name} compares embeddings of unit length, and an aggregator tokens keeps "
+            f"their length: set its unit_length: true, or similarity: fused"
+        )
 
 
 def _aggregator(recipe: Recipe, spec: TowerSpec, side: str, encoder: Encoder) -> Aggregator:

@@ -14,6 +14,7 @@ from openvse.aggregators.base import AggregatorFactory
 from openvse.encoders import IMAGE_ENCODERS, ImageEncoder, ImageEncoderFactory
 from openvse.encoders.size_augmentation import FeatureMode
 from openvse.errors import OpenVSEError, RecipeError
+from openvse.fusion import FUSIONS, Fusion, FusionFactory
 from openvse.objectives import CRITERIA, MINERS, Criterion, Miner
 from openvse.recipe import Part, describe
 from openvse.registry import Registry
@@ -99,6 +100,15 @@ def _aggregator_factory(part: Part, where: str) -> AggregatorFactory:
     return make
 
 
+def _fusion_factory(part: Part, where: str) -> FusionFactory:
+    """Leave the building of a fusion to the part around it."""
+
+    def make(*, embed_dim: int) -> Fusion:
+        return _placed(FUSIONS, part, where, {"embed_dim": embed_dim})
+
+    return make
+
+
 def _image_encoder_factory(part: Part, where: str) -> ImageEncoderFactory:
     """Leave the building of an image encoder to the part around it."""
 
@@ -126,5 +136,6 @@ def _placed(registry: Registry[PartT], part: Part, where: str, context: Mapping[
 # An argument of one of these types makes parts itself, as many as it likes, and decides their context.
 FACTORIES: Mapping[type, Callable[[Part, str], Callable[..., Any]]] = {
     AggregatorFactory: _aggregator_factory,
+    FusionFactory: _fusion_factory,
     ImageEncoderFactory: _image_encoder_factory,
 }

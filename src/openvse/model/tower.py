@@ -16,7 +16,7 @@ EncoderT = TypeVar("EncoderT", bound=Encoder)
 
 
 class Tower(nn.Module, Generic[EncoderT]):
-    """Maps collated items of one modality to unit-length embeddings; the one place where they are normalised.
+    """Maps collated items of one modality to embeddings; the one place where they are normalised.
 
     Args:
         encoder: Inputs -> Features.
@@ -29,6 +29,8 @@ class Tower(nn.Module, Generic[EncoderT]):
         self.aggregator = aggregator
 
     def forward(self, inputs: Inputs) -> EmbeddingSet:
-        """Embed a batch: ``vectors [B, K, D]`` of length 1."""
+        """Embed a batch: ``vectors [B, K, D]``, of length 1 unless the aggregator gives their length a meaning."""
         embedded: EmbeddingSet = self.aggregator(self.encoder(inputs))
+        if not self.aggregator.unit_length:
+            return embedded
         return replace(embedded, vectors=normalize(embedded.vectors))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from openvse.registry import Registry
 from openvse.similarities.base import Similarity, score_blocks
+from openvse.similarities.fused import Fused
 from openvse.similarities.order import Order
 from openvse.similarities.set_max import SetMax
 
-SIMILARITIES: Registry[Similarity] = Registry("similarity", {"order": Order, "set_max": SetMax})
+SIMILARITIES: Registry[Similarity] = Registry(
+    "similarity", {"fused": Fused, "order": Order, "set_max": SetMax}
+)
 
-__all__ = ["SIMILARITIES", "Order", "SetMax", "Similarity", "score_blocks"]
+__all__ = ["SIMILARITIES", "Fused", "Order", "SetMax", "Similarity", "score_blocks"]

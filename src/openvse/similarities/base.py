@@ -19,10 +19,12 @@ class Similarity(nn.Module, ABC):
     Attributes:
         indexable: True when inner-product search over single embeddings yields the exact candidates.
         is_cosine: True when two items of one embedding each score as their cosine.
+        reads_unit_vectors: True when it compares embeddings of unit length only.
     """
 
     indexable: ClassVar[bool]
     is_cosine: ClassVar[bool] = True
+    reads_unit_vectors: ClassVar[bool] = True
 
     @abstractmethod
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:

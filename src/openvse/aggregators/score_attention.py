@@ -1,0 +1,40 @@
+"""Score attention of one modality alone."""
+
+from __future__ import annotations
+
+import torch
+
+from openvse.aggregators.base import Aggregator, require_same_width
+from openvse.attention import Attention
+from openvse.attention import ScoreAttention as Scores
+from openvse.types import EmbeddingSet, Features
+
+
+class ScoreAttention(Aggregator):
+    """``v_k = sum_n S_kn(X, X) x_n`` after self-attention: the paper's reduction with one modality on both sides.
+
+    The paper takes keys and values from the other modality (similarity ``fused``), whose scores no index can serve; of
+    its own modality alone the result depends on the item only. Of k > 1 reductions each is an embedding.
+
+    Args:
+        input_dim: L.
+        embed_dim: D = L.
+        num_heads: of both attentions.
+        num_vectors: k.
+
+    Raises:
+        RecipeError: L differs from D, the heads do not divide it, or k is below 1.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int, num_heads: int = 8, num_vectors: int = 1) -> None:
+        super().__init__()
+        require_same_width("score_attention", input_dim, embed_dim)
+        self.attention = Attention(embed_dim, num_heads)
+        self.scores = Scores(embed_dim, num_heads, num_vectors)
+
+    def forward(self, features: Features) -> EmbeddingSet:
+        """Let the real elements read each other, score them, and sum them by their scores."""
+        mask = features.mask
+        local = self.attention.read_itself(features.local.masked_fill(~mask.unsqueeze(-1), 0.0), mask)
+        vectors = self.scores(local, mask, local, mask) @ local
+        return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))

@@ -1,0 +1,129 @@
+"""Attention between two sets: as a layer, and as scores by which a set is summed. Shapes follow ``types``.
+
+Batches of pairs are meant: item p of the one set meets item p of the other. X has N elements, Z has M.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from openvse.errors import RecipeError
+from openvse.functional import masked_softmax
+
+
+def check_heads(embed_dim: int, num_heads: int) -> None:
+    """Raise RecipeError unless the heads divide the width."""
+    if num_heads < 1 or embed_dim % num_heads:
+        raise RecipeError(
+            f"num_heads is {num_heads}, and the width is {embed_dim}: give a number of heads that divides it"
+        )
+
+
+class Attention(nn.Module):
+    """``LN(x + drop(W [softmax(Q_h K_h^T / sqrt(d)) V_h]_h))``: X reads Z (score attention, eq. 1 and section IV-B).
+
+    The three projections and the rest can be computed apart: a projection depends on one item, the rest on a pair.
+
+    Args:
+        embed_dim: D of both sets.
+        num_heads: h, which divides D.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int) -> None:
+        super().__init__()
+        check_heads(embed_dim, num_heads)
+        self.num_heads = num_heads
+        # A bias of the keys shifts all scores of a query alike, which the softmax does not see.
+        self.query = nn.Linear(embed_dim, embed_dim)
+        self.key = nn.Linear(embed_dim, embed_dim, bias=False)
+        self.value = nn.Linear(embed_dim, embed_dim)
+        self.output = nn.Linear(embed_dim, embed_dim)
+        self.norm = nn.LayerNorm(embed_dim)
+
+    def forward(
+        self,
+        x: Float[Tensor, "P N D"],
+        query: Float[Tensor, "P N D"],
+        key: Float[Tensor, "P M D"],
+        value: Float[Tensor, "P M D"],
+        mask: Bool[Tensor, "P M"],
+        keep: Float[Tensor, "P N D"] | None = None,
+    ) -> Float[Tensor, "P N D"]:
+        """Let X read Z.
+
+        Args:
+            x: the elements that read, for the residual.
+            query: their projection.
+            key: the keys of the elements that are read.
+            value: their values.
+            mask: which of them are real.
+            keep: factors of dropout; None drops nothing.
+        """
+        read = F.scaled_dot_product_attention(
+            self._heads(query), self._heads(key), self._heads(value), attn_mask=mask[:, None, None]
+        )
+        update = self.output(read.transpose(1, 2).flatten(2))
+        normed: Tensor = self.norm(x + (update if keep is None else update * keep))
+        return normed
+
+    def read_itself(
+        self, x: Float[Tensor, "P N D"], mask: Bool[Tensor, "P N"], keep: Float[Tensor, "P N D"] | None = None
+    ) -> Float[Tensor, "P N D"]:
+        """Let X read itself."""
+        attended: Tensor = self(x, self.query(x), self.key(x), self.value(x), mask, keep)
+        return attended
+
+    def _heads(self, x: Float[Tensor, "P N D"]) -> Float[Tensor, "P H N d"]:
+        return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+
+class ScoreAttention(nn.Module):
+    """``S(X, Z) = softmax_n(fc([softmax(Q_h K_h^T / sqrt(d)) V_h]_h))``, k times over (score attention, eq. 2 to 4).
+
+    Queries come from X, keys and values from Z. As ``fc`` is linear, it is applied to the values before they are
+    averaged: a head then carries one number an element of Z in place of d, and the result is the same. Biases of the
+    keys, the values and fc shift all scores of a set alike, which a softmax does not see, so there are none.
+
+    Args:
+        embed_dim: D of both sets.
+        num_heads: h, which divides D.
+        num_vectors: k, reductions with projections of their own.
+
+    Raises:
+        RecipeError: the heads do not divide the width, or k is below 1.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, num_vectors: int) -> None:
+        super().__init__()
+        check_heads(embed_dim, num_heads)
+        if num_vectors < 1:
+            raise RecipeError(f"num_vectors is {num_vectors}: give 1 or more")
+        self.num_heads, self.num_vectors = num_heads, num_vectors
+        self.query = nn.Linear(embed_dim, num_vectors * embed_dim)
+        self.key = nn.Linear(embed_dim, num_vectors * embed_dim, bias=False)
+        self.value = nn.Linear(embed_dim, num_vectors * embed_dim, bias=False)
+        bound = embed_dim**-0.5  # as PyTorch starts a linear map of this size
+        self.fc = nn.Parameter(torch.empty(num_vectors, embed_dim).uniform_(-bound, bound))
+
+    def forward(
+        self,
+        x: Float[Tensor, "P N D"],
+        x_mask: Bool[Tensor, "P N"],
+        z: Float[Tensor, "P M D"],
+        z_mask: Bool[Tensor, "P M"],
+    ) -> Float[Tensor, "P k N"]:
+        """Return k weights an element of X, each set of which adds up to 1; padding has 0."""
+        query, key = self._heads(self.query(x)), self._heads(self.key(z))
+        per_head = self.value.weight * self.fc.flatten().unsqueeze(1)
+        value = z @ per_head.view(self.num_vectors * self.num_heads, -1, x.shape[-1]).sum(dim=1).T
+        read = F.scaled_dot_product_attention(
+            query, key, value.transpose(1, 2).unsqueeze(-1), attn_mask=z_mask[:, None, None]
+        )
+        scores = read.view(len(x), self.num_vectors, self.num_heads, -1).sum(dim=2)
+        return masked_softmax(scores, x_mask.unsqueeze(1))
+
+    def _heads(self, x: Float[Tensor, "P N E"]) -> Float[Tensor, "P H N d"]:
+        return x.view(*x.shape[:2], self.num_vectors * self.num_heads, -1).transpose(1, 2)

@@ -1,0 +1,13 @@
+"""Fusions: tokens of an image and of a text, read together -> k vectors each."""
+
+from __future__ import annotations
+
+from openvse.fusion.base import Fusion, FusionFactory, Prepared
+from openvse.fusion.pairs import score_pairs
+from openvse.fusion.pooled import Pooled
+from openvse.fusion.score_attention import ScoreAttention
+from openvse.registry import Registry
+
+FUSIONS: Registry[Fusion] = Registry("fusion", {"pooled": Pooled, "score_attention": ScoreAttention})
+
+__all__ = ["FUSIONS", "Fusion", "FusionFactory", "Pooled", "Prepared", "ScoreAttention", "score_pairs"]

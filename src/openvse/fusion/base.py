@@ -1,0 +1,144 @@
+"""What every fusion is: the tokens of an image and of a text, read together -> k vectors each."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from openvse.attention import Attention
+from openvse.errors import RecipeError
+from openvse.types import EmbeddingSet
+
+LAYERS = 2
+"""Attention layers that a side of a pair goes through: cross-attention, then self-attention."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What of one modality's items does not depend on their partners, so that each item computes it once.
+
+    Attributes:
+        features: the tokens; their projections for reading a partner; keys and values for a partner that reads them.
+        mask: which tokens are real.
+        keep: factors of dropout for each layer; None outside training.
+    """
+
+    features: Float[Tensor, "B 4 N D"]
+    mask: Bool[Tensor, "B N"]
+    keep: Float[Tensor, "B layers N D"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, rows: Int[Tensor, "P"]) -> Prepared:
+        """Return some items, each as often as it is asked for."""
+        keep = None if self.keep is None else self.keep[rows]
+        return Prepared(self.features[rows], self.mask[rows], keep)
+
+
+class Fusion(nn.Module, ABC):
+    """Cross-attention between an image and a text, self-attention of each, and a reduction to k vectors a side.
+
+    The architecture of score attention (section III-B), whose reductions are compared on it. Everything is
+    computed for pairs. Dropout is drawn once an item and step, not once a pair: the pairs of a batch are compared
+    under the same masks, and the backward pass can compute any of them again.
+
+    Args:
+        embed_dim: D of the tokens.
+        num_heads: h of every attention, which divides D.
+        dropout: probability that a feature of a layer's update is dropped in training.
+        class_token: put a learned token before those of each side, which a reduction may take for the whole.
+
+    Raises:
+        RecipeError: the heads do not divide the width, or dropout is no probability below 1.
+    """
+
+    def __init__(self, *, embed_dim: int, num_heads: int, dropout: float, class_token: bool) -> None:
+        super().__init__()
+        if not 0 <= dropout < 1:
+            raise RecipeError(f"dropout is {dropout}: give a probability from 0 up to, but not including, 1")
+        self.dropout = dropout
+        self.image_reads, self.text_reads = Attention(embed_dim, num_heads), Attention(embed_dim, num_heads)
+        self.image_itself, self.text_itself = Attention(embed_dim, num_heads), Attention(embed_dim, num_heads)
+        self.class_tokens = nn.Parameter(0.02 * torch.randn(2, embed_dim)) if class_token else None
+
+    def prepare(self, images: EmbeddingSet, texts: EmbeddingSet) -> tuple[Prepared, Prepared]:
+        """Compute what each item can compute by itself; one call belongs to one step, as dropout is drawn here."""
+        image, text = self._begin(images, 0), self._begin(texts, 1)
+        return (
+            self._project(image, reads=self.image_reads, is_read=self.text_reads),
+            self._project(text, reads=self.text_reads, is_read=self.image_reads),
+        )
+
+    def forward(
+        self, images: Prepared, texts: Prepared
+    ) -> tuple[Float[Tensor, "P k D"], Float[Tensor, "P k D"]]:
+        """Reduce P pairs: item p of the images with item p of the texts."""
+        x, z = self.read(images, texts)
+        return self.reduce(x, images.mask, z, texts.mask)
+
+    def read(
+        self, images: Prepared, texts: Prepared
+    ) -> tuple[Float[Tensor, "P N D"], Float[Tensor, "P M D"]]:
+        """Let both sides of P pairs read each other, and then themselves."""
+        (tokens, query, key, value), (cross, itself) = images.features.unbind(1), _layers(images)
+        (tokens_z, query_z, key_z, value_z), (cross_z, itself_z) = texts.features.unbind(1), _layers(texts)
+        x = self.image_reads(tokens, query, key_z, value_z, texts.mask, cross)
+        z = self.text_reads(tokens_z, query_z, key, value, images.mask, cross_z)
+        return (
+            self.image_itself.read_itself(x, images.mask, itself),
+            self.text_itself.read_itself(z, texts.mask, itself_z),
+        )
+
+    @abstractmethod
+    def reduce(
+        self,
+        x: Float[Tensor, "P N D"],
+        x_mask: Bool[Tensor, "P N"],
+        z: Float[Tensor, "P M D"],
+        z_mask: Bool[Tensor, "P M"],
+    ) -> tuple[Float[Tensor, "P k D"], Float[Tensor, "P k D"]]:
+        """Reduce the tokens of the images (x) and of the texts (z) of P pairs to k vectors each."""
+
+    def weights(
+        self, images: Prepared, texts: Prepared
+    ) -> tuple[Float[Tensor, "P k N"], Float[Tensor, "P k M"]] | None:
+        """Return the weight of each token in the k vectors, or None where the reduction has no such weights."""
+        return None
+
+    def _begin(self, items: EmbeddingSet, side: int) -> EmbeddingSet:
+        if self.class_tokens is None:
+            return items
+        first = self.class_tokens[side].expand(len(items), 1, -1).to(items.vectors.dtype)
+        return EmbeddingSet(
+            torch.cat([first, items.vectors], dim=1), nn.functional.pad(items.mask, (1, 0), value=True)
+        )
+
+    def _project(self, items: EmbeddingSet, *, reads: Attention, is_read: Attention) -> Prepared:
+        tokens = items.vectors.masked_fill(~items.mask.unsqueeze(-1), 0.0)
+        features = torch.stack(
+            [tokens, reads.query(tokens), is_read.key(tokens), is_read.value(tokens)], dim=1
+        )
+        keep = None
+        if self.training and self.dropout:
+            keep = nn.functional.dropout(torch.ones_like(features[:, :LAYERS]), self.dropout)
+        return Prepared(features, items.mask, keep)
+
+
+def _layers(items: Prepared) -> tuple[Tensor | None, Tensor | None]:
+    """Return the dropout of the two layers."""
+    return (None, None) if items.keep is None else (items.keep[:, 0], items.keep[:, 1])
+
+
+@runtime_checkable
+class FusionFactory(Protocol):
+    """What makes a fusion: its class, or the build with the options of a recipe."""
+
+    def __call__(self, *, embed_dim: int) -> Fusion:
+        """Make one for tokens of width D."""
+        ...

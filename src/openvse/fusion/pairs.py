@@ -1,0 +1,100 @@
+"""Scores of all pairs of a batch by a fusion: tile by tile, and in training computed again where a gradient is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from openvse.functional import normalize
+from openvse.fusion.base import Fusion, Prepared
+
+# Numbers that stand for the tokens of the pairs in memory at a time; a CPU is fastest while they fit its cache.
+_TOKENS_ON_CPU = 1 << 20
+_TOKENS_ELSEWHERE = 1 << 26
+
+
+def score_pairs(fusion: Fusion, images: Prepared, texts: Prepared) -> Float[Tensor, "I T"]:
+    """Score every image against every text: the mean of the k cosines of their k vectors (score attention, IV-B).
+
+    Memory holds the scores and one tile of pairs, whatever I and T are. The backward pass computes again the pairs
+    that the loss depends on, and only those: of the hardest negatives three a positive, where a graph of the whole
+    batch would hold all I x T.
+
+    Args:
+        fusion: reduces pairs to vectors.
+        images: I images that it prepared.
+        texts: T texts.
+    """
+    sides = (images.features, images.mask, images.keep, texts.features, texts.mask, texts.keep)
+    scores: Tensor = _Scores.apply(fusion, *sides, *fusion.parameters())  # type: ignore[no-untyped-call]
+    return scores
+
+
+class _Scores(torch.autograd.Function):
+    """The score matrix; what the forward pass made of a pair is not kept."""
+
+    @staticmethod
+    def forward(ctx: Any, fusion: Fusion, *tensors: Tensor | None) -> Float[Tensor, "I T"]:
+        ctx.fusion = fusion
+        ctx.save_for_backward(*tensors)
+        images, texts = _sides(tensors)
+        device = images.features.device
+        rows = torch.arange(len(images), device=device).repeat_interleave(len(texts))
+        columns = torch.arange(len(texts), device=device).repeat(len(images))
+        parts = [_cosines(fusion, images[i], texts[t]) for i, t in _tiles(rows, columns, images, texts)]
+        return torch.cat(parts).view(len(images), len(texts))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Float[Tensor, "I T"]) -> tuple[Tensor | None, ...]:
+        images, texts = _sides(ctx.saved_tensors)
+        of_images, of_texts = torch.zeros_like(images.features), torch.zeros_like(texts.features)
+        learning = [parameter for parameter in ctx.fusion.parameters() if parameter.requires_grad]
+        of_parameters = {parameter: torch.zeros_like(parameter) for parameter in learning}
+        rows, columns = gradient.nonzero(as_tuple=True)
+        for i, t in _tiles(rows, columns, images, texts):
+            some_images, some_texts = images[i], texts[t]
+            leaves = [some_images.features.requires_grad_(), some_texts.features.requires_grad_()]
+            with torch.enable_grad():
+                scores = _cosines(ctx.fusion, some_images, some_texts)
+            # Projections that were made beforehand have no part in it.
+            of_x, of_z, *rest = torch.autograd.grad(
+                scores, [*leaves, *learning], gradient[i, t], allow_unused=True
+            )
+            of_images.index_add_(0, i, of_x)
+            of_texts.index_add_(0, t, of_z)
+            for parameter, slope in zip(learning, rest, strict=True):
+                if slope is not None:
+                    of_parameters[parameter] += slope
+        return (
+            *(None, of_images, None, None, of_texts, None, None),
+            *(of_parameters.get(parameter) for parameter in ctx.fusion.parameters()),
+        )
+
+
+def _sides(tensors: tuple[Tensor | None, ...]) -> tuple[Prepared, Prepared]:
+    """Return both sides from the first six tensors."""
+    features, mask, keep, features_z, mask_z, keep_z, *_ = tensors
+    assert features is not None and mask is not None and features_z is not None and mask_z is not None
+    return Prepared(features, mask, keep), Prepared(features_z, mask_z, keep_z)
+
+
+def _cosines(fusion: Fusion, images: Prepared, texts: Prepared) -> Float[Tensor, "P"]:
+    """Score P pairs."""
+    x, z = fusion(images, texts)
+    return (normalize(x) * normalize(z)).sum(dim=-1).mean(dim=-1)
+
+
+def _tiles(
+    rows: Int[Tensor, "P"], columns: Int[Tensor, "P"], images: Prepared, texts: Prepared
+) -> Iterator[tuple[Int[Tensor, "p"], Int[Tensor, "p"]]]:
+    """Cut pairs into tiles of as many as memory is meant to hold."""
+    numbers = images.features[0, 0].numel() + texts.features[0, 0].numel()
+    allowed = _TOKENS_ON_CPU if rows.device.type == "cpu" else _TOKENS_ELSEWHERE
+    size = max(1, allowed // numbers)
+    return zip(torch.split(rows, size), torch.split(columns, size), strict=True)

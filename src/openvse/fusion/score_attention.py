@@ -1,0 +1,46 @@
+"""The reduction that gives the method its name."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from openvse.attention import ScoreAttention as Scores
+from openvse.fusion.base import Fusion, Prepared
+
+
+class ScoreAttention(Fusion):
+    """``y_k = sum_n S_kn(X, Z) x_n``, the weights of X from what it reads in Z, and the reverse (eq. 3 and 4).
+
+    Args:
+        embed_dim: D.
+        num_heads: h of every attention.
+        num_vectors: k reductions in parallel.
+        dropout: in training, of the layers before the reduction.
+    """
+
+    def __init__(
+        self, *, embed_dim: int, num_heads: int = 8, num_vectors: int = 1, dropout: float = 0.1
+    ) -> None:
+        super().__init__(embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, class_token=False)
+        self.image_scores = Scores(embed_dim, num_heads, num_vectors)
+        self.text_scores = Scores(embed_dim, num_heads, num_vectors)
+
+    def reduce(
+        self,
+        x: Float[Tensor, "P N D"],
+        x_mask: Bool[Tensor, "P N"],
+        z: Float[Tensor, "P M D"],
+        z_mask: Bool[Tensor, "P M"],
+    ) -> tuple[Float[Tensor, "P k D"], Float[Tensor, "P k D"]]:
+        """Sum the tokens of each side by their scores."""
+        return self.image_scores(x, x_mask, z, z_mask) @ x, self.text_scores(z, z_mask, x, x_mask) @ z
+
+    def weights(
+        self, images: Prepared, texts: Prepared
+    ) -> tuple[Float[Tensor, "P k N"], Float[Tensor, "P k M"]]:
+        """Return the scores."""
+        x, z = self.read(images, texts)
+        return self.image_scores(x, images.mask, z, texts.mask), self.text_scores(
+            z, texts.mask, x, images.mask
+        )

@@ -1,0 +1,36 @@
+"""A score that is computed for each pair: the image and the text read each other first."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from openvse.fusion import FusionFactory, ScoreAttention, score_pairs
+from openvse.similarities.base import Similarity
+from openvse.types import EmbeddingSet
+
+
+class Fused(Similarity):
+    """The mean cosine of the vectors to which a fusion reduces an image and a text (score attention, section IV-B).
+
+    It reads sets of tokens, so both aggregators are ``tokens``. No index can serve it: an indexable model proposes, and
+    this one ranks its proposals again (``openvse search --rerank``).
+
+    Args:
+        embed_dim: D of the tokens.
+        fusion: makes the vectors of a pair.
+    """
+
+    indexable: ClassVar[bool] = False
+    is_cosine: ClassVar[bool] = False
+    reads_unit_vectors: ClassVar[bool] = False
+
+    def __init__(self, *, embed_dim: int, fusion: FusionFactory = ScoreAttention) -> None:
+        super().__init__()
+        self.fusion = fusion(embed_dim=embed_dim)
+
+    def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
+        """Score all pairs; see ``score_pairs`` for time and memory."""
+        return score_pairs(self.fusion, *self.fusion.prepare(images, texts))
