@@ -165,6 +165,14 @@ def best_of_sets(
     return scores.masked_fill(~exists, MASKED).view(*images.shape, *texts.shape).amax(dim=(1, 3))
 
 
+def best_of_pairs(
+    scores: Float[Tensor, "P K L"], images: Bool[Tensor, "P K"], texts: Bool[Tensor, "P L"]
+) -> Float[Tensor, "P"]:
+    """Reduce the scores between the embeddings of an image and of a text to the best existing pair of them."""
+    exists = images.unsqueeze(2) & texts.unsqueeze(1)
+    return scores.masked_fill(~exists, MASKED).amax(dim=(1, 2))
+
+
 def normalize(vectors: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
     """Scale to unit L2 length, in at least single precision whatever autocast chose."""
     return F.normalize(vectors if vectors.dtype == torch.float64 else vectors.float(), dim=-1)

@@ -18,18 +18,22 @@ from openvse.evaluation.metrics import (
     retrieval_metrics,
 )
 from openvse.evaluation.ranking import QueryRanks, Ranks, rank_by_counting
-from openvse.evaluation.report import Protocol, Remarks, Report
+from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
+from openvse.evaluation.rerank import Proposals, Reranker, rerank
 
 __all__ = [
     "EmbeddedCorpus",
     "EmbeddedEnsemble",
     "Member",
     "Metrics",
+    "Proposals",
     "Protocol",
     "QueryRanks",
     "Ranks",
     "Remarks",
     "Report",
+    "Reranked",
+    "Reranker",
     "Scorer",
     "bootstrap_replicates",
     "chance_metrics",
@@ -44,5 +48,6 @@ __all__ = [
     "percentile_intervals",
     "rank_by_counting",
     "recall_at_k",
+    "rerank",
     "retrieval_metrics",
 ]

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from openvse.errors import ModelError
+from openvse.similarities import Similarity
 from openvse.types import EmbeddingSet
 
 Scorer = Callable[[EmbeddingSet, EmbeddingSet], Float[Tensor, "I T"]]
@@ -46,6 +48,24 @@ class Member:
         )
         return scores if scores.dtype == torch.float64 else scores.float()
 
+    @torch.inference_mode()
+    def score_pairs(
+        self, images: Int[Tensor, "P"], texts: Int[Tensor, "P"], device: torch.device | str
+    ) -> Float[Tensor, "P"]:
+        """Score some pairs; each of their items is moved to the device once.
+
+        Raises:
+            ModelError: the similarity is a function that scores whole blocks only.
+        """
+        if not isinstance(self.similarity, Similarity):
+            raise ModelError(
+                "a re-ranking model must have a similarity that scores listed pairs, such as fused or set_max"
+            )
+        some_images, rows = _distinct(self.images, images, device)
+        some_texts, columns = _distinct(self.texts, texts, device)
+        scores = self.similarity.pairs(some_images, some_texts, rows, columns)
+        return scores if scores.dtype == torch.float64 else scores.float()
+
 
 def mean_scores(
     members: Sequence[Member], rows: slice, columns: slice, device: torch.device | str
@@ -56,6 +76,14 @@ def mean_scores(
     """
     total = reduce(torch.add, (member.score(rows, columns, device) for member in members))
     return total / len(members) if len(members) > 1 else total
+
+
+def _distinct(
+    embedded: EmbeddingSet, positions: Int[Tensor, "P"], device: torch.device | str
+) -> tuple[EmbeddingSet, Int[Tensor, "P"]]:
+    """Gather each item once, on a device, and return where among them each position's lies."""
+    distinct, place = torch.unique(positions, return_inverse=True)
+    return _precise(embedded[distinct.to(embedded.mask.device)].to(device)), place.to(device)
 
 
 def _precise(embedded: EmbeddingSet) -> EmbeddingSet:

@@ -22,7 +22,8 @@ from openvse.evaluation.metrics import (
     retrieval_metrics,
 )
 from openvse.evaluation.ranking import Ranks, rank_by_counting
-from openvse.evaluation.report import Protocol, Remarks, Report
+from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
+from openvse.evaluation.rerank import Proposals, Reranker, rerank
 from openvse.types import EmbeddingSet, Relevance
 
 _PRODUCTS_IN_BLOCK = 1 << 18  # from 512 to 1024 a side is no faster and takes twice the memory
@@ -34,6 +35,7 @@ class _Part:
 
     members: Sequence[Member]
     relevance: Relevance
+    reranker: Reranker | None = None
 
 
 def evaluate(
@@ -43,6 +45,7 @@ def evaluate(
     similarity: Scorer,
     *,
     others: Sequence[Member] = (),
+    reranker: Reranker | None = None,
     name: str = "",
     model: str = "",
     folds: int = 1,
@@ -61,6 +64,7 @@ def evaluate(
         relevance: which belong together.
         similarity: scores a block of images against a block of texts.
         others: more models' embeddings of the same items; the scores of all models are averaged.
+        reranker: a model that ranks the first proposals of each query again.
         name: which data set and split, for the report.
         model: fingerprint of the model, for the report.
         folds: evaluate this many runs of consecutive images apart, each with its texts; average (COCO: 5).
@@ -73,17 +77,21 @@ def evaluate(
 
     Raises:
         DataError: embeddings and relevance disagree in number, nothing is relevant, or too many ``folds``.
-        ModelError: a score is NaN or infinite.
+        ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
     members = [Member(images, texts, similarity), *others]
     size = block_size or _default_block(members)
-    parts = list(_parts(_Part(members, relevance), folds))
-    ranks = [_rank(part, size, device or images.vectors.device) for part in parts]
+    parts = list(_parts(_Part(members, relevance, reranker), folds))
+    ranked = [_rank(part, size, device or images.vectors.device) for part in parts]
+    ranks = [found for found, _ in ranked]
     shape = relevance.num_images, relevance.num_texts
     return Report(
         metrics=mean_metrics([retrieval_metrics(ranked) for ranked in ranks]),
         protocol=Protocol(name, *shape, folds, size, seed, resamples, num_models=len(members)),
         remarks=_remarks(ranks, relevance),
+        reranked=None
+        if reranker is None
+        else Reranked(reranker.top, reranker.weight, sum(seconds for _, seconds in ranked)),
         intervals=_intervals(ranks, parts, resamples, seed) if resamples else {},
         chance=mean_metrics([chance_metrics(part.relevance) for part in parts]),
         model=model,
@@ -93,13 +101,18 @@ def evaluate(
 
 
 @torch.inference_mode()
-def _rank(part: _Part, block_size: int, device: torch.device | str) -> Ranks:
-    """Rank one part, holding a block of scores at a time."""
+def _rank(part: _Part, block_size: int, device: torch.device | str) -> tuple[Ranks, float]:
+    """Rank one part, holding a block of scores at a time; return the seconds that ranking again took, too."""
 
     def score_block(rows: slice, columns: slice) -> Float[Tensor, "I T"]:
         return mean_scores(part.members, rows, columns, device)
 
-    return rank_by_counting(score_block, part.relevance, block_size=block_size, device=device)
+    relevance, again = part.relevance, part.reranker
+    if again is None:
+        return rank_by_counting(score_block, relevance, block_size=block_size, device=device), 0.0
+    proposals = Proposals(relevance.num_images, relevance.num_texts, again.top, device)
+    ranks = rank_by_counting(score_block, relevance, block_size=block_size, device=device, see=proposals.see)
+    return rerank(ranks, proposals, again, relevance, device)
 
 
 def _intervals(
@@ -122,7 +135,7 @@ def _default_block(members: Sequence[Member]) -> int:
 def _parts(whole: _Part, folds: int) -> Iterator[_Part]:
     """Yield the whole, or each run of consecutive images with the texts that are relevant to it."""
     relevance = whole.relevance
-    for member in whole.members:
+    for member in (*whole.members, *([whole.reranker.member] if whole.reranker else [])):
         if (len(member.images), len(member.texts)) != (relevance.num_images, relevance.num_texts):
             raise DataError(
                 f"{len(member.images)} images and {len(member.texts)} texts are embedded, but the relevance is "
@@ -138,8 +151,9 @@ def _parts(whole: _Part, folds: int) -> Iterator[_Part]:
         inside = (relevance.images >= start) & (relevance.images < stop)
         texts, renumbered = np.unique(relevance.texts[inside], return_inverse=True)
         own = Relevance(relevance.images[inside] - start, renumbered, stop - start, len(texts))
-        inside_texts = torch.from_numpy(texts)
-        yield _Part([member.part(slice(start, stop), inside_texts) for member in whole.members], own)
+        chosen = slice(start, stop), torch.from_numpy(texts)
+        again = whole.reranker and whole.reranker.part(*chosen)
+        yield _Part([member.part(*chosen) for member in whole.members], own, again)
 
 
 def _remarks(ranks: Sequence[Ranks], relevance: Relevance) -> Remarks:

@@ -62,6 +62,7 @@ def rank_by_counting(
     *,
     block_size: int = 512,
     device: torch.device | str = "cpu",
+    see: Callable[[slice, slice, Tensor], None] | None = None,
 ) -> Ranks:
     """Rank the best relevant candidate of every query, both ways, holding one block of scores at a time.
 
@@ -77,6 +78,7 @@ def rank_by_counting(
         relevance: the relevant pairs.
         block_size: a block holds about the square of this many scores, and memory follows it.
         device: where ``score_block`` puts its scores.
+        see: shown every block once, as (rows, columns, scores).
 
     Raises:
         DataError: no pair is relevant, or one points outside the images or texts.
@@ -93,6 +95,8 @@ def rank_by_counting(
     t2i = _Counter(torch.cat(texts), relevant, relevance.num_texts)
     for rows, columns, pair in blocks:
         scores = _finite(score_block(rows, columns))
+        if see is not None:
+            see(rows, columns, scores)
         if len(pair[0]):
             scores = scores.index_put(pair, scores.new_tensor(-torch.inf))
         i2t.add(rows, scores)

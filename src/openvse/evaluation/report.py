@@ -58,6 +58,21 @@ class Remarks:
 
 
 @dataclass(frozen=True)
+class Reranked:
+    """That another model ranked the first proposals of each query again.
+
+    Attributes:
+        top: how many.
+        weight: of its score; the proposer's has the rest of 1.
+        seconds: that its scoring took, over all queries of both directions.
+    """
+
+    top: int
+    weight: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Report:
     """Metrics with their protocol, intervals, chance level and the published figures beside them.
 
@@ -70,6 +85,7 @@ class Report:
         model: fingerprint of the model, or of each model that was averaged, or empty.
         published: label (paper and setting) to its figures, under the same names as ``metrics``.
         problems: what was skipped on the way, one line each.
+        reranked: how the first proposals were ranked again, if they were.
     """
 
     metrics: Metrics
@@ -80,6 +96,7 @@ class Report:
     model: str = ""
     published: Mapping[str, Metrics] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    reranked: Reranked | None = None
 
     def to_json(self) -> str:
         """Return the whole report as indented JSON."""
@@ -130,6 +147,13 @@ class Report:
             yield f"intervals: bootstrap over images, {told.resamples:,} resamples, seed {told.seed}"
         if told.num_models > 1:
             yield f"mean of the scores of {told.num_models} models"
+        if self.reranked:
+            again, queries = self.reranked, told.num_images + told.num_texts
+            mixed = "" if again.weight == 1 else f", weight {again.weight:g}"
+            yield (
+                f"the first {again.top} of each query ranked again by the last model{mixed}: "
+                f"{1000 * again.seconds / queries:.1f} ms a query"
+            )
         if self.model:
             yield f"model {self.model}"
 

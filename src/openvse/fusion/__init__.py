@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from openvse.fusion.base import Fusion, FusionFactory, Prepared
-from openvse.fusion.pairs import score_pairs
+from openvse.fusion.pairs import score_listed, score_pairs
 from openvse.fusion.pooled import Pooled
 from openvse.fusion.score_attention import ScoreAttention
 from openvse.registry import Registry
 
 FUSIONS: Registry[Fusion] = Registry("fusion", {"pooled": Pooled, "score_attention": ScoreAttention})
 
-__all__ = ["FUSIONS", "Fusion", "FusionFactory", "Pooled", "Prepared", "ScoreAttention", "score_pairs"]
+__all__ = [
+    "FUSIONS",
+    "Fusion",
+    "FusionFactory",
+    "Pooled",
+    "Prepared",
+    "ScoreAttention",
+    "score_listed",
+    "score_pairs",
+]

@@ -35,6 +35,15 @@ def score_pairs(fusion: Fusion, images: Prepared, texts: Prepared) -> Float[Tens
     return scores
 
 
+@torch.no_grad()
+def score_listed(
+    fusion: Fusion, images: Prepared, texts: Prepared, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+) -> Float[Tensor, "P"]:
+    """Score some pairs, without gradient: image ``rows[p]`` with text ``columns[p]``."""
+    parts = [_cosines(fusion, images[i], texts[t]) for i, t in _tiles(rows, columns, images, texts)]
+    return torch.cat(parts) if parts else images.features.new_zeros(0)
+
+
 class _Scores(torch.autograd.Function):
     """The score matrix; what the forward pass made of a pair is not kept."""
 
@@ -46,8 +55,7 @@ class _Scores(torch.autograd.Function):
         device = images.features.device
         rows = torch.arange(len(images), device=device).repeat_interleave(len(texts))
         columns = torch.arange(len(texts), device=device).repeat(len(images))
-        parts = [_cosines(fusion, images[i], texts[t]) for i, t in _tiles(rows, columns, images, texts)]
-        return torch.cat(parts).view(len(images), len(texts))
+        return score_listed(fusion, images, texts, rows, columns).view(len(images), len(texts))
 
     @staticmethod
     @once_differentiable
@@ -97,4 +105,5 @@ def _tiles(
     numbers = images.features[0, 0].numel() + texts.features[0, 0].numel()
     allowed = _TOKENS_ON_CPU if rows.device.type == "cpu" else _TOKENS_ELSEWHERE
     size = max(1, allowed // numbers)
-    return zip(torch.split(rows, size), torch.split(columns, size), strict=True)
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size], columns[start : start + size]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from openvse.types import EmbeddingSet
@@ -29,6 +29,12 @@ class Similarity(nn.Module, ABC):
     @abstractmethod
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
         """Score all pairs; embeddings that a mask excludes never count."""
+
+    @abstractmethod
+    def pairs(
+        self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+    ) -> Float[Tensor, "P"]:
+        """Score some pairs, without gradient: image ``rows[p]`` with text ``columns[p]``."""
 
 
 def score_blocks(

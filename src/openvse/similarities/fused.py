@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from openvse.fusion import FusionFactory, ScoreAttention, score_pairs
+from openvse.fusion import FusionFactory, ScoreAttention, score_listed, score_pairs
 from openvse.similarities.base import Similarity
 from openvse.types import EmbeddingSet
 
@@ -34,3 +34,9 @@ class Fused(Similarity):
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
         """Score all pairs; see ``score_pairs`` for time and memory."""
         return score_pairs(self.fusion, *self.fusion.prepare(images, texts))
+
+    def pairs(
+        self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+    ) -> Float[Tensor, "P"]:
+        """Score some pairs; each image and each text is prepared once."""
+        return score_listed(self.fusion, *self.fusion.prepare(images, texts), rows, columns)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from openvse.functional import best_of_sets
+from openvse.functional import best_of_pairs, best_of_sets
 from openvse.similarities.base import Similarity
 from openvse.types import EmbeddingSet
 
@@ -35,6 +35,15 @@ class Order(Similarity):
         general, specific = texts.vectors.flatten(0, 1).abs(), images.vectors.flatten(0, 1).abs()
         violations: Tensor = _Violations.apply(specific, general)  # type: ignore[no-untyped-call]
         return best_of_sets(-violations, images.mask, texts.mask)
+
+    @torch.no_grad()
+    def pairs(
+        self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+    ) -> Float[Tensor, "P"]:
+        """Score some pairs."""
+        specific, general = images.vectors[rows].abs().unsqueeze(2), texts.vectors[columns].abs().unsqueeze(1)
+        violations = (general - specific).clamp_(min=0).square_().sum(dim=-1)
+        return best_of_pairs(-violations, images.mask[rows], texts.mask[columns])
 
 
 class _Violations(torch.autograd.Function):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from openvse.functional import set_max_scores
+from openvse.functional import best_of_pairs, set_max_scores
 from openvse.similarities.base import Similarity
 from openvse.types import EmbeddingSet
 
@@ -23,3 +24,11 @@ class SetMax(Similarity):
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
         """Score all pairs of unit-length embeddings."""
         return set_max_scores(images, texts)
+
+    @torch.no_grad()
+    def pairs(
+        self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+    ) -> Float[Tensor, "P"]:
+        """Score some pairs of unit-length embeddings."""
+        products = images.vectors[rows] @ texts.vectors[columns].transpose(1, 2)
+        return best_of_pairs(products, images.mask[rows], texts.mask[columns])

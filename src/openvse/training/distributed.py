@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from openvse.types import EmbeddingSet
 
@@ -47,8 +48,24 @@ def gather_batch(
 
 
 def _gather_set(embedded: EmbeddingSet) -> EmbeddingSet:
+    embedded = _widened(embedded)
     residual = None if embedded.residual is None else _gather_rows(embedded.residual)
     return EmbeddingSet(_gather_rows(embedded.vectors), _gather_rows(embedded.mask), residual)
+
+
+def _widened(embedded: EmbeddingSet) -> EmbeddingSet:
+    """Pad to the most embeddings an item on any process (K = N differs between batches), as gathering needs."""
+    most = torch.tensor([embedded.mask.shape[1]], device=embedded.mask.device)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    missing = int(most) - embedded.mask.shape[1]
+    if not missing:
+        return embedded
+    residual = embedded.residual
+    return EmbeddingSet(
+        F.pad(embedded.vectors, (0, 0, 0, missing)),
+        F.pad(embedded.mask, (0, missing)),
+        None if residual is None else F.pad(residual, (0, 0, 0, missing)),
+    )
 
 
 def _gather_rows(rows: Tensor) -> Tensor:

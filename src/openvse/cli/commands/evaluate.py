@@ -32,18 +32,30 @@ def evaluate(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for report.json and report.md.")] = None,
+    rerank: Annotated[
+        str | None,
+        typer.Option(
+            help="A model that ranks the first proposals of each query again, such as score attention."
+        ),
+    ] = None,
+    rerank_top: Annotated[int, typer.Option(min=1, help="How many proposals it ranks again.")] = 20,
+    rerank_weight: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Weight of its score; the proposing models' has the rest of 1."),
+    ] = 1.0,
     folds: Annotated[int, typer.Option(min=1, help="Mean over this many equal folds (COCO 1K: 5).")] = 1,
     device: Device = "cpu",
 ) -> None:
     """Measure retrieval both ways: R@1/5/10, RSUM, MedR, MeanR, with confidence intervals."""
     from openvse.build import load_model
     from openvse.data import open_corpus
-    from openvse.evaluation import embed_ensemble
+    from openvse.evaluation import Reranker, embed_ensemble
     from openvse.evaluation import evaluate as measure
     from openvse.features_store import open_fitting
 
-    paths = _one_each(features or [], len(models))
-    loaded = [load_model(model, device=device) for model in models]
+    named = [*models, *([rerank] if rerank else [])]
+    paths = _one_each(features or [], len(named))
+    loaded = [load_model(model, device=device) for model in named]
     stores = [
         None if path is None else open_fitting(path, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
         for encoder, path in zip((model.image.encoder for model in loaded), paths, strict=True)
@@ -52,12 +64,14 @@ def evaluate(
     chosen = corpus if split == "all" else corpus.split(split)
     embedded = embed_ensemble(loaded, chosen, stores)
     first, *others = embedded.members
+    again = Reranker(others.pop(), rerank_top, rerank_weight) if rerank else None
     report = measure(
         first.images,
         first.texts,
         embedded.corpus.relevance,
         first.similarity,
         others=others,
+        reranker=again,
         name=chosen.name,
         model=", ".join(model.fingerprint for model in loaded),
         folds=folds,

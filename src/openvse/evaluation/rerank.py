@@ -1,0 +1,167 @@
+"""Ranking again: an indexable model proposes, a model that scores pairs re-scores the best of its proposals."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from openvse.evaluation.ensemble import Member
+from openvse.evaluation.ranking import QueryRanks, Ranks
+from openvse.types import Relevance
+
+# Pairs that are scored together; each of their items is gathered once.
+_PAIRS_AT_ONCE = 2048
+
+
+@dataclass(frozen=True)
+class Reranker:
+    """A model that ranks the first proposals of every query again.
+
+    Attributes:
+        member: its embeddings of the same items, and the similarity that scores pairs of them.
+        top: proposals a query that are ranked again; the others keep their places behind them.
+        weight: of its score; the proposer's score has the rest of 1.
+    """
+
+    member: Member
+    top: int
+    weight: float = 1.0
+
+    def part(self, images: slice, texts: Int[Tensor, "t"]) -> Reranker:
+        """Return the same for some of the images and some of the texts."""
+        return replace(self, member=self.member.part(images, texts))
+
+
+class Proposals:
+    """The best candidates of every query in both directions, gathered block by block.
+
+    Args:
+        num_images: I.
+        num_texts: T.
+        top: candidates a query.
+        device: where the scores lie.
+    """
+
+    def __init__(self, num_images: int, num_texts: int, top: int, device: torch.device | str) -> None:
+        self.i2t = _Best(num_images, min(top, num_texts), device)
+        self.t2i = _Best(num_texts, min(top, num_images), device)
+
+    def see(self, rows: slice, columns: slice, scores: Float[Tensor, "i t"]) -> None:
+        """Take a block of scores."""
+        self.i2t.see(rows, columns.start, scores)
+        self.t2i.see(columns, rows.start, scores.T)
+
+
+class _Best:
+    """The best candidates of one direction: their scores and their positions, ``[Q, top]``."""
+
+    def __init__(self, num_queries: int, top: int, device: torch.device | str) -> None:
+        self.scores = torch.full((num_queries, top), -torch.inf, device=device)
+        self.positions = torch.zeros(num_queries, top, dtype=torch.int64, device=device)
+
+    def see(self, queries: slice, first: int, scores: Float[Tensor, "q c"]) -> None:
+        top = self.scores.shape[1]
+        best, place = scores.float().topk(min(top, scores.shape[1]), dim=1)
+        merged = torch.cat([self.scores[queries], best], dim=1)
+        positions = torch.cat([self.positions[queries], place + first], dim=1)
+        self.scores[queries], chosen = merged.topk(top, dim=1)
+        self.positions[queries] = positions.gather(1, chosen)
+
+
+@torch.inference_mode()
+def rerank(
+    ranks: Ranks,
+    proposals: Proposals,
+    reranker: Reranker,
+    relevance: Relevance,
+    device: torch.device | str = "cpu",
+) -> tuple[Ranks, float]:
+    """Rank the proposals of every query again; memory is bounded by a block of pairs.
+
+    A query whose relevant candidates are all beyond the proposals keeps its rank. Ties count against the model, as
+    in ``rank_by_counting``.
+
+    Args:
+        ranks: of the proposing model.
+        proposals: its best candidates.
+        reranker: who ranks them again.
+        relevance: the relevant pairs.
+        device: where to score.
+
+    Returns:
+        The new ranks, and the seconds that scoring took.
+    """
+    started = time.perf_counter()
+    member, weight = reranker.member, reranker.weight
+    i2t = _mix(member, *_image_queries(proposals.i2t), proposals.i2t.scores, weight, device)
+    t2i = _mix(member, *_text_queries(proposals.t2i), proposals.t2i.scores, weight, device)
+    seconds = time.perf_counter() - started
+    relevant = _RelevantPairs(relevance)
+    return Ranks(
+        _again(ranks.i2t, i2t, relevant(*_image_queries(proposals.i2t))),
+        _again(ranks.t2i, t2i, relevant(*_text_queries(proposals.t2i))),
+    ), seconds
+
+
+Grid = tuple[Int[Tensor, "Q top"], Int[Tensor, "Q top"]]
+"""Image and text of every proposal."""
+
+
+def _image_queries(best: _Best) -> Grid:
+    images = torch.arange(len(best.positions), device=best.positions.device)
+    return images.unsqueeze(1).expand_as(best.positions), best.positions
+
+
+def _text_queries(best: _Best) -> Grid:
+    texts = torch.arange(len(best.positions), device=best.positions.device)
+    return best.positions, texts.unsqueeze(1).expand_as(best.positions)
+
+
+def _mix(
+    member: Member,
+    images: Int[Tensor, "Q top"],
+    texts: Int[Tensor, "Q top"],
+    proposed: Float[Tensor, "Q top"],
+    weight: float,
+    device: torch.device | str,
+) -> Float[Tensor, "Q top"]:
+    """Score the proposals anew and add what the proposer found, each with its weight."""
+    parts = [
+        member.score_pairs(i, t, device).to(proposed.device)
+        for i, t in zip(
+            torch.split(images.flatten(), _PAIRS_AT_ONCE),
+            torch.split(texts.flatten(), _PAIRS_AT_ONCE),
+            strict=True,
+        )
+    ]
+    return weight * torch.cat(parts).view_as(proposed) + (1 - weight) * proposed
+
+
+class _RelevantPairs:
+    """Answers which of many pairs are relevant."""
+
+    def __init__(self, relevance: Relevance) -> None:
+        self._num_texts = relevance.num_texts
+        self._keys = relevance.images * self._num_texts + relevance.texts
+
+    def __call__(self, images: Int[Tensor, "Q top"], texts: Int[Tensor, "Q top"]) -> Bool[Tensor, "Q top"]:
+        keys = (images * self._num_texts + texts).cpu().numpy()
+        return torch.from_numpy(np.isin(keys, self._keys)).to(images.device)
+
+
+def _again(before: QueryRanks, scores: Float[Tensor, "Q top"], relevant: Bool[Tensor, "Q top"]) -> QueryRanks:
+    """Return the ranks with those of the queries that have a relevant proposal replaced."""
+    best = scores.masked_fill(~relevant, -torch.inf).amax(dim=1, keepdim=True)
+    level = ((scores >= best) & ~relevant).sum(dim=1)
+    tied = ((scores == best) & ~relevant).any(dim=1)
+    found = relevant.any(dim=1).cpu().numpy()[before.queries]
+    return replace(
+        before,
+        ranks=np.where(found, 1 + level.cpu().numpy()[before.queries], before.ranks),
+        tied=np.where(found, tied.cpu().numpy()[before.queries], before.tied),
+    )
