@@ -11,14 +11,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from openvse import __version__
 from openvse.aggregators import AGGREGATORS
+from openvse.build import build_model
 from openvse.evaluation.metrics import RECALL_AT
 from openvse.features_store import FeatureStoreWriter
-from openvse.recipe import list_recipes
+from openvse.recipe import list_recipes, load_recipe
 
 
 def test_train_leaves_a_run(trained: Path) -> None:
@@ -200,7 +202,7 @@ def test_recipes_and_parts_are_listed(invoke) -> None:
     assert invoke("recipes").stdout.split() == list_recipes()
     parts = invoke("parts").stdout.splitlines()
     assert f"aggregator: {', '.join(AGGREGATORS.names())}" in parts
-    assert len(parts) == 8
+    assert len(parts) == 9
 
 
 def test_version_and_help(invoke) -> None:
@@ -208,3 +210,42 @@ def test_version_and_help(invoke) -> None:
     for command in ("train", "evaluate", "extract", "index", "search", "recipes", "parts", "data", "demo"):
         assert invoke(command, "--help").exit_code == 0
         assert command in invoke("--help").stdout
+
+
+def test_another_model_ranks_again(trained: Path, tmp_path: Path, invoke) -> None:
+    tree = yaml.safe_load((trained / "tiny.yaml").read_text())
+    tree["image"]["encoder"]["projection"] = "linear"
+    for side in ("image", "text"):
+        tree[side]["aggregator"] = "tokens"
+    tree["similarity"] = {"name": "fused", "fusion": {"name": "score_attention", "num_heads": 2}}
+    (tmp_path / "fused.yaml").write_text(yaml.safe_dump(tree))
+    assert invoke("train", tmp_path / "fused.yaml", "--out", tmp_path / "run").exit_code == 0
+    first, second = trained / "run" / "best", tmp_path / "run" / "best"
+    again = ("--rerank", second, "--rerank-top", 2)
+
+    words = ("evaluate", first, trained / "album", "--out", tmp_path / "report")
+    report = invoke(*words, *again, "--rerank-weight", 0.5)
+    assert report.exit_code == 0, report.output
+    assert "the first 2 of each query ranked again by the last model, weight 0.5" in report.stdout
+    reranked = json.loads((tmp_path / "report" / "report.json").read_text())["reranked"]
+    assert (reranked["top"], reranked["weight"]) == (2, 0.5)
+
+    query = "red sky above green ground"
+    plain = invoke("search", first, trained / "index", query, "-k", 4).stdout.splitlines()[1:]
+    shown = invoke("search", first, trained / "index", query, "-k", 4, *again).stdout.splitlines()[1:]
+    assert [line.split()[0] for line in shown] == ["1", "2", "3", "4"]
+    assert {line.split()[2] for line in shown[:2]} == {line.split()[2] for line in plain[:2]}
+    assert shown[2:] == plain[2:]
+    stored = ("--rerank-features", tmp_path / "run" / "features")
+    assert invoke("search", first, trained / "index", query, "-k", 2, *again, *stored).stdout.count("\n") == 3
+
+
+def test_no_index_for_a_model_of_pairs(trained: Path, tmp_path: Path, refused) -> None:
+    tree = yaml.safe_load((trained / "tiny.yaml").read_text())
+    tree["similarity"] = {"name": "fused", "fusion": {"name": "score_attention", "num_heads": 2}}
+    tree["data"] = {}
+    (tmp_path / "fused.yaml").write_text(yaml.safe_dump(tree))
+    model = build_model(load_recipe(tmp_path / "fused.yaml"), captions=["red sky"])
+    model.save(tmp_path / "model")
+    message = refused("index", tmp_path / "model", trained / "album", "--out", tmp_path / "index")
+    assert message.startswith("this model cannot be indexed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -9,8 +10,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from openvse.functional import set_max_scores
+from openvse.functional import pad, set_max_scores
+from openvse.fusion import ScoreAttention
 from openvse.objectives import Contrast, Hardest, Hinge
+from openvse.similarities import Fused
 from openvse.training.distributed import gather_batch
 from openvse.types import EmbeddingSet, ScoredBatch
 
@@ -76,6 +79,61 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         torch.testing.assert_close(found["loss"], loss.detach(), rtol=0, atol=1e-10)
         torch.testing.assert_close(found["gradient"], weight.grad, rtol=0, atol=1e-10)
+
+
+def fused_loss(images: Tensor, texts: Tensor, similarity: Fused, positives: Tensor, keys: Tensor) -> Tensor:
+    """Gather sets of tokens, as long as a process's longest, and score pairs with weights of their own."""
+
+    def tokens(vectors: Tensor) -> EmbeddingSet:
+        items = [vectors[n].repeat(1 + int(10 * vectors[n, 0, 0].abs()) % 3, 1) for n in range(len(vectors))]
+        padded = pad([torch.cat([item, item.cumsum(0)]) for item in items])
+        assert padded.mask is not None
+        return EmbeddingSet(padded.values, padded.mask)
+
+    gathered = gather_batch(tokens(images), tokens(texts), positives, keys)
+    scores = similarity(gathered.images, gathered.texts)
+    term = Contrast(miner=Hardest(), criterion=Hinge(margin=5.0))
+    return term(ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts))
+
+
+def fused() -> Fused:
+    torch.manual_seed(0)
+    return Fused(embed_dim=4, fusion=partial(ScoreAttention, num_heads=2)).double().eval()
+
+
+def fused_work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    images, texts, _ = data()
+    own_images, own_texts = SHARES[rank]
+    similarity = fused()
+    loss = fused_loss(
+        images[own_images],
+        texts[own_texts],
+        similarity,
+        positives_of(own_images, own_texts),
+        own_images.clone(),
+    )
+    loss.backward()
+    gradients = [p.grad for p in similarity.parameters()]
+    for gradient in gradients:
+        dist.all_reduce(gradient)  # data parallelism takes the mean over the processes
+    torch.save({"loss": loss.detach(), "gradients": [g / 2 for g in gradients]}, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_a_similarity_with_weights_learns_the_same_from_two_processes(tmp_path: Path) -> None:
+    mp.spawn(fused_work, args=(str(tmp_path),), nprocs=2)
+    images, texts, _ = data()
+    similarity = fused()
+    everything = torch.arange(IMAGES), torch.arange(len(TEXT_IMAGES))
+    loss = fused_loss(images, texts, similarity, positives_of(*everything), everything[0])
+    loss.backward()
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        torch.testing.assert_close(found["loss"], loss.detach(), rtol=0, atol=1e-10)
+        for gradient, parameter in zip(found["gradients"], similarity.parameters(), strict=True):
+            torch.testing.assert_close(gradient, parameter.grad, rtol=0, atol=1e-10)
 
 
 def test_one_process_gathers_nothing() -> None:

@@ -7,10 +7,12 @@ from openvse.search.contact_sheet import contact_sheet
 from openvse.search.engine import Hit, SearchEngine
 from openvse.search.index import Index, Item
 from openvse.search.indexing import IndexProgress, IndexReport, build_index
+from openvse.search.rerank import HitReranker
 
 __all__ = [
     "ExactBackend",
     "Hit",
+    "HitReranker",
     "Index",
     "IndexProgress",
     "IndexReport",

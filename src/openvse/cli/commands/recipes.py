@@ -22,9 +22,10 @@ def parts() -> None:
     from openvse.aggregators import AGGREGATORS
     from openvse.data import DATASETS
     from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
+    from openvse.fusion import FUSIONS
     from openvse.objectives import CRITERIA, MINERS, TERMS
     from openvse.similarities import SIMILARITIES
 
-    rooms = (IMAGE_ENCODERS, TEXT_ENCODERS, AGGREGATORS, SIMILARITIES, TERMS, MINERS, CRITERIA, DATASETS)
-    for registry in rooms:
+    model = (IMAGE_ENCODERS, TEXT_ENCODERS, AGGREGATORS, FUSIONS, SIMILARITIES)
+    for registry in (*model, TERMS, MINERS, CRITERIA, DATASETS):
         typer.echo(f"{registry.kind}: {', '.join(registry.names())}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device
 from openvse.errors import OpenVSEError
+
+if TYPE_CHECKING:
+    from openvse.search import HitReranker
 
 
 @app.command()
@@ -46,6 +49,17 @@ def search(
     index: Annotated[Path, typer.Argument(help="An index folder.")],
     queries: Annotated[list[str], typer.Argument(help="One or more sentences.")],
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Hits a query.")] = 10,
+    rerank: Annotated[
+        str | None,
+        typer.Option(help="A model that ranks the first hits of each query again, such as score attention."),
+    ] = None,
+    rerank_top: Annotated[int, typer.Option(min=1, help="How many hits it ranks again.")] = 20,
+    rerank_weight: Annotated[
+        float, typer.Option(min=0, max=1, help="Weight of its score; the index's has the rest of 1.")
+    ] = 1.0,
+    rerank_features: Annotated[
+        Path | None, typer.Option(help="Feature store that it reads instead of the pictures.")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a contact sheet that opens in a browser.")] = None,
     device: Device = "cpu",
 ) -> None:
@@ -58,7 +72,12 @@ def search(
         raise OpenVSEError("a query is empty: say what the picture should show")
     loaded = load_model(model, device=device)
     engine = SearchEngine(loaded, Index.open(index, loaded.fingerprint))
-    results = engine.search(queries, top_k=top_k)
+    if rerank is None:
+        results = engine.search(queries, top_k=top_k)
+    else:
+        again = load_reranker(rerank, rerank_features, rerank_top, rerank_weight, device)
+        found = engine.search(queries, top_k=max(top_k, rerank_top))
+        results = [hits[:top_k] for hits in again(queries, found)]
     for query, hits in zip(queries, results, strict=True):
         typer.echo(query)
         for hit in hits:
@@ -67,3 +86,19 @@ def search(
         html.parent.mkdir(parents=True, exist_ok=True)
         write_whole(html, contact_sheet(dict(zip(queries, results, strict=True)), title="openvse search"))
         typer.echo(f"written: {html}", err=True)
+
+
+def load_reranker(model: str, features: Path | None, top: int, weight: float, device: str) -> HitReranker:
+    """Load the model that ranks hits again, and the store that it reads, if one is named."""
+    from openvse.build import load_model
+    from openvse.features_store import open_fitting
+    from openvse.search import HitReranker
+
+    loaded = load_model(model, device=device)
+    encoder = loaded.image.encoder
+    store = (
+        None
+        if features is None
+        else open_fitting(features, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
+    )
+    return HitReranker(loaded, top=top, weight=weight, features=store)

@@ -1,0 +1,113 @@
+"""Hits of an index ranked again by a model that scores pairs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from openvse.errors import BadImageError, DataError
+from openvse.model import TwoTower
+from openvse.search.engine import Hit
+from openvse.types import EmbeddingSet, FeatureSource, Inputs
+
+_logger = logging.getLogger(__name__)
+
+_AT_ONCE = 64
+
+
+class HitReranker:
+    """Scores the first hits of every query anew, with a model whose scores no index can serve.
+
+    Args:
+        model: any model; its similarity scores pairs of query and picture.
+        top: hits of each query that are ranked again; the others stay behind them, in their order.
+        weight: of the new score; the index's score has the rest of 1.
+        features: stored local features of the pictures, by their path below the indexed folder; without them the
+            pictures are decoded.
+
+    Raises:
+        DataError: ``top`` is below 1, or ``weight`` outside 0 to 1.
+
+    Example:
+        >>> rerank = HitReranker(openvse.load("runs/score_attention/best"), top=20)  # doctest: +SKIP
+        >>> hits = rerank(["a dog"], engine.search(["a dog"], top_k=20))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, model: TwoTower, *, top: int = 20, weight: float = 1.0, features: FeatureSource | None = None
+    ) -> None:
+        if top < 1 or not 0 <= weight <= 1:
+            raise DataError(f"top is {top} and weight {weight}: allowed are 1 and more, and 0 to 1")
+        self.top = top
+        self._model, self._weight, self._features = model, weight, features
+
+    @torch.inference_mode()
+    def __call__(self, queries: Sequence[str], found: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
+        """Rank the hits of every query again; each picture is read once, whatever the number of its queries.
+
+        A picture that cannot be read any more is logged and stays behind those that were ranked again.
+        """
+        pictures = {hit.id: hit.path for hits in found for hit in hits[: self.top]}
+        images, rows = self._embed(pictures)
+        pairs = [
+            (number, hit) for number, hits in enumerate(found) for hit in hits[: self.top] if hit.id in rows
+        ]
+        if images is None:
+            return [list(hits) for hits in found]
+        device = self._model.device
+        scores = self._model.similarity.pairs(
+            images,
+            self._model.encode_text(queries).to(device),
+            torch.tensor([rows[hit.id] for _, hit in pairs], device=device),
+            torch.tensor([number for number, _ in pairs], device=device),
+        )
+        anew: list[dict[str, float]] = [{} for _ in found]
+        for (number, hit), score in zip(pairs, scores.tolist(), strict=True):
+            anew[number][hit.id] = self._weight * score + (1 - self._weight) * hit.score
+        return [_ordered(hits, mine) for hits, mine in zip(found, anew, strict=True)]
+
+    def _embed(self, pictures: dict[str, Path]) -> tuple[EmbeddingSet | None, dict[str, int]]:
+        """Embed the pictures that can be read, some at a time, and return the row of each."""
+        ids, parts, rows = list(pictures), [], dict[str, int]()
+        for start in range(0, len(ids), _AT_ONCE):
+            some = ids[start : start + _AT_ONCE]
+            known, inputs = self._decode(some, pictures) if self._features is None else self._look_up(some)
+            if inputs is not None:
+                parts.append(self._model.image(inputs.to(self._model.device)))
+                rows |= zip(known, range(len(rows), len(rows) + len(known)), strict=True)
+        return EmbeddingSet.concatenate(parts) if parts else None, rows
+
+    def _decode(self, ids: Sequence[str], pictures: dict[str, Path]) -> tuple[list[str], Inputs | None]:
+        """Read pictures, without those that cannot be read."""
+        encoder = self._model.image.encoder
+        items = {}
+        for name in ids:
+            try:
+                items[name] = encoder.read(pictures[name])
+            except BadImageError as error:
+                _logger.warning("a hit is not ranked again: %s", error)
+        return list(items), encoder.collate(list(items.values())) if items else None
+
+    def _look_up(self, ids: Sequence[str]) -> tuple[list[str], Inputs | None]:
+        """Take the features of pictures from the store, without those that it lacks."""
+        assert self._features is not None
+        known = [name for name in ids if name in self._features]
+        if len(known) < len(ids):
+            _logger.warning(
+                "%d hit(s) have no stored features and are not ranked again", len(ids) - len(known)
+            )
+        return known, self._features.gather(self._features.positions(known)) if known else None
+
+
+def _ordered(hits: Sequence[Hit], anew: dict[str, float]) -> list[Hit]:
+    """Put the hits with a new score first, the best of them foremost, and number all of them."""
+    scored = sorted((hit for hit in hits if hit.id in anew), key=lambda hit: -anew[hit.id])
+    rest = [hit for hit in hits if hit.id not in anew]
+    return [
+        replace(hit, rank=rank, score=anew.get(hit.id, hit.score))
+        for rank, hit in enumerate([*scored, *rest], start=1)
+    ]

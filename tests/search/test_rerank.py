@@ -1,0 +1,133 @@
+"""Hits ranked again by a model that scores pairs of pictures and sentences."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from openvse.build import build_model
+from openvse.errors import DataError
+from openvse.features_store import FeatureStore, FeatureStoreWriter
+from openvse.model import TwoTower
+from openvse.recipe import parse_recipe
+from openvse.search import Hit, HitReranker
+
+QUERIES = ["red", "green and blue"]
+
+
+@pytest.fixture(scope="module")
+def fused() -> TwoTower:
+    """An untrained model whose scores depend on the pair."""
+    tree = {
+        "name": "pairs",
+        "embed_dim": 16,
+        "image": {
+            "encoder": {
+                "name": "efficientnet_lite0",
+                "pretrained": False,
+                "image_size": 64,
+                "projection": "linear",
+            },
+            "aggregator": "tokens",
+        },
+        "text": {"encoder": {"name": "bigru", "word_dim": 8, "min_count": 1}, "aggregator": "tokens"},
+        "similarity": {"name": "fused", "fusion": {"name": "score_attention", "num_heads": 2}},
+        "objective": {"ranking": {"name": "contrast", "miner": "hardest", "criterion": "hinge"}},
+        "training": {"phases": [{"epochs": 1}]},
+    }
+    model = build_model(parse_recipe(tree), captions=["red green and blue"]).eval()
+    # The random backbone hardly answers at all: bring what it says of noise to unit scale, so that pictures differ.
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
+    with torch.no_grad():
+        spread = model.encode_image([noise]).vectors.std()
+        for weight in model.image.encoder.projection.parameters():
+            weight.div_(spread)
+    return model
+
+
+@pytest.fixture
+def hits(photos: Path) -> list[list[Hit]]:
+    """What an index found for two queries: the same four pictures, in opposite orders."""
+    names = ["red.png", "green.png", "blue.png", "deeper/white.png"]
+    return [
+        [Hit(rank, 1 / rank, name, photos / name) for rank, name in enumerate(order, start=1)]
+        for order in (names, names[::-1])
+    ]
+
+
+def direct(model: TwoTower, query: str, found: list[Hit]) -> dict[str, float]:
+    scores = model.score(model.encode_image([hit.path for hit in found]), model.encode_text([query]))
+    return dict(zip([hit.id for hit in found], scores[:, 0].tolist(), strict=True))
+
+
+def test_hits_are_ordered_by_the_score_of_the_pair(fused: TwoTower, hits: list[list[Hit]]) -> None:
+    again = HitReranker(fused, top=4)(QUERIES, hits)
+    for query, before, after in zip(QUERIES, hits, again, strict=True):
+        scores = direct(fused, query, before)
+        assert [hit.id for hit in after] == sorted(scores, key=lambda name: -scores[name])
+        assert [hit.rank for hit in after] == [1, 2, 3, 4]
+        assert [hit.score for hit in after] == pytest.approx(sorted(scores.values(), reverse=True), abs=1e-5)
+
+
+def test_only_the_first_are_ranked_again(fused: TwoTower, hits: list[list[Hit]]) -> None:
+    for before, after in zip(hits, HitReranker(fused, top=2)(QUERIES, hits), strict=True):
+        assert {hit.id for hit in after[:2]} == {hit.id for hit in before[:2]}
+        assert [(hit.id, hit.score) for hit in after[2:]] == [(hit.id, hit.score) for hit in before[2:]]
+
+
+def test_the_weight_mixes_both_scores(fused: TwoTower, hits: list[list[Hit]]) -> None:
+    (after, _) = HitReranker(fused, top=4, weight=0.25)(QUERIES, hits)
+    scores = direct(fused, QUERIES[0], hits[0])
+    mixed = {hit.id: 0.25 * scores[hit.id] + 0.75 * hit.score for hit in hits[0]}
+    assert {hit.id: hit.score for hit in after} == pytest.approx(mixed, abs=1e-5)
+
+
+def test_a_picture_that_is_gone_stays_behind(
+    fused: TwoTower, hits: list[list[Hit]], caplog: pytest.LogCaptureFixture
+) -> None:
+    hits[0][0].path.unlink()
+    with caplog.at_level(logging.WARNING):
+        after, _ = HitReranker(fused, top=3)(QUERIES, hits)
+    assert [hit.id for hit in after[2:]] == ["red.png", "deeper/white.png"]
+    assert "a hit is not ranked again" in caplog.text and "red.png" in caplog.text
+
+
+def test_stored_features_stand_in_for_pictures(
+    fused: TwoTower, hits: list[list[Hit]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = fused.image.encoder
+    with FeatureStoreWriter(
+        tmp_path / "store", fingerprint=str(encoder.fingerprint), dim=encoder.feature_dim, dtype="float32"
+    ) as writer:
+        for hit in hits[0][:3]:
+            with torch.no_grad():
+                writer.add(hit.id, encoder.raw(encoder.collate([encoder.read(hit.path)]))[0][0])
+    store = FeatureStore.open(tmp_path / "store", encoder.fingerprint)
+    decoded = HitReranker(fused, top=4)(QUERIES, [hits[0][:3], hits[1][1:]])
+    stored = HitReranker(fused, top=4, features=store)(QUERIES, hits)
+    assert "1 hit(s) have no stored features" in caplog.text
+    for one, other in zip(decoded, stored, strict=True):
+        assert [hit.id for hit in one] == [hit.id for hit in other[:3]]
+        assert [hit.score for hit in one] == pytest.approx([hit.score for hit in other[:3]], abs=1e-4)
+        assert other[3].id == "deeper/white.png"
+
+
+def test_nothing_found_and_nothing_readable(
+    fused: TwoTower, hits: list[list[Hit]], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert HitReranker(fused)([], []) == []
+    assert HitReranker(fused)(QUERIES, [[], []]) == [[], []]
+    for hit in hits[0]:
+        hit.path.unlink()
+    assert HitReranker(fused)(QUERIES, hits) == hits
+
+
+@pytest.mark.parametrize(("top", "weight"), [(0, 1.0), (5, 1.5), (5, -0.1)])
+def test_options_out_of_range_are_refused(fused: TwoTower, top: int, weight: float) -> None:
+    with pytest.raises(DataError, match=f"top is {top} and weight {weight}"):
+        HitReranker(fused, top=top, weight=weight)
