@@ -173,6 +173,11 @@ def best_of_pairs(
     return scores.masked_fill(~exists, MASKED).amax(dim=(1, 2))
 
 
+def at_least_single(values: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+    """Return the values in at least single precision, whatever autocast chose."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
 def normalize(vectors: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-    """Scale to unit L2 length, in at least single precision whatever autocast chose."""
-    return F.normalize(vectors if vectors.dtype == torch.float64 else vectors.float(), dim=-1)
+    """Scale to unit L2 length, in at least single precision."""
+    return F.normalize(at_least_single(vectors), dim=-1)

@@ -9,7 +9,7 @@ from torch import nn
 
 from openvse.aggregators import Aggregator
 from openvse.encoders.base import Encoder
-from openvse.functional import normalize
+from openvse.functional import at_least_single, normalize
 from openvse.types import EmbeddingSet, Inputs
 
 EncoderT = TypeVar("EncoderT", bound=Encoder)
@@ -31,6 +31,5 @@ class Tower(nn.Module, Generic[EncoderT]):
     def forward(self, inputs: Inputs) -> EmbeddingSet:
         """Embed a batch: ``vectors [B, K, D]``, of length 1 unless the aggregator gives their length a meaning."""
         embedded: EmbeddingSet = self.aggregator(self.encoder(inputs))
-        if not self.aggregator.unit_length:
-            return embedded
-        return replace(embedded, vectors=normalize(embedded.vectors))
+        finish = normalize if self.aggregator.unit_length else at_least_single
+        return replace(embedded, vectors=finish(embedded.vectors))
