@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from openvse.functional import (
     compact,
     keep_at_least_one,
+    kth_largest,
     masked_softmax,
     normalize,
     pad,
@@ -99,3 +100,14 @@ def test_normalize_leaves_half_precision() -> None:
     assert normalize(torch.ones(2, 4, dtype=torch.float64)).dtype == torch.float64
     torch.testing.assert_close(normalize(torch.randn(3, 4)).norm(dim=-1), torch.ones(3))
     assert (normalize(torch.zeros(1, 4)) == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_kth_largest_is_the_sorted_rows_kth(dtype: torch.dtype, k: int) -> None:
+    scores = torch.randn(5, 7).to(dtype).requires_grad_()
+    scores.data[0, :4] = float("-inf")
+    scores.data[1] = 0.5  # all tie
+    kth = kth_largest(scores, k)
+    assert torch.equal(kth, scores.detach().sort(dim=1, descending=True).values[:, k - 1])
+    assert not kth.requires_grad

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from openvse.functional import MASKED
+from openvse.functional import MASKED, kth_largest
 from openvse.objectives.base import Miner
 
 
@@ -53,9 +53,10 @@ class AdaptiveTopK(Miner):
         self.rule = rule
 
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
-        """Choose the K highest scores once the positives are at minus infinity."""
-        hardest = scores.masked_fill(positives, MASKED).topk(self._num_negatives(scores, positives), dim=1)
-        return torch.zeros_like(positives).scatter_(1, hardest.indices, True)
+        """Choose the K highest scores once the positives are at minus infinity; what ties with the last is in, too."""
+        candidates = scores.masked_fill(positives, MASKED)
+        hardest = kth_largest(candidates, self._num_negatives(scores, positives))
+        return candidates >= hardest.unsqueeze(1)
 
     def diagnostics(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> dict[str, float]:
         """Report K, and the alignment and uniformity that it follows from (VSE+2AD, Fig. C-2)."""
