@@ -17,13 +17,14 @@ from openvse.aggregators import AGGREGATORS
 from openvse.cli.app import app
 from openvse.data import DATASETS, open_corpus
 from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
+from openvse.fusion import FUSIONS
 from openvse.objectives import CRITERIA, MINERS, TERMS
 from openvse.recipe import list_recipes, parse_recipe
 from openvse.similarities import SIMILARITIES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PARTS = (IMAGE_ENCODERS, TEXT_ENCODERS, AGGREGATORS, SIMILARITIES, TERMS, MINERS, CRITERIA)
+PARTS = (IMAGE_ENCODERS, TEXT_ENCODERS, AGGREGATORS, FUSIONS, SIMILARITIES, TERMS, MINERS, CRITERIA)
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -13,6 +13,7 @@ from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
     from openvse.model import TwoTower
+    from openvse.types import FeatureSource
 
 
 @app.command()
@@ -51,18 +52,12 @@ def evaluate(
     from openvse.data import open_corpus
     from openvse.evaluation import Reranker, embed_ensemble
     from openvse.evaluation import evaluate as measure
-    from openvse.features_store import open_fitting
 
-    named = [*models, *([rerank] if rerank else [])]
-    paths = _one_each(features or [], len(named))
-    loaded = [load_model(model, device=device) for model in named]
-    stores = [
-        None if path is None else open_fitting(path, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
-        for encoder, path in zip((model.image.encoder for model in loaded), paths, strict=True)
-    ]
+    loaded = [load_model(model, device=device) for model in (*models, *filter(None, [rerank]))]
+    paths = _one_each(features or [], len(loaded))
     corpus = open_corpus(data, require_images=not features)
     chosen = corpus if split == "all" else corpus.split(split)
-    embedded = embed_ensemble(loaded, chosen, stores)
+    embedded = embed_ensemble(loaded, chosen, _open(paths, loaded))
     first, *others = embedded.members
     again = Reranker(others.pop(), rerank_top, rerank_weight) if rerank else None
     report = measure(
@@ -79,7 +74,7 @@ def evaluate(
         problems=embedded.corpus.problems,
     )
     typer.echo(report.to_markdown())
-    if out is not None:
+    if out:
         report.save(out)
         typer.echo(f"written: {out / 'report.json'}, {out / 'report.md'}", err=True)
 
@@ -89,6 +84,17 @@ def _published(models: list[TwoTower], num_images: int, folds: int) -> dict[str,
     from openvse.recipe import parse_recipe
 
     return parse_recipe(models[0].config).published_for(num_images, folds) if len(models) == 1 else {}
+
+
+def _open(paths: list[Path | None], models: list[TwoTower]) -> list[FeatureSource | None]:
+    """Open the store of each model that is given one."""
+    from openvse.features_store import open_fitting
+
+    encoders = (model.image.encoder for model in models)
+    return [
+        None if path is None else open_fitting(path, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
+        for encoder, path in zip(encoders, paths, strict=True)
+    ]
 
 
 def _one_each(stores: list[Path], num_models: int) -> list[Path | None]:
