@@ -18,6 +18,7 @@ from openvse.data.image_loaders import (
 )
 from openvse.data.known import FACTS
 from openvse.data.pairs import BatchKey, EpochBatches, PairDataset
+from openvse.data.questions import Question, QuestionSet, build_questions
 
 __all__ = [
     "DATASETS",
@@ -33,10 +34,13 @@ __all__ = [
     "Piece",
     "PixelImages",
     "PlacedInputs",
+    "Question",
+    "QuestionSet",
     "RandomView",
     "Record",
     "StoredImages",
     "build_corpus",
+    "build_questions",
     "check_data",
     "describe_data",
     "image_batches",
