@@ -24,7 +24,7 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (2, frozenset({"model", "data", "features_store"})),
     (3, frozenset({"recipe"})),
     (3, frozenset({"build"})),
-    (4, frozenset({"evaluation", "extraction", "conversion"})),
+    (4, frozenset({"evaluation", "extraction", "conversion", "vqa"})),
     (5, frozenset({"training", "search"})),
     (6, frozenset({"demo", "analysis"})),
     (7, frozenset({"cli"})),
