@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 import openvse.cli.commands  # noqa: F401 - registers the commands
 from openvse.aggregators import AGGREGATORS
 from openvse.cli.app import app
-from openvse.data import DATASETS, open_corpus
+from openvse.data import DATASETS, QUESTION_SETS, open_corpus, open_questions
 from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
 from openvse.fusion import FUSIONS
 from openvse.objectives import CRITERIA, MINERS, TERMS
@@ -77,7 +77,9 @@ def test_command_lines_parse(line: str) -> None:
 
 
 def test_every_data_set_is_described() -> None:
-    assert [name for name in DATASETS if f"`{name}`" not in (DOCS / "data.md").read_text()] == []
+    assert [
+        name for name in (*DATASETS, *QUESTION_SETS) if f"`{name}`" not in (DOCS / "data.md").read_text()
+    ] == []
 
 
 def test_the_shown_metadata_opens(tmp_path: Path, make_photos) -> None:
@@ -94,13 +96,28 @@ def test_the_shown_metadata_opens(tmp_path: Path, make_photos) -> None:
 
 
 def test_the_shown_table_opens(tmp_path: Path, make_photos) -> None:
-    shown = next(block for block in blocks("data.md", "text") if block.startswith("file_name"))
+    shown = next(block for block in blocks("data.md", "text") if block.startswith("file_name,caption"))
     for number, photo in enumerate(make_photos(2), start=1):
         photo.rename(tmp_path / f"000{number}.jpg")
     (tmp_path / "captions.csv").write_text(shown)
     corpus = open_corpus(tmp_path / "captions.csv")
     assert corpus.splits == ("train", "test")
     assert len(corpus.captions) == 3
+
+
+def test_the_shown_questions_open(tmp_path: Path, make_photos) -> None:
+    for name, photo in zip(("0001.jpg", "0002.jpg"), make_photos(2), strict=True):
+        photo.rename(tmp_path / name)
+    (tmp_path / "metadata.jsonl").write_text(blocks("data.md", "json")[1])
+    found = open_questions(tmp_path)
+    assert [question.answers for question in found.questions] == [("2", "two"), ("yes",), ("brown", "grey")]
+    assert found.problems == ()
+    shown = next(block for block in blocks("data.md", "text") if block.startswith("file_name,question"))
+    (tmp_path / "questions.csv").write_text(shown)
+    assert [question.answers for question in open_questions(tmp_path / "questions.csv").questions] == [
+        ("2", "two"),
+        ("yes",),
+    ]
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:

@@ -1,11 +1,13 @@
 """The check of a copy: what is missing, wrong or in two splits is told, with where to get it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_daquar import all_pairs
 
-from openvse.data import DATASETS, FACTS, Facts, Form, Piece, check, check_data
+from openvse.data import DATASETS, FACTS, QUESTION_SETS, Facts, Form, Piece, check, check_data, describe_data
 from openvse.errors import RecipeError
 
 SMALL = Facts(
@@ -61,7 +63,7 @@ def test_an_empty_folder(name, tmp_path):
 
 @pytest.mark.parametrize("facts", FACTS.values(), ids=lambda facts: facts.name)
 def test_facts_are_of_registered_data_sets_and_agree_with_themselves(facts):
-    assert FACTS[facts.name] is facts and facts.name in DATASETS
+    assert FACTS[facts.name] is facts and facts.name in {*DATASETS, *QUESTION_SETS}
     assert facts.pieces and facts.licence and facts.title
     for form in facts.forms:
         if facts.captions_each is not None:
@@ -204,3 +206,29 @@ def test_data_of_ones_own_are_opened_and_counted(tmp_path):
 def test_unknown_name(tmp_path):
     with pytest.raises(RecipeError, match="unknown data set 'flickr9k'; did you mean 'flickr8k'"):
         check_data("flickr9k", tmp_path)
+
+
+def test_a_question_set_is_counted_in_questions(tmp_path, monkeypatch):
+    root = all_pairs(tmp_path)
+    for path in (root / "images").iterdir():
+        path.write_text(path.name)
+    monkeypatch.setattr(
+        check, "FACTS", {"daquar": replace(FACTS["daquar"], forms=(Form("x", (18, 2, 2), 25),))}
+    )
+    findings = check_data("daquar", root)
+    assert all(finding.ok for finding in findings)
+    assert {"images: 22", "questions: 25", "train: 18", "validation: 2", "test: 2"} <= set(
+        texts(findings, "ok")
+    )
+    assert texts(findings, "note")[0].startswith("DAQUAR has no published validation split")
+    (root / "all_qa_pairs.txt").unlink()
+    wrong = texts(check_data("daquar", root), "WRONG")
+    assert len(wrong) == 2 and "questions about training pictures: none of qa.894.raw.train.txt" in wrong[0]
+
+
+def test_questions_are_described():
+    assert (
+        "82,783 / 40,504 / 81,434 images (train / validation / test), 1,105,904 questions"
+        in describe_data("vqa2")
+    )
+    assert "metadata.jsonl" in describe_data("question_folder")

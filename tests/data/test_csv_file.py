@@ -42,8 +42,8 @@ def test_quotation_marks_delimiters_and_byte_order_marks(tmp_path):
         ("", "the file is empty; its first line must name the columns"),
         ("picture,caption\n", "no column file_name or image or path or video .found: picture, caption."),
         ("image,words\n", "no column caption or text"),
-        ("image,caption\na.jpg,one,two\n", "line 2: 3 columns where the header has 2; put a caption"),
-        ('image,caption\na.jpg,ok\nb.jpg,"never closed\n', "line 3: unexpected end of data; put a caption"),
+        ("image,caption\na.jpg,one,two\n", "line 2: 3 columns where the header has 2; put a cell"),
+        ('image,caption\na.jpg,ok\nb.jpg,"never closed\n', "line 3: unexpected end of data; put a cell"),
         (
             "image,caption,split\na.jpg,x,train\na.jpg,y,test\n",
             "line 3: image 'a.jpg' is in split 'test' and in",

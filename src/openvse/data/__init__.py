@@ -5,7 +5,7 @@ from __future__ import annotations
 from openvse.data.batches import PlacedInputs, image_batches, text_batches
 from openvse.data.check import Finding, check_data, describe_data
 from openvse.data.corpus import Corpus, Record, build_corpus
-from openvse.data.datasets import DATASETS, open_corpus
+from openvse.data.datasets import DATASETS, find_loader, open_corpus
 from openvse.data.facts import Facts, Form, Piece
 from openvse.data.image_loaders import (
     ImageLoader,
@@ -18,10 +18,13 @@ from openvse.data.image_loaders import (
 )
 from openvse.data.known import FACTS
 from openvse.data.pairs import BatchKey, EpochBatches, PairDataset
+from openvse.data.question_sets import QUESTION_SETS, open_questions
+from openvse.data.questions import Question, QuestionSet, build_questions
 
 __all__ = [
     "DATASETS",
     "FACTS",
+    "QUESTION_SETS",
     "BatchKey",
     "Corpus",
     "EpochBatches",
@@ -33,15 +36,20 @@ __all__ = [
     "Piece",
     "PixelImages",
     "PlacedInputs",
+    "Question",
+    "QuestionSet",
     "RandomView",
     "Record",
     "StoredImages",
     "build_corpus",
+    "build_questions",
     "check_data",
     "describe_data",
+    "find_loader",
     "image_batches",
     "image_loader",
     "open_corpus",
+    "open_questions",
     "own_features",
     "text_batches",
     "with_features",

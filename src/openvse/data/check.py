@@ -11,7 +11,7 @@ import numpy as np
 
 from openvse.data.array_features import ArrayFeatures
 from openvse.data.corpus import Corpus
-from openvse.data.datasets import DATASETS, open_corpus
+from openvse.data.datasets import find_loader, open_corpus
 from openvse.data.facts import Facts, Form
 from openvse.data.known import FACTS
 from openvse.data.leakage import LEAKAGE, equal_files
@@ -45,7 +45,7 @@ def check_data(name: str, root: str | Path, *, read_files: bool = True) -> list[
     """Verify a copy of a data set; one whose facts are not published is opened and counted.
 
     Args:
-        name: a name of ``DATASETS``.
+        name: a name of ``DATASETS`` or ``QUESTION_SETS``.
         root: the folder or file that should hold it.
         read_files: read pictures and features, to find equal ones in two splits, and features that are not finite.
 
@@ -55,7 +55,7 @@ def check_data(name: str, root: str | Path, *, read_files: bool = True) -> list[
     Raises:
         RecipeError: for an unknown name.
     """
-    DATASETS.get(name)
+    find_loader(name)
     facts, folder = FACTS.get(name), Path(root).expanduser()
     findings = _pieces(facts, folder) if facts else []
     missing = [piece for piece in facts.pieces if piece.required and not piece.find(folder)] if facts else []
@@ -82,11 +82,10 @@ def describe_data(name: str) -> str:
     Raises:
         RecipeError: for an unknown name.
     """
-    loader = DATASETS.get(name)
-    facts = FACTS.get(name)
+    opener, facts = find_loader(name), FACTS.get(name)
     if facts:
         return facts.describe()
-    reads = (inspect.getdoc(loader) or "").partition("\nArgs:")[0]
+    reads = (inspect.getdoc(opener) or "").partition("\nArgs:")[0]
     return f"{name}: {reads.strip().replace('``', '')}"
 
 
@@ -119,7 +118,7 @@ def _facts(corpus: Corpus, facts: Facts) -> list[Finding]:
     form = min(facts.forms, key=lambda form: _distance(form, found))
     findings = [
         _count(facts.items, found.num_items, form.num_items, form, shrinks=facts.shrinks),
-        _count("captions", found.num_captions, form.num_captions, form, shrinks=facts.shrinks),
+        _count(facts.texts, found.num_captions, form.num_captions, form, shrinks=facts.shrinks),
     ]
     findings += [
         _count(split, have, expected, form, shrinks=facts.shrinks)

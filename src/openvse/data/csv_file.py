@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from openvse.data.corpus import Corpus, Record, build_corpus
@@ -35,7 +35,8 @@ def read_table(path: Path) -> Iterator[Record]:
     """Yield a record for each image of a table, in the order of their first rows."""
     captions: dict[str, list[str]] = {}
     splits: dict[str, str] = {}
-    for line, name, caption, split in _rows(path):
+    columns = (IMAGE_COLUMNS, CAPTION_COLUMNS)
+    for line, (name, caption, split) in read_rows(path, columns, ("split",)):
         captions.setdefault(name, []).append(caption)
         if splits.setdefault(name, split) != split:
             raise DataError(
@@ -58,32 +59,44 @@ def read_lines(path: Path) -> list[str]:
     return text.split("\n") if text else []
 
 
-def _rows(path: Path) -> Iterator[tuple[int, str, str, str]]:
-    """Yield line number, image, caption and split of each row that is not blank."""
+def read_rows(
+    path: Path, columns: Sequence[Sequence[str]], optional: Sequence[str] = ()
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row of a table that is not blank: the number of its line, and the cells of the columns asked for.
+
+    Args:
+        path: a UTF-8 file with comma, semicolon or tab between the columns; its first line names them.
+        columns: for each column that must be there, the names that it may have.
+        optional: columns that may be absent; their cells are then "".
+
+    Raises:
+        DataError: the file cannot be read, a column is missing, or a row is malformed (with its line).
+    """
     lines = read_lines(path)
     if not lines:
         raise DataError(f"{path}: the file is empty; its first line must name the columns")
     delimiter = max(_DELIMITERS, key=lines[0].count)
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
     header = [name.strip().lower() for name in next(reader)]
-    image, caption = _column(path, header, IMAGE_COLUMNS), _column(path, header, CAPTION_COLUMNS)
-    split = header.index("split") if "split" in header else None
-    start = reader.line_num + 1  # a quoted caption may go over several lines
+    places = [_column(path, header, names) for names in columns]
+    places += [header.index(name) if name in header else len(header) for name in optional]
+    start = reader.line_num + 1  # a quoted cell may go over several lines
     try:
         for row in reader:
             if any(row):
                 if len(row) != len(header):
                     raise csv.Error(f"{len(row)} columns where the header has {len(header)}")
-                yield start, row[image].strip(), row[caption], "" if split is None else row[split].strip()
+                cells = [*row, ""]  # what is absent reads the last one
+                yield start, [cells[place].strip() for place in places]
             start = reader.line_num + 1
     except csv.Error as error:
         raise DataError(
-            f"{path}, line {start}: {error}; put a caption that contains a delimiter or a quotation mark "
+            f"{path}, line {start}: {error}; put a cell that contains a delimiter or a quotation mark "
             "between quotation marks, and double those inside it"
         ) from error
 
 
-def _column(path: Path, header: list[str], allowed: tuple[str, ...]) -> int:
+def _column(path: Path, header: list[str], allowed: Sequence[str]) -> int:
     for name in allowed:
         if name in header:
             return header.index(name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from openvse.data.coco import detect_coco, open_coco
 from openvse.data.corpus import Corpus
@@ -13,6 +15,9 @@ from openvse.data.msr_vtt import open_msr_vtt, open_msr_vtt_1k_a
 from openvse.data.msvd import open_msvd
 from openvse.data.openmoji import open_openmoji
 from openvse.data.precomputed import detect_precomputed, open_precomputed
+from openvse.data.question_sets import QUESTION_SETS, detect_questions
+from openvse.data.questions import QuestionSet
+from openvse.data.spec import parse_spec
 from openvse.data.tgif import open_mrw, open_tgif
 from openvse.data.vatex import open_vatex
 from openvse.errors import DataError
@@ -39,6 +44,8 @@ DATASETS: Registry[Corpus] = Registry(
 )
 """Loaders by name: ``(root: Path, *, strict: bool, require_images: bool) -> Corpus``."""
 
+Loader: TypeAlias = Callable[..., Corpus] | Callable[..., QuestionSet]
+
 _EXPECTED = (
     'expected metadata.jsonl with lines {"file_name": "a.jpg", "captions": ["a sentence"]}, metadata.csv, '
     "a .csv or .tsv file, the files of Flickr or COCO, or train_ims.npy with train_caps.txt"
@@ -51,7 +58,8 @@ def open_corpus(spec: str | Path, *, strict: bool = False, require_images: bool 
     Args:
         spec: ``NAME:ROOT``, for instance ``flickr8k:/data/f8k``, or a path whose kind is found out: a folder
             with ``metadata.jsonl`` or ``metadata.csv``, a ``.csv`` or ``.tsv`` file, or a folder with the files of
-            Flickr, COCO or the precomputed layout.
+            Flickr, COCO or the precomputed layout. A question set (see ``open_questions``) opens as its pictures with
+            the questions as their captions, so that features of them can be extracted and their copy checked.
         strict: raise at captions without a picture, pictures without a caption and empty captions, which are
             otherwise skipped and counted in ``Corpus.problems``.
         require_images: False when precomputed features stand in for the pictures.
@@ -60,18 +68,16 @@ def open_corpus(spec: str | Path, *, strict: bool = False, require_images: bool 
         DataError: when nothing is there, the kind cannot be found out, or the data are not usable.
         RecipeError: for an unknown data set name.
     """
-    name, root = _parse(spec)
+    name, root = parse_spec(spec, {*DATASETS, *QUESTION_SETS})
     if not root.exists() and name != "openmoji":
         raise DataError(f"{root}: there is no such file or folder; check the path")
-    return DATASETS.get(name or _detect(root))(root, strict=strict, require_images=require_images)
+    opened = find_loader(name or _detect(root))(root, strict=strict, require_images=require_images)
+    return opened.as_corpus() if isinstance(opened, QuestionSet) else opened
 
 
-def _parse(spec: str | Path) -> tuple[str, Path]:
-    """Cut ``NAME:ROOT``; the name is "" when the spec is a path."""
-    name, colon, root = str(spec).partition(":")
-    if colon and (name in DATASETS or (name.isidentifier() and len(name) > 1 and not Path(spec).exists())):
-        return name, Path(root).expanduser()
-    return "", Path(spec).expanduser()
+def find_loader(name: str) -> Loader:
+    """Return the loader of a data set or question set; raise RecipeError naming the data sets for another word."""
+    return QUESTION_SETS.get(name) if name in QUESTION_SETS else DATASETS.get(name)
 
 
 def _detect(root: Path) -> str:
@@ -86,6 +92,9 @@ def _detect(root: Path) -> str:
         return "precomputed"
     if detect_coco(root):
         return "coco"
+    questions = detect_questions(root)
+    if questions:
+        return questions
     flickr = detect_flickr(root)
     if flickr:
         return flickr.name

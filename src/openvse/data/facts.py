@@ -60,12 +60,13 @@ class Facts:
     """A published data set. A table of these is all that its check and its description need.
 
     Attributes:
-        name: as it is registered in ``DATASETS``.
+        name: as it is registered in ``DATASETS`` or ``QUESTION_SETS``.
         title: what it is, in a line.
         pieces: what to fetch.
         forms: the counts that a complete copy can have; none for a layout that many data sets come in.
         licence: the terms, in a line.
         items: what its items are called.
+        texts: what its sentences are called.
         captions_each: captions of every item, or None where they differ.
         shrinks: items vanish from where they are published (videos of the web), so that fewer than published are
             told, but no fault.
@@ -77,6 +78,7 @@ class Facts:
     forms: tuple[Form, ...]
     licence: str
     items: str = "images"
+    texts: str = "captions"
     captions_each: int | None = None
     shrinks: bool = False
 
@@ -99,7 +101,7 @@ class Facts:
             counts = " / ".join(f"{count:,}" for count in form.splits)
             lines.append(
                 f"  {form.name}: {counts} {self.items}{outside} (train / validation / test), "
-                f"{form.num_captions:,} captions"
+                f"{form.num_captions:,} {self.texts}"
             )
         lines += ["", f"Terms: {self.licence}", f"Check: openvse data check {self.name} --root ROOT"]
         return "\n".join(lines)

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 from openvse.data.facts import Facts
 from openvse.data.image_facts import COCO, FLICKR8K, FLICKR30K, PRECOMPUTED
+from openvse.data.question_facts import DAQUAR, VQA2
 from openvse.data.video_facts import MRW, MSR_VTT, MSR_VTT_1K_A, MSVD, TGIF, VATEX
 
 _IMAGES = (COCO, FLICKR8K, FLICKR30K, PRECOMPUTED)
 _CLIPS = (MRW, MSR_VTT, MSR_VTT_1K_A, MSVD, TGIF, VATEX)
+_QUESTIONS = (DAQUAR, VQA2)
 
-FACTS: Mapping[str, Facts] = {facts.name: facts for facts in (*_IMAGES, *_CLIPS)}
-"""Facts by the name that ``DATASETS`` has for the loader."""
+FACTS: Mapping[str, Facts] = {facts.name: facts for facts in (*_IMAGES, *_CLIPS, *_QUESTIONS)}
+"""Facts by the name that ``DATASETS`` or ``QUESTION_SETS`` has for the loader."""

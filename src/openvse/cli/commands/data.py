@@ -34,11 +34,11 @@ app.add_typer(data, name="data")
 @data.command(hidden=True)
 def names() -> None:
     """List the data sets that openvse knows."""
-    from openvse.data import DATASETS, FACTS
+    from openvse.data import DATASETS, FACTS, QUESTION_SETS, find_loader
 
-    for name in DATASETS.names():
-        title = FACTS[name].title if name in FACTS else (DATASETS.get(name).__doc__ or "").split("\n")[0]
-        typer.echo(f"{name:<14}{title}")
+    for name in sorted([*DATASETS, *QUESTION_SETS]):
+        title = FACTS[name].title if name in FACTS else (find_loader(name).__doc__ or "").split("\n")[0]
+        typer.echo(f"{name:<16}{title}")
     typer.echo("What to fetch, and where to put it: openvse data NAME")
 
 

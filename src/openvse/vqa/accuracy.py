@@ -1,0 +1,79 @@
+"""Accuracies of predicted answers: VQA's, where people voted, and exact matches of sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+from jaxtyping import Float
+
+from openvse.answers import normalize_answer, vote_score
+from openvse.errors import DataError
+
+
+def answer_accuracy(
+    predictions: Sequence[str], answers: Sequence[Sequence[str]], *, votes: bool
+) -> Float[np.ndarray, "Q"]:
+    """Return what each predicted answer is worth, from 0 to 1.
+
+    With votes it is VQA's accuracy (Antol et al., ICCV 2015): the mean over the subsets that leave one annotator out of
+    min(annotators in the subset who gave the answer / 3, 1). Otherwise an answer that is one of those given is worth 1.
+    Answers are compared in their normal form.
+
+    Deviation: the official code compares answers as they are where all annotators agree.
+
+    Args:
+        predictions: an answer to each of Q questions.
+        answers: of all annotators to each question, at least one.
+        votes: see ``openvse.answers.are_votes``.
+
+    Raises:
+        DataError: the two differ in number, or a question has no answer.
+    """
+    _check(len(predictions), answers)
+    annotators = np.array([len(given) for given in answers], dtype=np.int64)
+    question = np.repeat(np.arange(len(answers)), annotators)
+    said, predicted = _numbered([*chain.from_iterable(answers)], predictions)
+    matches = np.bincount(question[said == predicted[question]], minlength=len(answers))
+    return vote_score(matches, annotators) if votes else (matches > 0).astype(np.float64)
+
+
+def exact_match(
+    predictions: Sequence[Sequence[str]], answers: Sequence[Sequence[str]]
+) -> Float[np.ndarray, "Q"]:
+    """Return 1 for each question whose predicted set of answers is the set that was given, else 0.
+
+    It is DAQUAR's accuracy (Malinowski and Fritz, NIPS 2014). Answers are compared in their normal form; neither their
+    order nor repetitions matter.
+
+    Args:
+        predictions: the members of the predicted set for each of Q questions.
+        answers: the members of the set that was given, at least one.
+
+    Raises:
+        DataError: the two differ in number, or a question has no answer.
+    """
+    _check(len(predictions), answers)
+    equal = [
+        set(map(normalize_answer, predicted)) == set(map(normalize_answer, given))
+        for predicted, given in zip(predictions, answers, strict=True)
+    ]
+    return np.array(equal, dtype=np.float64)
+
+
+def _numbered(said: Sequence[str], predicted: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Give equal answers, in their normal form, equal numbers."""
+    numbers: dict[str, int] = {}
+    both = [numbers.setdefault(normalize_answer(answer), len(numbers)) for answer in (*said, *predicted)]
+    return np.array(both[: len(said)], dtype=np.int64), np.array(both[len(said) :], dtype=np.int64)
+
+
+def _check(num_predictions: int, answers: Sequence[Sequence[str]]) -> None:
+    if num_predictions != len(answers):
+        raise DataError(
+            f"{num_predictions} predictions for {len(answers)} questions: give one for each question"
+        )
+    empty = next((number for number, given in enumerate(answers) if not given), None)
+    if empty is not None:
+        raise DataError(f"question number {empty} has no answer to compare with: leave it out")

@@ -1,0 +1,47 @@
+"""What can be answered without a look at the picture: the most frequent answers."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from openvse.answers import are_votes, main_answers
+from openvse.data import QuestionSet
+from openvse.encoders.word_splitters import split_words
+from openvse.errors import DataError
+
+
+def most_frequent_answers(
+    training: QuestionSet, questions: QuestionSet, *, num_words: int = 0
+) -> tuple[str, ...]:
+    """Answer each question with what most training questions that begin alike are answered with.
+
+    A question counts once for what most of its annotators said; where its answers are no votes, once for each. Of
+    answers that are as frequent, the alphabet's first is taken. Where no training question begins alike, one word less
+    decides.
+
+    Args:
+        training: questions with answers.
+        questions: Q questions.
+        num_words: how many first words have to agree; 0 gives all questions the same answer.
+
+    Returns:
+        An answer to each question, in its normal form.
+
+    Raises:
+        DataError: no training question has an answer.
+    """
+    votes = are_votes(question.answers for question in training.questions)
+    counts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for question in training.questions:
+        words = tuple(split_words(question.text))
+        for answer in main_answers(question.answers, votes=votes):
+            for length in range(min(num_words, len(words)) + 1):
+                counts[words[:length]][answer] += 1
+    if not counts:
+        raise DataError(f"{training.name}: no question has an answer; give training questions with answers")
+    best = {start: min(found, key=lambda answer: (-found[answer], answer)) for start, found in counts.items()}
+    starts = [tuple(split_words(question.text)[:num_words]) for question in questions.questions]
+    return tuple(
+        next(best[start[:length]] for length in range(len(start), -1, -1) if start[:length] in best)
+        for start in starts
+    )

@@ -1,0 +1,192 @@
+"""Predicted answers and questions -> a report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from openvse.answers import AnswerVocabulary, answer_scores, are_votes
+from openvse.data import QuestionSet
+from openvse.errors import DataError
+from openvse.vqa.accuracy import answer_accuracy, exact_match
+from openvse.vqa.baselines import most_frequent_answers
+from openvse.vqa.report import CONFIDENCE, AnswerProtocol, AnswerReport, Scores
+from openvse.vqa.wordnet import WordNet
+from openvse.vqa.wups import THRESHOLDS, wups
+
+KINDS = ("yes/no", "number", "other")
+"""VQA 2.0's types of answers, in the order of its tables."""
+
+_RESAMPLED_AT_ONCE = 1 << 22
+
+
+def evaluate_answers(
+    questions: QuestionSet,
+    predictions: Sequence[str],
+    *,
+    training: QuestionSet | None = None,
+    vocabulary: AnswerVocabulary | None = None,
+    wordnet: WordNet | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+    model: str = "",
+    published: Mapping[str, Scores] | None = None,
+) -> AnswerReport:
+    """Score predicted answers.
+
+    Whether the answers are votes follows from the questions (``openvse.answers.are_votes``). Where they are not, they
+    are sets, and the members of a predicted set are separated by ", ", as in DAQUAR's files.
+
+    Args:
+        questions: Q questions; those without an answer are left out.
+        predictions: an answer to each question, in any spelling.
+        training: adds the most frequent training answers as baselines.
+        vocabulary: adds the share of questions that it has no answer to, and the score of its best answers.
+        wordnet: adds WUPS, where the answers are sets.
+        resamples: data sets that are drawn for the intervals; 0 for none.
+        seed: of the draws.
+        model: the model's fingerprint.
+        published: figures to show beside, under the names of ``Scores``.
+
+    Raises:
+        DataError: predictions and questions differ in number, or no question has an answer.
+    """
+    answered = _answered(questions, predictions)
+    scored = questions.select(np.array(answered, dtype=np.int64))
+    scorer = _Scorer(scored, wordnet)
+    columns = scorer.columns([predictions[number] for number in answered])
+    others = {} if training is None else _baselines(training, scored)
+    protocol = AnswerProtocol(
+        name=questions.name,
+        num_questions=scorer.counts(),
+        num_images=len(scored.image_ids),
+        unanswered=len(questions) - len(answered),
+        votes=scorer.votes,
+        seed=seed,
+        resamples=resamples,
+        wordnet=str(wordnet.folder) if wordnet and not scorer.votes else "",
+    )
+    return AnswerReport(
+        scores=_means(columns),
+        protocol=protocol,
+        intervals=_intervals(columns, scored.images_of(), resamples, seed),
+        baselines={label: _means(scorer.columns(answers)) for label, answers in others.items()},
+        unknown=None if vocabulary is None else _unknown(vocabulary, scored),
+        ceiling={} if vocabulary is None else _ceiling(vocabulary, scored, scorer),
+        model=model,
+        published=published or {},
+        problems=questions.problems,
+    )
+
+
+class _Scorer:
+    """Scores any predictions for the same questions; a question outside of a score's kind has NaN there."""
+
+    def __init__(self, questions: QuestionSet, wordnet: WordNet | None) -> None:
+        self._answers = [question.answers for question in questions.questions]
+        self._wordnet = wordnet
+        self.votes = are_votes(self._answers)
+        kinds = np.array([question.kind for question in questions.questions], dtype=object)
+        there = Counter(kinds.tolist())
+        named = [kind for kind in (*KINDS, *sorted(set(there) - {*KINDS, ""})) if kind in there]
+        self._kinds = {"all": np.ones(len(kinds), dtype=bool), **{kind: kinds == kind for kind in named}}
+
+    def counts(self) -> dict[str, int]:
+        """Return how many questions there are: "all", and of each kind."""
+        return {kind: int(rows.sum()) for kind, rows in self._kinds.items()}
+
+    def columns(self, predictions: Sequence[str]) -> dict[str, Float[np.ndarray, "Q"]]:
+        """Return each score of each question."""
+        if self.votes:
+            return self._by_kind(answer_accuracy(predictions, self._answers, votes=True))
+        sets = [prediction.split(", ") for prediction in predictions]
+        members = np.array([len(members) for members in sets])
+        question = np.repeat(np.arange(len(sets)), members)
+        given = [self._answers[number] for number in question]
+        right = answer_accuracy([member for members in sets for member in members], given, votes=False)
+        found = self._by_kind(np.bincount(question, right, minlength=len(sets)) / members)
+        found["exact_match"] = exact_match(sets, self._answers)
+        if self._wordnet is not None:
+            for threshold in THRESHOLDS:
+                found[f"wups_{threshold}"] = wups(
+                    sets, self._answers, self._wordnet.similarity, threshold=threshold
+                )
+        return found
+
+    def _by_kind(self, worth: Float[np.ndarray, "Q"]) -> dict[str, Float[np.ndarray, "Q"]]:
+        return {
+            f"accuracy_{kind}".removesuffix("_all"): np.where(rows, worth, np.nan)
+            for kind, rows in self._kinds.items()
+        }
+
+
+def _means(columns: Mapping[str, Float[np.ndarray, "Q"]]) -> Scores:
+    return {name: 100.0 * float(np.nanmean(column)) for name, column in columns.items()}
+
+
+def _answered(questions: QuestionSet, predictions: Sequence[str]) -> list[int]:
+    """Return the positions of the questions that can be scored."""
+    if len(predictions) != len(questions):
+        raise DataError(
+            f"{questions.name}: {len(predictions)} predictions for {len(questions)} questions; give one for each"
+        )
+    answered = [number for number, question in enumerate(questions.questions) if question.answers]
+    if not answered:
+        raise DataError(
+            f"{questions.name}: no question has an answer to compare with; evaluate a split whose answers are published"
+        )
+    return answered
+
+
+def _baselines(training: QuestionSet, questions: QuestionSet) -> dict[str, tuple[str, ...]]:
+    starts = {"": 0, " by the first two words": 2, " by the first four words": 4}
+    return {
+        f"most frequent answer{label}": most_frequent_answers(training, questions, num_words=num_words)
+        for label, num_words in starts.items()
+    }
+
+
+def _unknown(vocabulary: AnswerVocabulary, questions: QuestionSet) -> float:
+    """Return the percentage of questions to which the vocabulary has no answer."""
+    known = [any(answer in vocabulary for answer in question.answers) for question in questions.questions]
+    return 100.0 * (1.0 - float(np.mean(known)))
+
+
+def _ceiling(vocabulary: AnswerVocabulary, questions: QuestionSet, scorer: _Scorer) -> Scores:
+    """Score the known answer that is worth most to each question; WUPS has no such simple ceiling."""
+    best = []
+    for question in questions.questions:
+        worth = answer_scores(question.answers, votes=scorer.votes)
+        known = [answer for answer in worth if answer in vocabulary]
+        best.append(max(known, key=worth.__getitem__, default=""))
+    scores = _means(scorer.columns(best))
+    return {name: score for name, score in scores.items() if not name.startswith("wups")}
+
+
+def _intervals(
+    columns: Mapping[str, Float[np.ndarray, "Q"]], images: Int[np.ndarray, "Q"], resamples: int, seed: int
+) -> dict[str, tuple[float, float]]:
+    """Return percentile intervals of the mean scores; pictures are drawn, and their questions go with them.
+
+    The questions about a picture are no independent evidence. Drawing pictures is weighting them by multinomial
+    counts, so that a block of resamples is a matrix product.
+    """
+    if not resamples:
+        return {}
+    num_images = int(images.max()) + 1
+    worth = np.column_stack([np.bincount(images, np.nan_to_num(column)) for column in columns.values()])
+    asked = np.column_stack([np.bincount(images, ~np.isnan(column)) for column in columns.values()])
+    generator = np.random.default_rng(seed)
+    block = max(1, _RESAMPLED_AT_ONCE // num_images)
+    means = []
+    for start in range(0, resamples, block):
+        size = min(block, resamples - start)
+        weights = generator.multinomial(num_images, np.full(num_images, 1 / num_images), size=size)
+        with np.errstate(invalid="ignore"):  # a kind of which no question was drawn
+            means.append(100.0 * (weights @ worth) / (weights @ asked))
+    tails = 50.0 * (1.0 - CONFIDENCE), 50.0 * (1.0 + CONFIDENCE)
+    low, high = np.nanpercentile(np.concatenate(means), tails, axis=0)
+    return {name: (float(a), float(b)) for name, a, b in zip(columns, low, high, strict=True)}

@@ -1,0 +1,132 @@
+"""The result of an evaluation of answers, with everything that is needed to read it rightly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from openvse.files import write_whole
+
+CONFIDENCE = 0.95
+"""Of the reported intervals."""
+
+Scores: TypeAlias = dict[str, float]
+"""Percentages: ``accuracy``, ``accuracy_<kind>`` for each published kind of answer; for sets of answers also
+``exact_match`` and, where WordNet is there, ``wups_0.9`` and ``wups_0.0``."""
+
+
+@dataclass(frozen=True)
+class AnswerProtocol:
+    """How the numbers came about.
+
+    Attributes:
+        name: the data set, and which part of it.
+        num_questions: questions that were scored: "all", and of each kind.
+        num_images: pictures that they are about.
+        unanswered: questions left out, since nobody's answer to them is known.
+        votes: whether the accuracy is VQA's; otherwise an answer counts if it is one of those given.
+        seed: of the bootstrap.
+        resamples: of the bootstrap; 0 means that no intervals were computed.
+        wordnet: where the nouns of WUPS come from, or "".
+    """
+
+    name: str
+    num_questions: Mapping[str, int]
+    num_images: int
+    unanswered: int
+    votes: bool
+    seed: int
+    resamples: int
+    wordnet: str = ""
+
+
+@dataclass(frozen=True)
+class AnswerReport:
+    """Scores with their protocol, intervals, baselines and limits.
+
+    Attributes:
+        scores: see ``Scores``.
+        protocol: how they came about.
+        intervals: lower and upper bound of each score.
+        baselines: label to the scores of answers that need no picture.
+        unknown: percentage of questions none of whose answers is in the model's vocabulary, or None without one.
+        ceiling: the scores of the best answers that are in the vocabulary, or empty.
+        model: fingerprint of the model, or empty.
+        published: label (paper and setting) to its figures, under the same names as ``scores``.
+        problems: what was skipped on the way, one line each.
+    """
+
+    scores: Scores
+    protocol: AnswerProtocol
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    baselines: Mapping[str, Scores] = field(default_factory=dict)
+    unknown: float | None = None
+    ceiling: Scores = field(default_factory=dict)
+    model: str = ""
+    published: Mapping[str, Scores] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Return the whole report as indented JSON."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def to_markdown(self) -> str:
+        """Return the report as a page: scores beside those of the baselines, protocol and problems."""
+        sections = [
+            f"# Answers{f' to {self.protocol.name}' if self.protocol.name else ''}",
+            _table(["", *(_title(name) for name in self.scores)], self._rows()),
+            "\n".join(f"- {line}" for line in self._protocol_lines()),
+        ]
+        if self.problems:
+            sections += ["## Problems", "\n".join(f"- {problem}" for problem in self.problems)]
+        return "\n\n".join(sections) + "\n"
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        for name, text in (("report.md", self.to_markdown()), ("report.json", self.to_json())):
+            write_whole(target / name, text)
+        return target
+
+    def _rows(self) -> Iterator[list[str]]:
+        yield ["**this model**", *(f"**{score:.1f}**" for score in self.scores.values())]
+        if self.intervals:
+            bounds = [self.intervals[name] for name in self.scores]
+            yield [f"{CONFIDENCE:.0%} interval", *(f"{low:.1f} to {high:.1f}" for low, high in bounds)]
+        limits = {"best answers of the vocabulary": self.ceiling} if self.ceiling else {}
+        for label, figures in {**self.published, **self.baselines, **limits}.items():
+            yield [label, *(f"{figures[name]:.1f}" if name in figures else "" for name in self.scores)]
+
+    def _protocol_lines(self) -> Iterator[str]:
+        told = self.protocol
+        kinds = [f"{kind} {count:,}" for kind, count in told.num_questions.items() if kind != "all"]
+        listed = f" ({', '.join(kinds)})" if kinds else ""
+        yield f"{told.num_questions['all']:,} questions about {told.num_images:,} images{listed}"
+        if told.unanswered:
+            yield f"{told.unanswered:,} questions without a known answer are left out"
+        if told.votes:
+            yield "accuracy: VQA's, the mean over all subsets without one annotator of min(agreeing / 3, 1)"
+        else:
+            yield "accuracy: the answer is one of those given; exact match: it is all of them"
+            yield f"WUPS: nouns from {told.wordnet}" if told.wordnet else "no WUPS: WordNet is not there"
+        if self.unknown is not None:
+            yield f"{self.unknown:.1f} % of the questions have no answer in the vocabulary"
+        if told.resamples:
+            yield f"intervals: bootstrap over images, {told.resamples:,} resamples, seed {told.seed}"
+        if self.model:
+            yield f"model {self.model}"
+
+
+def _title(name: str) -> str:
+    if name.startswith("wups_"):
+        return name.replace("wups_", "WUPS@")
+    return name.removeprefix("accuracy_").replace("_", " ")
+
+
+def _table(header: Sequence[str], rows: Iterator[list[str]]) -> str:
+    lines = [list(header), ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)

@@ -1,0 +1,197 @@
+"""The nouns of WordNet, from its own files, and how similar they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from openvse.errors import DataError
+
+_FILES = ("index.noun", "data.noun")
+_INSTALLED = (Path("/usr/share/wordnet"), Path("/usr/share/nltk_data/corpora/wordnet"))
+_ENDINGS = (
+    ("s", ""),
+    ("ses", "s"),
+    ("ves", "f"),
+    ("xes", "x"),
+    ("zes", "z"),
+    ("ches", "ch"),
+    ("shes", "sh"),
+    ("men", "man"),
+    ("ies", "y"),
+)
+"""How nouns lose their plural, as WordNet's own Morphy does it."""
+
+
+class _Sense(NamedTuple):
+    """One meaning: where it stands in the data, its name, and what it is a kind or an instance of."""
+
+    offset: int
+    word: str
+    above: tuple[int, ...]
+
+
+class WordNet:
+    """WordNet's nouns and Wu and Palmer's similarity between them (ACL 1994).
+
+    The numbers are those of nltk's ``wup_similarity`` (up to version 3.10).
+
+    Args:
+        folder: where ``index.noun`` and ``data.noun`` lie, and perhaps ``noun.exc``: WordNet's folder ``dict``
+            (Fellbaum, 1998; wordnet.princeton.edu), Debian's package ``wordnet-base``, or nltk's ``corpora/wordnet``.
+
+    Raises:
+        DataError: the files are not there, or not WordNet's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            self._data = (folder / "data.noun").read_bytes()
+            self._index = dict(_entries(_lines(folder / "index.noun")))
+            exceptions = _lines(folder / "noun.exc") if (folder / "noun.exc").is_file() else []
+        except OSError as error:
+            raise DataError(
+                f"{folder}: {' and '.join(_FILES)} of WordNet cannot be read there ({error.strerror}); give the folder "
+                "that holds them, for instance that of Debian's package wordnet-base"
+            ) from error
+        except (ValueError, IndexError) as error:
+            raise self._damaged("index.noun") from error
+        self._exceptions = {words[0]: words[1:] for words in map(str.split, exceptions) if words}
+        self._similarities: dict[tuple[str, str], float] = {}
+        self._senses: dict[int, _Sense] = {}
+        self._depths: dict[int, tuple[int, int]] = {}
+        self._ancestors: dict[int, dict[int, int]] = {}
+
+    def similarity(self, one: str, other: str) -> float:
+        """Return the similarity of two nouns in their most similar senses, from 0 to 1.
+
+        It is 1 for equal words and 0 where one of them is no noun that WordNet knows. Plurals are understood. Between
+        the words of a compound a space, a hyphen or an underscore may stand.
+
+        Raises:
+            DataError: the data are damaged.
+        """
+        if one == other:
+            return 1.0
+        if (one, other) not in self._similarities:
+            senses = [(a, b) for a in self.senses(one) for b in self.senses(other)]
+            self._similarities[one, other] = max((self._wu_palmer(a, b) for a, b in senses), default=0.0)
+        return self._similarities[one, other]
+
+    def senses(self, word: str) -> list[int]:
+        """Return where the senses of a noun stand in ``data.noun``; empty for a word that is not there."""
+        plain = word.lower().strip().replace(" ", "_")
+        parts = plain.replace("-", "_").split("_")
+        for written in (plain, *(joint.join(parts) for joint in ("_", "-", ""))):
+            found = [offset for form in self._forms(written) for offset in self._index.get(form, ())]
+            if found:
+                return found
+        return []
+
+    def _forms(self, word: str) -> list[str]:
+        """Return a word and the singular forms that it may have."""
+        singular = self._exceptions.get(word) or [
+            word.removesuffix(end) + new for end, new in _ENDINGS if word.endswith(end)
+        ]
+        return list(dict.fromkeys([word, *singular]))
+
+    def _wu_palmer(self, one: int, other: int) -> float:
+        """Return 2 d / (d1 + d2): depths of the lowest common ancestor, and of both senses by way of it.
+
+        The lowest is the one with the longest of the shortest ways to the root; its own depth is its longest way. Of
+        several, the first sense goes first, then the order of the names decides. From a sense to that ancestor the
+        shortest way counts, even if it leads over an ancestor of both.
+        """
+        common = self._distances(one).keys() & self._distances(other).keys()
+        if not common:
+            return 0.0
+        lowest = max(self._depth(node)[0] for node in common)
+        nodes = [node for node in common if self._depth(node)[0] == lowest]
+        node = one if one in nodes else min(nodes, key=self._name)
+        depth = self._depth(node)[1] + 1
+        return 2 * depth / (self._steps(one, node) + self._steps(other, node) + 2 * depth)
+
+    def _steps(self, sense: int, ancestor: int) -> int:
+        up, further = self._distances(sense), self._distances(ancestor)
+        return min(up[node] + steps for node, steps in further.items())
+
+    def _distances(self, offset: int) -> dict[int, int]:
+        """Return the steps to each ancestor on the shortest way; a sense is its own ancestor."""
+        if offset not in self._ancestors:
+            steps = {offset: 0}
+            level = [offset]
+            while level:
+                above = {up for node in level for up in self._sense(node).above if up not in steps}
+                steps |= dict.fromkeys(above, max(steps.values()) + 1)
+                level = list(above)
+            self._ancestors[offset] = steps
+        return self._ancestors[offset]
+
+    def _depth(self, offset: int, below: tuple[int, ...] = ()) -> tuple[int, int]:
+        """Return the steps to the root on the shortest and on the longest way."""
+        if offset not in self._depths:
+            if offset in below:
+                raise self._damaged("data.noun")
+            ways = [self._depth(up, (*below, offset)) for up in self._sense(offset).above]
+            shortest = min((way[0] + 1 for way in ways), default=0)
+            self._depths[offset] = shortest, max((way[1] + 1 for way in ways), default=0)
+        return self._depths[offset]
+
+    def _name(self, offset: int) -> str:
+        """Return the first word of a sense, and which of the word's senses it is, as nltk does: ``dog.n.01``."""
+        word = self._sense(offset).word
+        number = self._index.get(word, (offset,)).index(offset) + 1
+        return f"{word}.n.{number:02d}"
+
+    def _sense(self, offset: int) -> _Sense:
+        if offset not in self._senses:
+            try:
+                self._senses[offset] = self._parse(offset)
+            except (ValueError, IndexError) as error:
+                raise self._damaged("data.noun") from error
+        return self._senses[offset]
+
+    def _parse(self, offset: int) -> _Sense:
+        """Read a line of ``data.noun``: offset, file, kind, words with their ids, pointers (wndb(5WN))."""
+        line = self._data[offset : self._data.index(b"\n", offset)].decode()
+        fields = line.partition("|")[0].split()
+        if int(fields[0]) != offset:
+            raise ValueError("no line begins here")
+        after_words = 4 + 2 * int(fields[3], 16)
+        pointers = fields[after_words + 1 :]
+        above = [
+            int(pointers[place + 1])
+            for place in range(0, 4 * int(fields[after_words]), 4)
+            if pointers[place] in ("@", "@i")
+        ]
+        return _Sense(offset, fields[4].lower(), tuple(above))
+
+    def _damaged(self, name: str) -> DataError:
+        return DataError(f"{self.folder / name}: not in WordNet's format; install WordNet again")
+
+
+def find_wordnet() -> Path | None:
+    """Return where WordNet is installed: in $WNSEARCHDIR or $WNHOME/dict, or where Debian puts it; None if nowhere."""
+    home, places = os.environ.get("WNHOME"), list(_INSTALLED)
+    if home:
+        places.insert(0, Path(home) / "dict")
+    if directory := os.environ.get("WNSEARCHDIR"):
+        places.insert(0, Path(directory))
+    return next((place for place in places if all((place / name).is_file() for name in _FILES)), None)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def _entries(lines: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the offsets of each word's senses, from lines whose last fields they are; a licence stands before them."""
+    found = []
+    for line in lines:
+        if not line.startswith(" "):
+            fields = line.split()
+            found.append((fields[0], tuple(map(int, fields[-int(fields[2]) :]))))
+    return found

@@ -1,0 +1,58 @@
+"""WUPS: an accuracy that gives words of similar meaning their share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+
+import numpy as np
+from jaxtyping import Float
+
+from openvse.answers import normalize_answer
+from openvse.errors import DataError
+
+THRESHOLDS = (0.9, 0.0)
+"""The two that are reported for DAQUAR: only near synonyms count, and everything counts as it is."""
+
+_DOWN_WEIGHT = 0.1
+
+
+def wups(
+    predictions: Sequence[Sequence[str]],
+    answers: Sequence[Sequence[str]],
+    similarity: Callable[[str, str], float],
+    *,
+    threshold: float,
+) -> Float[np.ndarray, "Q"]:
+    """Return the WUPS of each question, from 0 to 1 (Malinowski and Fritz, NIPS 2014, section 4).
+
+    For a predicted set A and the set T that was given it is the smaller of two products: over a in A of the largest
+    s(a, t) for a t in T, and over t in T of the largest s(a, t) for an a in A. s is Wu and Palmer's similarity, times
+    0.1 where it is below the threshold. An empty prediction is worth 0.
+
+    Args:
+        predictions: the members of the predicted set for each of Q questions.
+        answers: the members of the set that was given, at least one.
+        similarity: of two answers in their normal form, 1 for equal ones; ``WordNet.similarity``.
+        threshold: 0.9 or 0.0.
+
+    Raises:
+        DataError: the two differ in number, or a question has no answer.
+    """
+    if len(predictions) != len(answers) or not all(answers):
+        raise DataError(
+            f"{len(predictions)} predictions for {len(answers)} questions: give one for each that has an answer"
+        )
+
+    def closeness(one: str, other: str) -> float:
+        found = similarity(one, other)
+        return found if found >= threshold else _DOWN_WEIGHT * found
+
+    def covered(words: Iterable[str], others: Iterable[str]) -> float:
+        return prod(max(closeness(word, other) for other in others) for word in words)
+
+    scores = []
+    for predicted, given in zip(predictions, answers, strict=True):
+        said, true = set(map(normalize_answer, predicted)), set(map(normalize_answer, given))
+        scores.append(min(covered(said, true), covered(true, said)) if said else 0.0)
+    return np.array(scores, dtype=np.float64)

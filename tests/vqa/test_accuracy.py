@@ -1,0 +1,73 @@
+"""Accuracies by hand: ten annotators, ties, spellings, sets."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openvse.errors import DataError
+from openvse.vqa import answer_accuracy, exact_match
+
+TEN = ["two"] * 3 + ["2 dogs"] * 3 + ["The 2"] + ["many"] * 2 + ["three"]
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answers", "score"),
+    [
+        ("2", TEN, 1.0),
+        ("a two.", TEN, 1.0),
+        ("two dogs", TEN, 0.9),
+        ("MANY", TEN, 0.6),
+        ("3", TEN, 0.3),
+        ("none", TEN, 0.0),
+        # a tie of five and five: both are right
+        ("yes", ["yes", "no"] * 5, 1.0),
+        ("no", ["yes", "no"] * 5, 1.0),
+        ("1000", ["1,000"] * 4 + ["999"] * 6, 1.0),
+        ("t shirt", ["t-shirt"] * 2 + ["shirt"] * 8, 0.6),
+        ("don't know", ["dont know"] * 10, 1.0),
+        # all ten agree on a spelling that is not the normal one
+        ("2", ["two"] * 10, 1.0),
+    ],
+)
+def test_ten_annotators(prediction, answers, score):
+    assert answer_accuracy([prediction], [answers], votes=True) == pytest.approx([score])
+
+
+words = st.sampled_from(["yes", "no", "2", "red"])
+
+
+@given(st.lists(st.tuples(words, st.lists(words, min_size=4, max_size=10)), min_size=1, max_size=6))
+def test_many_questions_are_each_the_mean_over_subsets(cases):
+    slow = []
+    for prediction, answers in cases:
+        subsets = list(combinations(answers, len(answers) - 1))
+        slow.append(np.mean([min(subset.count(prediction) / 3, 1) for subset in subsets]))
+    predictions, answers = zip(*cases, strict=True)
+    np.testing.assert_allclose(answer_accuracy(predictions, answers, votes=True), slow)
+
+
+def test_without_votes_each_answer_is_right():
+    found = answer_accuracy(
+        ["Fork", "knife", "spoon", "garbage bin"], [["knife", "a fork"]] * 3 + [["garbage_bin"]], votes=False
+    )
+    np.testing.assert_array_equal(found, [1, 1, 0, 1])
+
+
+def test_exact_matches_are_of_sets():
+    given = [["knife", "fork"]] * 4
+    predicted = [["The fork", "knife", "fork"], ["fork"], ["fork", "knife", "spoon"], []]
+    np.testing.assert_array_equal(exact_match(predicted, given), [1, 0, 0, 0])
+
+
+def test_no_questions():
+    assert answer_accuracy([], [], votes=True).shape == exact_match([], []).shape == (0,)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(DataError, match="1 predictions for 2 questions: give one for each"):
+        answer_accuracy(["yes"], [["yes"], ["no"]], votes=False)
+    with pytest.raises(DataError, match="question number 1 has no answer to compare with"):
+        exact_match([["yes"], ["no"]], [["yes"], []])
