@@ -8,6 +8,7 @@ from test_question_folder import lay_out, write_lines
 from test_vqa2 import make_vqa
 
 from openvse.data import QUESTION_SETS, open_corpus, open_questions
+from openvse.data.question_folder import holds_questions
 from openvse.errors import DataError, RecipeError
 
 
@@ -66,5 +67,23 @@ def test_a_question_set_is_a_corpus_to_extraction_and_checks(tmp_path):
         corpus = open_corpus(spec)
         assert len(corpus) == 22 and corpus.captions[0] == "what is on the desk"
         assert corpus.split("test").image_ids == ("image1", "image2")
-    assert open_corpus(f"question_folder:{own(tmp_path / 'mine')}").captions == ("who?",)
+    for spec in (own(tmp_path / "mine"), f"question_folder:{tmp_path / 'mine'}"):
+        assert open_corpus(spec).captions == ("who?",)
+    (tmp_path / "mine" / "q.csv").write_text("image,Question,answer\na.jpg,you?,me\n")
+    assert open_corpus(tmp_path / "mine" / "q.csv").captions == ("you?",)
     assert open_corpus(make_vqa(tmp_path / "v")).name == "vqa2"
+    with pytest.raises(
+        RecipeError, match=r"unknown data set 'daqar'; did you mean 'daquar'. .allowed: coco, csv, da"
+    ):
+        open_corpus(f"daqar:{root}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "{", "3", '{"file_name": "a.jpg", "captions": ["the question is open"]}', '{"question'],
+    ids=str,
+)
+def test_captions_are_no_questions(tmp_path, line):
+    path = tmp_path / "metadata.jsonl"
+    path.write_text(f"\n{line}\n")
+    assert not holds_questions(path)

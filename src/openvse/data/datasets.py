@@ -15,6 +15,7 @@ from openvse.data.msr_vtt import open_msr_vtt, open_msr_vtt_1k_a
 from openvse.data.msvd import open_msvd
 from openvse.data.openmoji import open_openmoji
 from openvse.data.precomputed import detect_precomputed, open_precomputed
+from openvse.data.question_folder import holds_questions
 from openvse.data.question_sets import QUESTION_SETS, detect_questions
 from openvse.data.questions import QuestionSet
 from openvse.data.spec import parse_spec
@@ -44,7 +45,7 @@ DATASETS: Registry[Corpus] = Registry(
 )
 """Loaders by name: ``(root: Path, *, strict: bool, require_images: bool) -> Corpus``."""
 
-Loader: TypeAlias = Callable[..., Corpus] | Callable[..., QuestionSet]
+Loader: TypeAlias = Callable[..., Corpus | QuestionSet]
 
 _EXPECTED = (
     'expected metadata.jsonl with lines {"file_name": "a.jpg", "captions": ["a sentence"]}, metadata.csv, '
@@ -76,18 +77,21 @@ def open_corpus(spec: str | Path, *, strict: bool = False, require_images: bool 
 
 
 def find_loader(name: str) -> Loader:
-    """Return the loader of a data set or question set; raise RecipeError naming the data sets for another word."""
-    return QUESTION_SETS.get(name) if name in QUESTION_SETS else DATASETS.get(name)
+    """Return the loader of a data set or question set; raise RecipeError naming both kinds for another word."""
+    loaders: dict[str, Loader] = {known: DATASETS.get(known) for known in DATASETS}
+    loaders |= {known: QUESTION_SETS.get(known) for known in QUESTION_SETS}
+    return Registry(DATASETS.kind, loaders).get(name)
 
 
 def _detect(root: Path) -> str:
     """Return the name of the loader that fits a path."""
     if root.is_file():
         if root.suffix.lower() in (".csv", ".tsv"):
-            return "csv"
+            return "question_folder" if holds_questions(root) else "csv"
         raise DataError(f"{root}: not a data set ({_EXPECTED})")
-    if metadata_files(root):
-        return "folder"
+    files = metadata_files(root)
+    if files:
+        return "question_folder" if holds_questions(files[0]) else "folder"
     if detect_precomputed(root):
         return "precomputed"
     if detect_coco(root):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from openvse.data.csv_file import IMAGE_COLUMNS, read_lines, read_rows
+from openvse.data.csv_file import CAPTION_COLUMNS, IMAGE_COLUMNS, read_lines, read_rows
 from openvse.data.folder import METADATA, metadata_files
 from openvse.data.questions import Question, QuestionSet, build_questions
 from openvse.errors import DataError
@@ -49,6 +50,19 @@ def open_question_folder(root: Path, *, strict: bool = False, require_images: bo
     found = [question for file in files for question in _read(file, folder)]
     name = root.stem if root.is_file() else root.resolve().name
     return build_questions(name, _numbered(found), strict=strict, require_images=require_images)
+
+
+def holds_questions(file: Path) -> bool:
+    """Say whether the first line of a metadata file or table is about questions rather than captions."""
+    line = next(filter(str.strip, read_lines(file)), "")
+    if file.suffix.lower() != ".jsonl":
+        columns = set(re.findall(r"\w+", line.lower()))
+        return "question" in columns and columns.isdisjoint(CAPTION_COLUMNS)
+    try:
+        entry = json.loads(line or "{}")
+    except json.JSONDecodeError:
+        return False
+    return isinstance(entry, dict) and not entry.keys().isdisjoint({"question", "questions"})
 
 
 def _read(file: Path, root: Path) -> Iterator[Question]:

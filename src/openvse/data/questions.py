@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -97,8 +97,9 @@ class QuestionSet:
             raise DataError(
                 f"{self.name}: no question is in split {name!r} ({counts}); name a split that has questions"
             )
-        chosen = tuple(replace(self.questions[position], split=wanted) for position in positions)
-        return replace(self, name=f"{self.name}/{wanted}", questions=chosen)
+        chosen = [self.questions[position] for position in positions]
+        named = tuple(q if q.split == wanted else replace(q, split=wanted) for q in chosen)
+        return replace(self, name=f"{self.name}/{wanted}", questions=named)
 
     def split_labels(self, proportions: Proportions = (0.8, 0.1, 0.1)) -> tuple[str, ...]:
         """Return the split of each question: what the data say, or else what a hash does; see ``split``."""
@@ -177,9 +178,14 @@ def _tidy(question: Question) -> Question:
     return replace(
         question,
         text=" ".join(question.text.split()),
-        answers=tuple(tidied for answer in question.answers if (tidied := " ".join(answer.split()))),
+        answers=tuple(filter(None, map(_tidy_answer, question.answers))),
         split=canonical_split(question.split) if question.split else "",
     )
+
+
+@lru_cache(maxsize=1 << 16)  # millions of answers, few different ones
+def _tidy_answer(answer: str) -> str:
+    return " ".join(answer.split())
 
 
 def _without_leakage(problems: list[str], questions: Sequence[Question]) -> list[Question]:

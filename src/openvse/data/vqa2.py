@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,13 +112,15 @@ def _read(part: Part, path: Path, root: Path, images: Path, stray: list[int]) ->
     """Yield the questions of a part; put the identifiers of annotations that have none into ``stray``."""
     answers = _read_annotations(part, root) if part.annotations else {}
 
+    @cache  # a picture has many questions
+    def picture(number: int) -> tuple[str, Path]:
+        name = f"COCO_{part.pictures}_{number:012d}.jpg"
+        return name, images / part.pictures / name
+
     def question(entry: dict[str, Any]) -> Question:
-        name = f"COCO_{part.pictures}_{entry['image_id']:012d}.jpg"
         kind, given = answers.pop(entry["question_id"], ("", ()))
-        number = str(entry["question_id"])
-        return Question(
-            number, name, images / part.pictures / name, entry["question"], given, part.split, kind
-        )
+        number, (name, place) = str(entry["question_id"]), picture(entry["image_id"])
+        return Question(number, name, place, entry["question"], given, part.split, kind)
 
     yield from _entries(path, "questions", question)
     stray += answers
