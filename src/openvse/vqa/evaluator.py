@@ -188,5 +188,7 @@ def _intervals(
         with np.errstate(invalid="ignore"):  # a kind of which no question was drawn
             means.append(100.0 * (weights @ worth) / (weights @ asked))
     tails = 50.0 * (1.0 - CONFIDENCE), 50.0 * (1.0 + CONFIDENCE)
-    low, high = np.nanpercentile(np.concatenate(means), tails, axis=0)
-    return {name: (float(a), float(b)) for name, a, b in zip(columns, low, high, strict=True)}
+    drawn = np.concatenate(means).T
+    values = {name: row[~np.isnan(row)] for name, row in zip(columns, drawn, strict=True)}
+    bounds = {name: np.percentile(row, tails) for name, row in values.items() if len(row)}
+    return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}

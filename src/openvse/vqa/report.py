@@ -50,7 +50,7 @@ class AnswerReport:
     Attributes:
         scores: see ``Scores``.
         protocol: how they came about.
-        intervals: lower and upper bound of each score.
+        intervals: lower and upper bound of each score; none of a kind so rare that it was never drawn.
         baselines: label to the scores of answers that need no picture.
         unknown: percentage of questions none of whose answers is in the model's vocabulary, or None without one.
         ceiling: the scores of the best answers that are in the vocabulary, or empty.
@@ -95,8 +95,8 @@ class AnswerReport:
     def _rows(self) -> Iterator[list[str]]:
         yield ["**this model**", *(f"**{score:.1f}**" for score in self.scores.values())]
         if self.intervals:
-            bounds = [self.intervals[name] for name in self.scores]
-            yield [f"{CONFIDENCE:.0%} interval", *(f"{low:.1f} to {high:.1f}" for low, high in bounds)]
+            bounds = {name: f"{low:.1f} to {high:.1f}" for name, (low, high) in self.intervals.items()}
+            yield [f"{CONFIDENCE:.0%} interval", *(bounds.get(name, "") for name in self.scores)]
         limits = {"best answers of the vocabulary": self.ceiling} if self.ceiling else {}
         for label, figures in {**self.published, **self.baselines, **limits}.items():
             yield [label, *(f"{figures[name]:.1f}" if name in figures else "" for name in self.scores)]

@@ -36,7 +36,7 @@ class _Sense(NamedTuple):
 class WordNet:
     """WordNet's nouns and Wu and Palmer's similarity between them (ACL 1994).
 
-    The numbers are those of nltk's ``wup_similarity`` (up to version 3.10).
+    The numbers are those of nltk's ``wup_similarity`` (version 3.10).
 
     Args:
         folder: where ``index.noun`` and ``data.noun`` lie, and perhaps ``noun.exc``: WordNet's folder ``dict``

@@ -88,6 +88,9 @@ def test_a_rare_kind_has_an_interval():
     report = evaluate_answers(VOTED, ["yes"] * 5, resamples=50)
     assert report.intervals["accuracy_number"] == (0.0, 0.0)
     assert all(low <= high for low, high in report.intervals.values())
+    once = [evaluate_answers(VOTED, ["yes"] * 5, resamples=1, seed=seed) for seed in range(8)]
+    assert any("accuracy_number" not in drawn.intervals for drawn in once)
+    assert all("NaN" not in drawn.to_json() and "nan" not in drawn.to_markdown() for drawn in once)
 
 
 def test_the_page_and_the_file(tmp_path):
