@@ -10,6 +10,7 @@ import inspect
 import re
 import statistics
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +158,12 @@ def arguments(found: Definition) -> list[ast.arg]:
 def test_no_drawer_for_odds_and_ends() -> None:
     drawers = {"utils", "util", "helpers", "helper", "misc", "common"}
     assert [path for path in files("src", "tests", "benchmarks") if path.stem in drawers] == []
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """Files of tests lie in no package, so two of one name cannot be collected together."""
+    names = Counter(path.name for path in files("tests") if path.name != "conftest.py")
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_tests_keep_up_with_the_code() -> None:
