@@ -8,15 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["SearchEngine", "TwoTower", "__version__", "load"]
+__all__ = ["Answerer", "SearchEngine", "TwoTower", "__version__", "load"]
 
 if TYPE_CHECKING:
-    from openvse.build import load_model as load
-    from openvse.model import TwoTower
+    from openvse.build import load
+    from openvse.model import Answerer, TwoTower
     from openvse.search import SearchEngine
 
 _LAZY = {
-    "load": ("openvse.build", "load_model"),
+    "load": ("openvse.build", "load"),
+    "Answerer": ("openvse.model", "Answerer"),
     "TwoTower": ("openvse.model", "TwoTower"),
     "SearchEngine": ("openvse.search", "SearchEngine"),
 }

@@ -3,6 +3,7 @@
 One legend for every shape in the package:
 
     I images or videos    T texts              B items of either kind
+    Q questions           A answers to choose from
     N local features of an item (grid cells, regions, frames, tokens), padded to the longest of a batch
     L local width         K embeddings an item    D joint width    P positive pairs
 
@@ -137,6 +138,37 @@ class Batch:
             texts=self.texts.to(device),
             positives=self.positives.to(device, non_blocking=True),
             image_keys=self.image_keys.to(device, non_blocking=True),
+        )
+
+
+@dataclass(frozen=True)
+class QuestionBatch:
+    """A batch of Q questions about I pictures. No picture stands in it twice, however many questions are about it.
+
+    Attributes:
+        images: the I pictures; None for a model that reads questions alone.
+        image_of: the row of each question's picture; zeros where there are no pictures.
+        questions: the Q questions.
+        targets: what each answer is worth, from 0 to 1.
+        divisor: Q, or its mean over the processes that share the batch: makes the mean of a sum over questions.
+        description: names the questions, for messages.
+    """
+
+    images: Inputs | None
+    image_of: Int[Tensor, "Q"]
+    questions: Inputs
+    targets: Float[Tensor, "Q A"]
+    divisor: float
+    description: str = ""
+
+    def to(self, device: torch.device | str) -> QuestionBatch:
+        """Return the same batch on ``device``."""
+        return replace(
+            self,
+            images=None if self.images is None else self.images.to(device),
+            image_of=self.image_of.to(device, non_blocking=True),
+            questions=self.questions.to(device),
+            targets=self.targets.to(device, non_blocking=True),
         )
 
 

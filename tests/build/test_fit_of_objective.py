@@ -156,4 +156,4 @@ def test_order_embeddings_train(tmp_path: Path) -> None:
     tree = tiny_tree(write_tiny_corpus(tmp_path / "data"), phases=[{"epochs": 20}])
     tree["similarity"] = "order"
     result = train(parse_recipe(tree), tmp_path / "run")
-    assert result.progress.best_rsum > 400  # chance is about 290 among 8 images
+    assert result.progress.best_score > 400  # chance is about 290 among 8 images

@@ -42,7 +42,7 @@ def test_training_shows_each_term_and_a_line_an_epoch(capsys) -> None:
         assert task.fields["note"] == "loss 1.250  100 pairs/s"
         watcher.step(StepReport(2, 10, 20, {"ranking": 1.0, "mmd": 0.5, "loss": 1.5}, 1e-3, 100.0))
         assert task.fields["note"] == "loss 1.500  100 pairs/s  (ranking 1  mmd 0.5)"
-        watcher.epoch(EpochReport(2, 1.5, METRICS, True, 60.0))
+        watcher.epoch(EpochReport(2, 1.5, METRICS, True, 60.0, "rsum 412.3  i2t R@1 40.0  t2i R@1 31.3"))
     expected = "epoch   2/2  loss    1.500  validation: rsum 412.3  i2t R@1 40.0  t2i R@1 31.3  best\n"
     assert expected in capsys.readouterr().err
 

@@ -65,7 +65,7 @@ def test_a_run_without_a_store_is_the_run_with_it(features, places, run_with_sto
     report = evaluate(
         embedded.images, embedded.texts, embedded.corpus.relevance, model.similarity, resamples=0
     )
-    assert report.metrics["rsum"] == pytest.approx(own.progress.best_rsum)
+    assert report.metrics["rsum"] == pytest.approx(own.progress.best_score)
 
 
 def test_another_width_and_a_backbone_are_refused_before_training(places, tmp_path) -> None:
@@ -87,7 +87,7 @@ def test_features_that_are_not_finite_are_skipped(places, tmp_path, caplog) -> N
     train_ims[4:6, 0, 0] = np.nan
     np.save(arrays / "train_ims.npy", train_ims)
     result = train(parse_recipe(tree_on(arrays)), tmp_path / "run")
-    assert result.progress.best_rsum > 0
+    assert result.progress.best_score > 0
     assert {record.getMessage() for record in caplog.records if "finite" in record.getMessage()} == {
         "skipped an image: the features of 002.jpg hold numbers that are not finite"
     }

@@ -47,7 +47,7 @@ def test_every_metric_that_it_offers_is_measured_and_is_better_when_larger() -> 
     pairs = np.arange(4)
     measured = chance_metrics(Relevance(pairs, pairs, 4, 4))
     offered = PlateauSpec.model_fields["metric"].annotation.__args__
-    assert set(offered) == {name for name in measured if name == "rsum" or "_r" in name}
+    assert set(offered) - {"accuracy"} == {name for name in measured if name == "rsum" or "_r" in name}
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,8 @@ def test_a_wrong_plateau_names_its_place(plateau: dict[str, Any], message: str) 
 def test_the_recipe_of_pvse_halves() -> None:
     recipe = load_recipe("pvse/coco_grids_bigru")
     assert recipe.training.plateau == PlateauSpec(factor=0.5, patience=10, metric="rsum")
+
+
+def test_each_task_has_its_own_metrics() -> None:
+    with pytest.raises(RecipeError, match="plateau.metric is accuracy, which retrieval does not have"):
+        parse_recipe(tiny_tree(Path(), plateau={"patience": 1, "metric": "accuracy"}))

@@ -28,7 +28,7 @@ def test_a_resumed_log_drops_what_will_be_repeated(tmp_path: Path) -> None:
 
 
 def test_collapse_needs_a_whole_window() -> None:
-    detector = CollapseDetector(window=5, tolerance=0.02)
+    detector = CollapseDetector("begin with ranking.miner: all", window=5, tolerance=0.02)
     assert [detector.update(51.0, 51.2) for _ in range(4)] == [None] * 4
     assert detector.update(20.0, 51.2) is None  # one step away from it begins the window anew
     warnings = [detector.update(51.9, 51.2) for _ in range(5)]
@@ -38,7 +38,7 @@ def test_collapse_needs_a_whole_window() -> None:
 
 def test_checkpoint_round_trip(tmp_path: Path) -> None:
     progress = Progress(
-        epoch=2, step=5, global_step=25, best_rsum=123.4, best_epoch=1, loss_sum=0.5, seconds=9.0
+        epoch=2, step=5, global_step=25, best_score=123.4, best_epoch=1, loss_sum=0.5, seconds=9.0
     )
     save_checkpoint(tmp_path / "last.pt", progress, {"model": {"w": torch.arange(3)}})
     again, state = load_checkpoint(tmp_path / "last.pt")

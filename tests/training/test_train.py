@@ -83,7 +83,7 @@ def test_a_run_leaves_everything_behind(corpus: Path, tmp_path: Path) -> None:
     assert [report.epoch for report in watcher.epochs] == [1, 2, 3]
     assert len(watcher.steps) == 3 * 4  # 64 pairs in batches of 16
     best = max(watcher.epochs, key=lambda report: report.metrics["rsum"])
-    assert result.progress.best_rsum == best.metrics["rsum"]
+    assert result.progress.best_score == best.metrics["rsum"]
     # The model folder alone gives the validation result again.
     model = load_model(result.best)
     validation = open_corpus(corpus / "tiny.csv", require_images=False).split("validation")

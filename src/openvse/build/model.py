@@ -1,8 +1,8 @@
-"""A model from a recipe, or from its folder."""
+"""A model of retrieval from its recipe."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,47 +11,50 @@ import torch
 from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.build.parts import build_part
 from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
-from openvse.encoders.base import Encoder
-from openvse.errors import ModelError, RecipeError
-from openvse.model import Tower, TwoTower, read_config, read_weights
-from openvse.recipe import Recipe, TowerSpec, parse_recipe
+from openvse.encoders.base import Encoder, ImageEncoder, TextEncoder
+from openvse.errors import RecipeError
+from openvse.model import Tower, TwoTower
+from openvse.recipe import Recipe, RunRecipe, TowerSpec, expect_task
 from openvse.similarities import SIMILARITIES, Similarity
 
 
 # Encoders find by a gradient what of a backbone can train; a caller in inference mode wants a whole model too.
 @torch.inference_mode(False)
 @torch.enable_grad()
-def build_model(recipe: Recipe, *, captions: Sequence[str] = (), assets: Path | None = None) -> TwoTower:
+def build_model(recipe: RunRecipe, *, captions: Sequence[str] = (), assets: Path | None = None) -> TwoTower:
     """Build an untrained model.
 
     Args:
-        recipe: names the parts.
+        recipe: names the parts; one for retrieval.
         captions: the training captions, from which a vocabulary is built; never those of validation or test.
         assets: a model folder whose vocabulary, tokenizer and backbone configuration are read instead.
 
     Raises:
         RecipeError: a part is unknown, an option is wrong, or the parts do not fit together.
     """
+    recipe = expect_task(recipe, Recipe)
     torch.manual_seed(recipe.seed)
-    image = build_part(
-        IMAGE_ENCODERS,
-        recipe.image.encoder,
-        "image.encoder",
-        {"embed_dim": recipe.embed_dim, "assets": assets and assets / "image"},
-    )
-    text = build_part(
-        TEXT_ENCODERS,
-        recipe.text.encoder,
-        "text.encoder",
-        {"embed_dim": recipe.embed_dim, "assets": assets and assets / "text", "captions": captions},
-    )
+    image = build_image_encoder(recipe, recipe.image, assets)
+    text = build_text_encoder(recipe, captions, assets)
     similarity = build_part(SIMILARITIES, recipe.similarity, "similarity", {"embed_dim": recipe.embed_dim})
     towers = (
-        Tower(image, _aggregator(recipe, recipe.image, "image", image)),
-        Tower(text, _aggregator(recipe, recipe.text, "text", text)),
+        Tower(image, build_aggregator(recipe, recipe.image, "image", image)),
+        Tower(text, build_aggregator(recipe, recipe.text, "text", text)),
     )
     _check_lengths(recipe, similarity, towers)
     return TwoTower(*towers, similarity, recipe.to_dict())
+
+
+def build_image_encoder(recipe: RunRecipe, spec: TowerSpec, assets: Path | None) -> ImageEncoder:
+    """Build the image encoder of a side, with the files of a saved model where there are assets."""
+    context = {"embed_dim": recipe.embed_dim, "assets": assets and assets / "image"}
+    return build_part(IMAGE_ENCODERS, spec.encoder, "image.encoder", context)
+
+
+def build_text_encoder(recipe: RunRecipe, captions: Sequence[str], assets: Path | None) -> TextEncoder:
+    """Build the text encoder, with a vocabulary of the captions or the files of a saved model."""
+    context = {"embed_dim": recipe.embed_dim, "assets": assets and assets / "text", "captions": captions}
+    return build_part(TEXT_ENCODERS, recipe.text.encoder, "text.encoder", context)
 
 
 def _check_lengths(recipe: Recipe, similarity: Similarity, towers: Sequence[Tower[Any]]) -> None:
@@ -63,7 +66,8 @@ def _check_lengths(recipe: Recipe, similarity: Similarity, towers: Sequence[Towe
         )
 
 
-def _aggregator(recipe: Recipe, spec: TowerSpec, side: str, encoder: Encoder) -> Aggregator:
+def build_aggregator(recipe: RunRecipe, spec: TowerSpec, side: str, encoder: Encoder) -> Aggregator:
+    """Build the aggregator of a side; raise RecipeError beside an encoder that lacks what it needs."""
     context = {"input_dim": encoder.local_dim, "embed_dim": recipe.embed_dim}
     aggregator = build_part(AGGREGATORS, spec.aggregator, f"{side}.aggregator", context)
     if aggregator.needs_pooled and not encoder.gives_pooled:
@@ -72,38 +76,3 @@ def _aggregator(recipe: Recipe, spec: TowerSpec, side: str, encoder: Encoder) ->
             f"{spec.encoder.name} yields none: set its pooled: true (images) or output: words (bigru)"
         )
     return aggregator
-
-
-def load_model(
-    source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None
-) -> TwoTower:
-    """Load a model folder, or download one from the Hugging Face hub, ready to encode.
-
-    Args:
-        source: a folder, or a hub id such as ``someone/flickr30k-vse-infinity``.
-        device: where the weights go.
-        revision: branch, tag or commit on the hub.
-
-    Raises:
-        ModelError: no such folder or hub id, or a damaged one.
-    """
-    folder = Path(source)
-    if not folder.exists():
-        folder = _download(str(source), revision)
-    config: Mapping[str, Any] = read_config(folder)
-    model = build_model(parse_recipe(config), assets=folder)
-    read_weights(model, folder)
-    return model.to(device).eval()
-
-
-def _download(repo_id: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(repo_id, revision=revision))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise ModelError(
-            f"{repo_id} is neither a folder nor a model that the hub gave ({reason}): check the path or the id"
-        ) from error

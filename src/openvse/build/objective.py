@@ -8,7 +8,7 @@ from openvse.build.parts import build_part
 from openvse.errors import RecipeError
 from openvse.model import TwoTower
 from openvse.objectives import TERMS, Objective, Term
-from openvse.recipe import Part, PhaseSpec, Recipe, apply_override, parse_recipe
+from openvse.recipe import Part, PhaseSpec, Recipe, apply_override, expect_task, parse_recipe
 
 
 def build_objective(
@@ -30,7 +30,7 @@ def build_objective(
         tree = apply_override(tree, f"objective.{path}", value)
     terms: dict[str, Term] = {}
     weights: dict[str, float] = {}
-    for name, part in parse_recipe(tree).objective.items():
+    for name, part in expect_task(parse_recipe(tree), Recipe).objective.items():
         where = f"objective.{name}"
         options = part.options
         weights[name] = _weight(options, where)

@@ -89,7 +89,7 @@ class TrainingBar:
         if self._task is None:
             return
         terms = "  ".join(f"{name} {value:.3g}" for name, value in report.terms.items() if name != "loss")
-        note = f"loss {report.terms['loss']:.3f}  {report.images_per_s:.0f} pairs/s"
+        note = f"loss {report.terms['loss']:.3f}  {report.images_per_s:.0f} {report.unit}/s"
         if len(report.terms) > 2:
             note += f"  ({terms})"
         self._progress.update(
@@ -101,10 +101,8 @@ class TrainingBar:
 
     def epoch(self, report: EpochReport) -> None:
         """Print the epoch's line."""
-        m = report.metrics
         console.print(
-            f"epoch {report.epoch:>3}/{self._num_epochs}  loss {report.loss:8.3f}  validation: rsum {m['rsum']:5.1f}  "
-            f"i2t R@1 {m['i2t_r1']:4.1f}  t2i R@1 {m['t2i_r1']:4.1f}"
+            f"epoch {report.epoch:>3}/{self._num_epochs}  loss {report.loss:8.3f}  validation: {report.summary}"
             + ("  [bold green]best[/]" if report.best else ""),
             highlight=False,
             soft_wrap=True,

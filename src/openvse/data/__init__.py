@@ -18,6 +18,7 @@ from openvse.data.image_loaders import (
 )
 from openvse.data.known import FACTS
 from openvse.data.pairs import BatchKey, EpochBatches, PairDataset
+from openvse.data.question_batches import PlacedQuestions, QuestionDataset, question_batches
 from openvse.data.question_sets import QUESTION_SETS, open_questions
 from openvse.data.questions import Question, QuestionSet, build_questions
 
@@ -36,7 +37,9 @@ __all__ = [
     "Piece",
     "PixelImages",
     "PlacedInputs",
+    "PlacedQuestions",
     "Question",
+    "QuestionDataset",
     "QuestionSet",
     "RandomView",
     "Record",
@@ -51,6 +54,7 @@ __all__ = [
     "open_corpus",
     "open_questions",
     "own_features",
+    "question_batches",
     "text_batches",
     "with_features",
 ]

@@ -48,6 +48,8 @@ class ImageEncoder(Encoder):
         reads_videos: whether an item may be a clip, of which it sees several frames.
         stored_pictures: how many pictures an item is at most while its features are extracted.
         gives_boxes: whether ``raw_features`` tells where in the picture each of them lies.
+        covers_picture: whether the raw features are square cells over the whole picture, row by row, perhaps behind a
+            class token.
     """
 
     feature_dim: int
@@ -56,6 +58,7 @@ class ImageEncoder(Encoder):
     reads_videos: bool = False
     stored_pictures: int = 1
     gives_boxes: bool = False
+    covers_picture: bool = False
 
     @abstractmethod
     def preprocess(self, image: Image, generator: torch.Generator | None = None) -> Float[Tensor, "3 H W"]:
@@ -117,3 +120,7 @@ class TextEncoder(Encoder):
     @abstractmethod
     def tokenize(self, captions: Sequence[str]) -> list[Tensor]:
         """Return the token ids of each caption, ``int64 [N]`` with N >= 1, on the CPU."""
+
+    @abstractmethod
+    def pieces(self, caption: str) -> list[str]:
+        """Return what each token of a caption stands for, for people to read; as many as ``tokenize`` makes of it."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from openvse.encoders.base import TextEncoder
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
-from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, Vocabulary
+from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
 from openvse.encoders.word_splitters import SplitterName, make_splitter
 from openvse.encoders.word_vectors import read_word_vectors
 from openvse.errors import DataError, ModelError, RecipeError
@@ -49,10 +49,11 @@ class BiGRU(TextEncoder):
         global_state: of which the global vector is made: ``final`` takes each direction's state after its last
             step; ``last_word`` takes both at the last word, where the backward direction has read one word only
             (PVSE's published models).
+        max_words: words of a sentence that are read, boundaries not counted (14 of a question in VQA); None reads all.
 
     Raises:
         ModelError: the assets are damaged, or the tokenizer is not installed.
-        RecipeError: ``output: words`` at an odd width.
+        RecipeError: ``output: words`` at an odd width, or ``max_words`` below 1.
         DataError: the captions hold no word often enough, or the word vectors cannot be used.
     """
 
@@ -72,8 +73,12 @@ class BiGRU(TextEncoder):
         output: Literal["contextual", "words"] = "contextual",
         tokenizer: SplitterName = "words",
         global_state: Literal["final", "last_word"] = "final",
+        max_words: int | None = None,
     ) -> None:
         super().__init__()
+        if max_words is not None and max_words < 1:
+            raise RecipeError(f"max_words is {max_words}: give 1 or more, or none to read all")
+        self.max_words = max_words
         self.gives_pooled = output == "words"
         if self.gives_pooled and embed_dim % 2:
             raise RecipeError(f"output: words splits embed_dim over two directions: {embed_dim} is odd")
@@ -103,7 +108,17 @@ class BiGRU(TextEncoder):
 
     def tokenize(self, captions: Sequence[str]) -> list[Tensor]:
         """Return the ids of the words of each caption."""
-        return [self.vocabulary.encode(caption, boundaries=self.boundaries) for caption in captions]
+        return [
+            self.vocabulary.encode(caption, boundaries=self.boundaries, max_words=self.max_words)
+            for caption in captions
+        ]
+
+    def pieces(self, caption: str) -> list[str]:
+        """Return the words; ``<start>``, ``<end>``, and an unknown word as it was written, in brackets."""
+        words = self.vocabulary.split(caption)[: self.max_words]
+        shown = [word if self.vocabulary.id_of(word) != UNKNOWN else f"<{word}>" for word in words]
+        shown = shown or [SPECIALS[UNKNOWN]]
+        return [SPECIALS[START], *shown, SPECIALS[END]] if self.boundaries else shown
 
     def forward(self, inputs: Inputs) -> Features:
         """Encode token ids: ``local [B, N, L]``, one feature a token that augmentation left."""

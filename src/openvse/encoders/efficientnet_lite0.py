@@ -43,6 +43,8 @@ class EfficientNetLite0(LocalFeatureEncoder):
         RecipeError: an image size below one cell.
     """
 
+    covers_picture = True
+
     def __init__(
         self,
         *,

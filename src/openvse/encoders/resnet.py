@@ -111,6 +111,7 @@ class ResNet(LocalFeatureEncoder):
         self.start = start
         self.image_size = image_size
         self.fit = fit
+        self.covers_picture = fit == "stretch"
         self.pixels = pixels
 
     def preprocess(

@@ -42,6 +42,8 @@ class TimmVision(LocalFeatureEncoder):
         ModelError: timm is missing or cannot be imported, or knows no such model.
     """
 
+    covers_picture = True
+
     def __init__(
         self,
         *,

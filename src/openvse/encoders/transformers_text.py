@@ -102,6 +102,11 @@ class TransformersText(TextEncoder):
         nothing = [self.tokenizer.unk_token_id or 0]
         return [torch.tensor(ids or nothing) for ids in encoded]
 
+    def pieces(self, caption: str) -> list[str]:
+        """Return the tokenizer's pieces, each as it reads by itself."""
+        (ids,) = self.tokenize([caption])
+        return [self.tokenizer.decode([index]).strip() for index in ids.tolist()]
+
     def forward(self, inputs: Inputs) -> Features:
         """Encode token ids: ``local [B, N, D]``, one feature a token that augmentation left."""
         if inputs.mask is None:

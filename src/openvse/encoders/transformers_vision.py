@@ -86,6 +86,7 @@ class TransformersVision(CheckpointEncoder):
         self.checkpoint = checkpoint
         self.processor = processor
         self.image_size = image_size
+        self.covers_picture = image_size is not None  # a checkpoint's own preprocessing may crop
 
     def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
         """Return patch tokens or cells, row by row; before them the class token, if it was asked for."""

@@ -66,14 +66,17 @@ class Vocabulary:
         """Return the id of a word, ``UNKNOWN`` for one that is not in the vocabulary."""
         return self._ids.get(word, UNKNOWN)
 
-    def encode(self, caption: str, *, boundaries: bool = False) -> Int[Tensor, "N"]:
+    def encode(
+        self, caption: str, *, boundaries: bool = False, max_words: int | None = None
+    ) -> Int[Tensor, "N"]:
         """Return the token ids of a caption, at least one: a caption without words becomes ``<unk>``.
 
         Args:
             caption: any text.
             boundaries: put ``<start>`` before and ``<end>`` behind, as VSE++ does.
+            max_words: leave out the words after so many.
         """
-        ids = [self.id_of(word) for word in self.split(caption)] or [UNKNOWN]
+        ids = [self.id_of(word) for word in self.split(caption)[:max_words]] or [UNKNOWN]
         return torch.tensor([START, *ids, END] if boundaries else ids)
 
     def save(self, path: Path) -> None:

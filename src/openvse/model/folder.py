@@ -14,18 +14,17 @@ from openvse.errors import ModelError
 from openvse.files import replacing, write_whole
 
 if TYPE_CHECKING:
-    from openvse.model.two_tower import TwoTower
+    from openvse.model.base import Model
 
 FORMAT_VERSION = 1
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 
 
-def write_model(model: TwoTower, folder: Path) -> Path:
+def write_model(model: Model, folder: Path) -> Path:
     """Write a model folder; the weights appear last and by rename, so what was there stays whole until then."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.image.encoder.save_assets(folder / "image")
-    model.text.encoder.save_assets(folder / "text")
+    model.save_assets(folder)
     config = {"library_name": "openvse", "format_version": FORMAT_VERSION, "recipe": model.config}
     write_whole(folder / CONFIG, json.dumps(config, indent=2, default=str) + "\n")
     with replacing(folder / WEIGHTS) as partial:
@@ -58,7 +57,7 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     return recipe
 
 
-def read_weights(model: TwoTower, folder: Path) -> None:
+def read_weights(model: Model, folder: Path) -> None:
     """Load the weights into a model of the same recipe.
 
     Raises:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import nn
 
 from openvse.encoders.base import ImageEncoder, TextEncoder
 from openvse.errors import DataError
 from openvse.functional import pad
-from openvse.model.folder import write_model
+from openvse.model.base import Model
 from openvse.model.tower import Tower
 from openvse.similarities import Similarity
 from openvse.types import EmbeddingSet, Inputs
@@ -25,7 +22,7 @@ from openvse.videos import ClipSource
 Positions = Int[np.ndarray, "B"]
 
 
-class TwoTower(nn.Module):
+class TwoTower(Model):
     """Images and sentences in one space.
 
     Args:
@@ -39,6 +36,8 @@ class TwoTower(nn.Module):
         >>> scores = model.score(model.encode_image(["a.jpg"]), model.encode_text(["a dog"]))  # doctest: +SKIP
     """
 
+    identity: ClassVar[tuple[str, ...]] = ("embed_dim", "image", "text", "similarity")
+
     def __init__(
         self,
         image: Tower[ImageEncoder],
@@ -46,20 +45,14 @@ class TwoTower(nn.Module):
         similarity: Similarity,
         config: Mapping[str, Any],
     ) -> None:
-        super().__init__()
+        super().__init__(config)
         self.image = image
         self.text = text
         self.similarity = similarity
-        self.config = dict(config)
 
     def forward(self, images: Inputs, texts: Inputs) -> tuple[EmbeddingSet, EmbeddingSet]:
         """Embed a batch of each modality."""
         return self.image(images), self.text(texts)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights lie."""
-        return next(self.parameters()).device
 
     @property
     def indexable(self) -> bool:
@@ -67,16 +60,6 @@ class TwoTower(nn.Module):
         return (
             self.similarity.indexable and self.image.aggregator.indexable and self.text.aggregator.indexable
         )
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the weights and of the recipe's model part: what an index must agree with."""
-        keys = ("embed_dim", "image", "text", "similarity")
-        digest = hashlib.sha256(json.dumps({k: self.config.get(k) for k in keys}, sort_keys=True).encode())
-        for name, weight in sorted(self.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        return digest.hexdigest()[:16]
 
     @property
     def reads_videos(self) -> bool:
@@ -119,20 +102,10 @@ class TwoTower(nn.Module):
         scores: torch.Tensor = self.similarity(images, texts)
         return scores
 
-    def save(self, folder: str | Path) -> Path:
-        """Write the model folder: config.json, model.safetensors and what the encoders need besides."""
-        return write_model(self, Path(folder))
-
-    def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
-        """Upload the model folder to the Hugging Face hub and return its address."""
-        import tempfile
-
-        from huggingface_hub import HfApi
-
-        api = HfApi(token=token)
-        api.create_repo(repo_id, private=private, exist_ok=True)
-        with tempfile.TemporaryDirectory() as folder:
-            return str(api.upload_folder(repo_id=repo_id, folder_path=self.save(folder)))
+    def save_assets(self, folder: Path) -> None:
+        """Write what the encoders need besides their weights."""
+        self.image.encoder.save_assets(folder / "image")
+        self.text.encoder.save_assets(folder / "text")
 
 
 @torch.inference_mode()

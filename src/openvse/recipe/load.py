@@ -5,13 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from openvse.errors import RecipeError, nearest
-from openvse.recipe.schema import Part, Recipe
+from openvse.recipe.schema import Part, Recipe, RunRecipe
+from openvse.recipe.vqa import VQARecipe
+
+TASKS: Mapping[str, type[Recipe | VQARecipe]] = {"retrieval": Recipe, "vqa": VQARecipe}
+
+RecipeT = TypeVar("RecipeT", bound=RunRecipe)
 
 SHIPPED = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
 
@@ -25,8 +30,8 @@ def list_recipes() -> list[str]:
     return sorted(str(name) for name in files if not str(name).startswith("_"))
 
 
-def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe, merge it over its base, apply overrides and check every key.
+def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | VQARecipe:
+    """Read a recipe of any task, merge it over its base, apply overrides and check every key.
 
     Args:
         source: a YAML file, or the name of a shipped recipe.
@@ -52,12 +57,27 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise RecipeError(f"override {text!r}: the value is not YAML ({_one_line(error)})") from error
 
 
-def parse_recipe(tree: Mapping[str, Any]) -> Recipe:
+def parse_recipe(tree: Mapping[str, Any]) -> Recipe | VQARecipe:
     """Check a recipe given as nested mappings; the error names the path and the nearest key."""
+    task = tree.get("task", "retrieval")
+    kind = TASKS.get(task) if isinstance(task, str) else None
+    if kind is None:
+        close = nearest(str(task), list(TASKS))
+        raise RecipeError(f"recipe: task is {task!r}{close} (allowed: {', '.join(TASKS)})")
     try:
-        return Recipe.model_validate(tree)
+        return kind.model_validate(tree)
     except ValidationError as error:
-        raise RecipeError(f"recipe: {describe(error, Recipe)}") from error
+        raise RecipeError(f"recipe: {describe(error, kind)}") from error
+
+
+def expect_task(recipe: RunRecipe, kind: type[RecipeT]) -> RecipeT:
+    """Return a recipe as one of the task that is needed; raise RecipeError if it is of another."""
+    if not isinstance(recipe, kind):
+        raise RecipeError(
+            f"recipe {recipe.name} is for the task {recipe.task}, and this needs one for "
+            f"{kind.model_fields['task'].default}: name another recipe"
+        )
+    return recipe
 
 
 def apply_override(tree: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -94,6 +114,8 @@ def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -
     if first["type"] == "extra_forbidden":
         allowed = _allowed(model, first["loc"][:-1])
         return f"unknown key {where}{nearest(str(first['loc'][-1]), allowed)} (allowed: {', '.join(allowed)}){more}"
+    if first["type"] == "value_error":  # one of our own, which says what was given
+        return f"{where}: {first['ctx']['error']}{more}".removeprefix(": ")
     given = "" if first["type"] == "missing" else f", got {first['input']!r}"
     return f"{where}: {first['msg'].lower()}{given}{more}"
 

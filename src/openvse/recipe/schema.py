@@ -7,7 +7,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A section of a recipe: unknown keys are refused, and nothing changes it."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -28,14 +30,14 @@ class Part(BaseModel):
         return dict(self.model_extra or {})
 
 
-class TowerSpec(_Strict):
+class TowerSpec(Strict):
     """One side of the model."""
 
     encoder: Part
     aggregator: Part
 
 
-class DataSpec(_Strict):
+class DataSpec(Strict):
     """Where the pairs come from.
 
     Attributes:
@@ -50,7 +52,7 @@ class DataSpec(_Strict):
     num_workers: int = Field(default=0, ge=0)
 
 
-class OptimizerSpec(_Strict):
+class OptimizerSpec(Strict):
     """The optimiser.
 
     Attributes:
@@ -68,7 +70,7 @@ class OptimizerSpec(_Strict):
     multipliers: dict[str, float] = Field(default_factory=dict)
 
 
-class PhaseSpec(_Strict):
+class PhaseSpec(Strict):
     """Some epochs under the same conditions.
 
     Attributes:
@@ -86,25 +88,25 @@ class PhaseSpec(_Strict):
     objective: dict[str, Any] = Field(default_factory=dict)
 
 
-class PlateauSpec(_Strict):
+class PlateauSpec(Strict):
     """Lowering the learning rate when validation no longer improves.
 
     Attributes:
         factor: of the learning rate, each time; it multiplies what the phases say, to the end of the run.
         patience: validations in a row without a new best after which it does.
-        metric: of the validation; more must be better.
+        metric: of the validation; more must be better. Answering questions has ``accuracy`` alone.
     """
 
     factor: float = Field(0.5, gt=0, lt=1)
     patience: int = Field(ge=1)
-    metric: Literal["rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10"] = "rsum"
+    metric: Literal["rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "accuracy"] = "rsum"
 
 
-class TrainingSpec(_Strict):
+class TrainingSpec(Strict):
     """How to train.
 
     Attributes:
-        batch_size: positive pairs a batch, over all processes.
+        batch_size: positive pairs, or questions, a batch, over all processes.
         phases: run in order.
         plateau: lowers the learning rate when validation stagnates; None leaves it to the phases.
         clip_norm: largest gradient norm; None does not clip.
@@ -126,7 +128,7 @@ class TrainingSpec(_Strict):
     log_every: int = Field(20, ge=1)
 
 
-class Published(_Strict):
+class Published(Strict):
     """Figures of the paper that a recipe follows; evaluation shows them beside ours where the protocol is theirs.
 
     Attributes:
@@ -142,20 +144,32 @@ class Published(_Strict):
     metrics: dict[str, float]
 
 
-class Recipe(_Strict):
-    """Everything that decides a run: model, objective, data, training, seed."""
+class RunRecipe(Strict):
+    """What the recipes of all tasks say; ``embed_dim`` is D."""
 
+    task: str
     name: str
     description: str = ""
     seed: int = Field(0, ge=0)
     embed_dim: int = Field(1024, ge=1)
-    image: TowerSpec
+    image: TowerSpec | None
     text: TowerSpec
-    similarity: Part = Part(name="set_max")
-    objective: dict[str, Part] = Field(min_length=1)
     data: DataSpec = Field(default_factory=DataSpec)
     optimizer: OptimizerSpec = Field(default_factory=OptimizerSpec)
     training: TrainingSpec
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON-like values."""
+        return self.model_dump(mode="json")
+
+
+class Recipe(RunRecipe):
+    """Everything that decides a run of retrieval: model, objective, data, training, seed."""
+
+    task: Literal["retrieval"] = "retrieval"
+    image: TowerSpec
+    similarity: Part = Part(name="set_max")
+    objective: dict[str, Part] = Field(min_length=1)
     published: tuple[Published, ...] = ()
 
     @field_validator("objective")
@@ -170,6 +184,15 @@ class Recipe(_Strict):
     def _nothing_published(cls, value: Any) -> Any:
         return () if value is None else value  # what the first models' folders say
 
+    @field_validator("training")
+    @classmethod
+    def _own_metrics(cls, value: TrainingSpec) -> TrainingSpec:
+        if value.plateau is not None and value.plateau.metric == "accuracy":
+            raise ValueError(
+                "plateau.metric is accuracy, which retrieval does not have: take rsum or a recall"
+            )
+        return value
+
     def published_for(self, num_images: int, folds: int) -> dict[str, dict[str, float]]:
         """Return the published figures, by source, of a test set of this size."""
         return {
@@ -177,7 +200,3 @@ class Recipe(_Strict):
             for told in self.published
             if (told.num_images, told.folds) == (num_images, folds)
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON-like values."""
-        return self.model_dump(mode="json")

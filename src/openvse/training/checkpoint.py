@@ -25,21 +25,23 @@ class Progress:
         epoch: the epoch under way, from 0; equal to the number of epochs when training is over.
         step: batches of it that are done.
         global_step: batches of all epochs that are done.
-        best_rsum: the best validation RSUM, -1 before the first.
+        best_score: the best value of ``metric`` on validation, -1 before the first.
         best_epoch: the epoch that reached it.
         loss_sum: sum of this epoch's losses, for its mean.
         seconds: time spent training, over all sessions.
         plateau: how far a stagnating validation has lowered the learning rate.
+        metric: which of the validation's metrics selects the model.
     """
 
     epoch: int = 0
     step: int = 0
     global_step: int = 0
-    best_rsum: float = -1.0
+    best_score: float = -1.0
     best_epoch: int = -1
     loss_sum: float = 0.0
     seconds: float = 0.0
     plateau: Plateau = field(default_factory=Plateau)
+    metric: str = "rsum"
 
 
 def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> None:
@@ -65,6 +67,8 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
         state = torch.load(path, map_location="cpu", weights_only=True)
         version = state.pop("format_version")
         position = state.pop("progress")
+        if "best_rsum" in position:  # what it was called while there was retrieval alone
+            position["best_score"] = position.pop("best_rsum")
         plateau = Plateau(**position.pop("plateau", {}))
         progress = Progress(**position, plateau=plateau)
     except (

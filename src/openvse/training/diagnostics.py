@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 
-ADVICE = (
-    "all embeddings are becoming equal (hard-negative collapse). Begin with an epoch on all negatives "
-    "(training.phases.0.objective: {ranking.miner: all}), lower optimizer.learning_rate, or warm it up longer"
-)
-
 
 class CollapseDetector:
     """Notices a loss that stays at the value it has when all embeddings are equal (2 * B * margin for a hinge).
 
     Args:
+        advice: what it means, and what to do.
         window: consecutive steps that must look collapsed.
         tolerance: relative distance from the collapsed value that still counts.
     """
 
-    def __init__(self, window: int = 100, tolerance: float = 0.02) -> None:
+    def __init__(self, advice: str, window: int = 100, tolerance: float = 0.02) -> None:
+        self.advice = advice
         self.tolerance = tolerance
         self._near: deque[bool] = deque(maxlen=window)
 
@@ -29,4 +26,4 @@ class CollapseDetector:
             return None
         steps = len(self._near)
         self._near.clear()
-        return f"the loss has been within {self.tolerance:.0%} of {collapsed:.4g} for {steps} steps: {ADVICE}"
+        return f"the loss has been within {self.tolerance:.0%} of {collapsed:.4g} for {steps} steps: {self.advice}"

@@ -21,7 +21,8 @@ class StepReport:
         global_step: done steps of the run.
         terms: each weighted term of the loss, and ``loss``.
         learning_rate: the base rate.
-        images_per_s: positive pairs per second over the last steps.
+        images_per_s: positive pairs, or questions, per second over the last steps.
+        unit: what they are.
     """
 
     epoch: int
@@ -30,17 +31,28 @@ class StepReport:
     terms: Mapping[str, float]
     learning_rate: float
     images_per_s: float
+    unit: str = "pairs"
 
 
 @dataclass(frozen=True)
 class EpochReport:
-    """One epoch of training and the validation after it; ``best`` says whether it is the best so far."""
+    """One epoch of training and the validation after it.
+
+    Attributes:
+        epoch: from 1.
+        loss: its mean over the epoch.
+        metrics: of the validation.
+        best: whether it is the best so far.
+        seconds: of training so far.
+        summary: the validation in a few words.
+    """
 
     epoch: int
     loss: float
     metrics: Mapping[str, float]
     best: bool
     seconds: float
+    summary: str = ""
 
 
 @runtime_checkable

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,33 +12,18 @@ import torch
 import yaml
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
-from torch.utils.data import DataLoader
 
-from openvse.build import build_model, build_objective
-from openvse.data import (
-    Corpus,
-    EpochBatches,
-    PairDataset,
-    image_loader,
-    open_corpus,
-    own_features,
-    with_features,
-)
-from openvse.errors import RecipeError, TrainingError
-from openvse.evaluation import embed_corpus, evaluate
-from openvse.extraction import ExtractionProgress, extract_features
-from openvse.features_store import FeatureStore, open_fitting
+from openvse.errors import TrainingError
+from openvse.extraction import ExtractionProgress
 from openvse.files import locked, write_whole
-from openvse.model import TwoTower
-from openvse.recipe import Recipe, TrainingSpec, parse_recipe
+from openvse.recipe import Recipe, RunRecipe, TrainingSpec, VQARecipe, parse_recipe
+from openvse.training.answering import open_answering
 from openvse.training.checkpoint import Progress, require_checkpoint
+from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent, Watcher
-from openvse.training.trainer import Loaders, Trainer
-from openvse.types import Batch, FeatureSource
-
-_logger = logging.getLogger(__name__)
-
-AUTO = "auto"
+from openvse.training.retrieval import open_retrieval
+from openvse.training.task import AnyTask
+from openvse.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -51,7 +35,7 @@ class RunResult:
 
 
 def train(
-    recipe: Recipe,
+    recipe: Recipe | VQARecipe,
     folder: Path,
     *,
     resume: bool = False,
@@ -81,119 +65,18 @@ def train(
         if accelerator.is_main_process:
             held.enter_context(_claimed(folder, recipe, resume))
         accelerator.wait_for_everyone()
-        return _train(recipe, folder, resume, watcher, on_extraction, accelerator)
+        return _train(recipe, RunInputs(folder, accelerator, watcher, on_extraction), resume)
 
 
-def _train(
-    recipe: Recipe,
-    folder: Path,
-    resume: bool,
-    watcher: Watcher,
-    on_extraction: Callable[[ExtractionProgress], None] | None,
-    accelerator: Accelerator,
-) -> RunResult:
-    corpus = open_corpus(_source(recipe), require_images=recipe.data.features in (None, AUTO))
-    model = build_model(recipe, captions=corpus.split("train").captions)
-    # Refused before hours of extraction, if the model does not suit them.
-    objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
-    features = open_features(recipe, model, corpus, folder, accelerator, on_extraction)
-    corpus = with_features(corpus, features)
-    for problem in corpus.problems:
-        watcher.warn(problem)
-    torch.manual_seed(recipe.seed + accelerator.process_index)
-    trainer = Trainer(
-        recipe,
-        model,
-        objectives,
-        _loaders(recipe, model, corpus, features, accelerator),
-        folder,
-        accelerator,
-        watcher,
+def _train(recipe: Recipe | VQARecipe, inputs: RunInputs, resume: bool) -> RunResult:
+    task: AnyTask = (
+        open_answering(recipe, inputs) if isinstance(recipe, VQARecipe) else open_retrieval(recipe, inputs)
     )
+    torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
+    trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher)
     if resume:
         trainer.resume()
-    return RunResult(folder / "best", trainer.fit())
-
-
-def open_features(
-    recipe: Recipe,
-    model: TwoTower,
-    corpus: Corpus,
-    folder: Path,
-    accelerator: Accelerator,
-    progress: Callable[[ExtractionProgress], None] | None = None,
-) -> FeatureSource | None:
-    """Open the recipe's feature store; ``auto`` first extracts what it lacks into the run's folder.
-
-    Where the recipe names none, the data set's own features are read, if it has some and the encoder makes none.
-
-    Raises:
-        StoreError: no store, or one that another encoder made; no store of a folder fits, or several do.
-        RecipeError: ``auto`` with a backbone that trains, whose features would be out of date after one step.
-    """
-    encoder = model.image.encoder
-    where = recipe.data.features
-    own = own_features(corpus, encoder) if where in (None, AUTO) else None
-    if where is None or own is not None:
-        return own
-    if where != AUTO:
-        return open_fitting(Path(where), fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
-    if encoder.fine_tune:
-        raise RecipeError(
-            "recipe: data.features: auto stores what a frozen backbone yields: set fine_tune: false"
-        )
-    store = folder / "features"
-    images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
-    if accelerator.is_main_process:
-        report = extract_features(encoder, images, store, device=accelerator.device, progress=progress)
-        for _, reason in report.failed:
-            _logger.warning("skipped a picture: %s", reason)
-    accelerator.wait_for_everyone()
-    return FeatureStore.open(store, encoder.fingerprint)
-
-
-def _loaders(
-    recipe: Recipe, model: TwoTower, corpus: Corpus, features: FeatureSource | None, accelerator: Accelerator
-) -> Loaders:
-    training, validation = corpus.split("train"), corpus.split("validation")
-    images = image_loader(model.image.encoder, training, features, augment=True)
-    dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions))
-
-    def batches(epoch: int, start: int) -> EpochBatches:
-        return EpochBatches(
-            len(dataset),
-            recipe.training.batch_size,
-            seed=recipe.seed,
-            epoch=epoch,
-            start=start,
-            rank=accelerator.process_index,
-            num_processes=accelerator.num_processes,
-        )
-
-    def epoch(number: int, start: int) -> Iterable[Batch]:
-        # A generator of its own: the loader must not draw from the stream that dropout draws from.
-        return DataLoader(
-            dataset,
-            sampler=batches(number, start),
-            batch_size=None,
-            num_workers=recipe.data.num_workers,
-            generator=torch.Generator().manual_seed(recipe.seed),
-            collate_fn=_as_it_is,
-        )
-
-    def validate(trained: TwoTower) -> dict[str, float]:
-        embedded = embed_corpus(trained, validation, features)
-        report = evaluate(
-            embedded.images, embedded.texts, embedded.corpus.relevance, trained.similarity, resamples=0
-        )
-        return dict(report.metrics)
-
-    return Loaders(epoch, len(batches(0, 0)), validate)
-
-
-def _as_it_is(batch: Any) -> Any:
-    """Keep DataLoader from looking into a finished batch."""
-    return batch
+    return RunResult(inputs.folder / "best", trainer.fit())
 
 
 def _accelerator(spec: TrainingSpec) -> Accelerator:
@@ -226,16 +109,8 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
     return accelerator
 
 
-def _source(recipe: Recipe) -> str:
-    if not recipe.data.source:
-        raise RecipeError(
-            "recipe: data.source is not set: add data.source=FOLDER (or flickr8k:FOLDER, file.csv)"
-        )
-    return recipe.data.source
-
-
 @contextmanager
-def _claimed(folder: Path, recipe: Recipe, resume: bool) -> Iterator[None]:
+def _claimed(folder: Path, recipe: RunRecipe, resume: bool) -> Iterator[None]:
     """Make the run's folder, or check that it holds this very recipe's run, and keep other processes out."""
     if resume:  # known before hours of extraction
         require_checkpoint(folder / "last.pt")
@@ -245,7 +120,7 @@ def _claimed(folder: Path, recipe: Recipe, resume: bool) -> Iterator[None]:
         yield
 
 
-def _write_recipe(folder: Path, recipe: Recipe, resume: bool) -> None:
+def _write_recipe(folder: Path, recipe: RunRecipe, resume: bool) -> None:
     written = folder / "recipe.yaml"
     tree: dict[str, Any] = recipe.to_dict()
     if resume and written.is_file():

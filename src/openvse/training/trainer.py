@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,42 +13,22 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
 from openvse.errors import TrainingError
-from openvse.model import TwoTower
-from openvse.objectives import Objective
-from openvse.recipe import Recipe
+from openvse.recipe import RunRecipe
 from openvse.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from openvse.training.diagnostics import CollapseDetector
-from openvse.training.distributed import gather_batch
 from openvse.training.optimizer import Schedule, build_optimizer, check_prefixes, freeze
 from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
-from openvse.types import Batch, ScoredBatch
+from openvse.training.task import AnyTask, Step
 
 COLLAPSE_EVERY = 5
 
 
-@dataclass(frozen=True)
-class Loaders:
-    """What the trainer reads.
-
-    Attributes:
-        epoch: (epoch, first step) -> the batches from there on; the order follows (seed, epoch) alone.
-        steps_per_epoch: how many batches a whole epoch has.
-        validate: embeds the validation split with the model as it stands and returns its metrics.
-    """
-
-    epoch: Callable[[int, int], Iterable[Batch]]
-    steps_per_epoch: int
-    validate: Callable[[TwoTower], dict[str, float]]
-
-
 class Trainer:
-    """Trains a model as a recipe says; holds the model and the objectives, which do not know each other.
+    """Trains the model of a task as a recipe says.
 
     Args:
         recipe: phases, optimiser, precision.
-        model: trained in place.
-        objectives: one for each phase.
-        loaders: batches and validation.
+        task: model, objectives, batches and validation.
         folder: the run's folder.
         accelerator: device, precision and processes.
         watcher: told about every step.
@@ -58,29 +36,27 @@ class Trainer:
 
     def __init__(
         self,
-        recipe: Recipe,
-        model: TwoTower,
-        objectives: list[Objective],
-        loaders: Loaders,
+        recipe: RunRecipe,
+        task: AnyTask,
         folder: Path,
         accelerator: Accelerator,
         watcher: Watcher,
     ) -> None:
-        self.recipe, self.loaders, self.folder = recipe, loaders, folder
+        self.recipe, self.task, self.folder = recipe, task, folder
         self.accelerator, self.watcher = accelerator, watcher
-        self.model = model
-        self.objectives = nn.ModuleList(objectives).to(accelerator.device)
-        self.schedule = Schedule(recipe.optimizer, recipe.training.phases, loaders.steps_per_epoch)
+        self.model = task.model
+        self.objectives = nn.ModuleList(task.objectives).to(accelerator.device)
+        self.schedule = Schedule(recipe.optimizer, recipe.training.phases, task.steps_per_epoch)
         # Parts whose encoder froze them for good (fine_tune: false) never train, whatever a phase says.
-        named = [*model.named_parameters(), *self.objectives.named_parameters(prefix="objectives")]
+        named = [*self.model.named_parameters(), *self.objectives.named_parameters(prefix="objectives")]
         self.trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
         names = [name for name, _ in self.trainable]
         for index, phase in enumerate(recipe.training.phases):
             check_prefixes(phase.frozen, names, f"training.phases.{index}.frozen")
         self.optimizer = accelerator.prepare_optimizer(build_optimizer(recipe.optimizer, self.trainable))
-        self.wrapped: nn.Module = accelerator.prepare_model(model)
-        self.progress = Progress()
-        self.collapse = CollapseDetector()
+        self.wrapped: nn.Module = accelerator.prepare_model(self.model)
+        self.progress = Progress(metric=task.metric)
+        self.collapse = CollapseDetector(task.collapse)
 
     def fit(self) -> Progress:
         """Train from where the run stands to its last epoch.
@@ -90,7 +66,7 @@ class Trainer:
         """
         log = MetricsLog(self.folder, self.progress.global_step) if self.accelerator.is_main_process else None
         self.watcher.started(
-            total_steps=self.schedule.num_epochs * self.loaders.steps_per_epoch,
+            total_steps=self.schedule.num_epochs * self.task.steps_per_epoch,
             done_steps=self.progress.global_step,
             num_epochs=self.schedule.num_epochs,
         )
@@ -122,57 +98,54 @@ class Trainer:
 
     def _train_epoch(self, log: MetricsLog | None) -> None:
         progress, spec = self.progress, self.recipe.training
-        freeze(self.trainable, spec.phases[self.schedule.phase_index(progress.epoch)].frozen)
-        objective = self._enter_phase(progress.epoch)
+        phase = self.schedule.phase_index(progress.epoch)
+        freeze(self.trainable, spec.phases[phase].frozen)
+        self._enter_phase(progress.epoch)
         self.wrapped.train()
         started = saved = last = time.monotonic()
         spent, last_step = progress.seconds, progress.step
-        for batch in self.loaders.epoch(progress.epoch, progress.step):
+        for batch in self.task.epoch(progress.epoch, progress.step):
             rate = self.schedule.apply(
                 self.optimizer, progress.epoch, progress.step, rate_factor=progress.plateau.rate_factor
             )
-            terms, scored = self._step(batch.to(self.accelerator.device), objective)
+            step = self.task.step(self.wrapped, batch.to(self.accelerator.device), phase)
+            terms = self._step(step)
             progress.step += 1
             progress.global_step += 1
             progress.loss_sum += terms["loss"]
             now = time.monotonic()
             progress.seconds = spent + now - started
-            if progress.step % spec.log_every == 0 or progress.step == self.loaders.steps_per_epoch:
+            if progress.step % spec.log_every == 0 or progress.step == self.task.steps_per_epoch:
                 speed = (progress.step - last_step) * spec.batch_size / max(now - last, 1e-9)
                 last, last_step = now, progress.step
                 self._report(
                     log,
-                    StepReport(progress.epoch + 1, progress.step, progress.global_step, terms, rate, speed),
-                    objective.diagnostics(scored),
+                    self._told(terms, rate, speed),
+                    step.diagnostics(),
                 )
             if self._agree(now - saved >= spec.checkpoint_every_s):
                 self._checkpoint()
                 saved = time.monotonic()
 
-    def _step(self, batch: Batch, objective: Objective) -> tuple[dict[str, float], ScoredBatch]:
-        """Take one optimiser step and return the terms of the loss, and the batch as it was scored."""
-        images, texts = self.wrapped(batch.images, batch.texts)
-        gathered = gather_batch(images, texts, batch.positives, batch.image_keys)
-        scores = self.model.similarity(gathered.images, gathered.texts)
-        scored = ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts)
-        values = objective(scored)
-        terms = {name: float(value.detach()) for name, value in values.items()}
+    def _step(self, step: Step) -> dict[str, float]:
+        """Take one optimiser step and return the terms of the loss."""
+        terms = {name: float(value.detach()) for name, value in step.terms.items()}
         if not math.isfinite(terms["loss"]):
             raise TrainingError(
-                f"the loss is {terms['loss']} at step {self.progress.global_step + 1} on {batch.description}: check "
+                f"the loss is {terms['loss']} at step {self.progress.global_step + 1} on {step.description}: check "
                 f"the features for NaN, lower optimizer.learning_rate or set training.precision=fp32; "
                 f"the last checkpoint is untouched"
             )
         if self.progress.global_step % COLLAPSE_EVERY == 0:
-            warning = self.collapse.update(terms["loss"], objective.at_collapse(scored))
+            warning = self.collapse.update(terms["loss"], step.at_collapse())
             if warning:
                 self.watcher.warn(warning)
         self.optimizer.zero_grad()
-        self.accelerator.backward(values["loss"])
+        self.accelerator.backward(step.terms["loss"])
         if self.recipe.training.clip_norm is not None:
             self.accelerator.clip_grad_norm_([p for _, p in self.trainable], self.recipe.training.clip_norm)
         self.optimizer.step()
-        return terms, scored
+        return terms
 
     def _finish_epoch(self, log: MetricsLog | None) -> None:
         """Validate, keep the best, and write the checkpoint from which the next epoch starts."""
@@ -180,9 +153,9 @@ class Trainer:
         mean_loss = progress.loss_sum / max(progress.step, 1)
         progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
         metrics = self._validate()
-        best = metrics["rsum"] > progress.best_rsum
+        best = metrics[self.task.metric] > progress.best_score
         if best:
-            progress.best_rsum, progress.best_epoch = metrics["rsum"], progress.epoch
+            progress.best_score, progress.best_epoch = metrics[self.task.metric], progress.epoch
         if plateau is not None:
             progress.plateau = progress.plateau.after(metrics[plateau.metric], plateau)
         if self.accelerator.is_main_process:
@@ -190,24 +163,32 @@ class Trainer:
                 self.model.save(self.folder / "best")
             if log is not None:
                 log.write("validation", progress.epoch, progress.global_step, metrics)
-                if curves := _curves(self.model):
+                if curves := self.task.curves():
                     log.write_curves(progress.epoch, progress.global_step, curves)
-            self.watcher.epoch(EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds))
+            summary = self.task.summary(metrics)
+            self.watcher.epoch(
+                EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds, summary)
+            )
         self._checkpoint()
 
     def _validate(self) -> dict[str, float]:
         """Validate in one process and tell the others: the learning rate may follow from it, in all alike."""
-        metrics = [self.loaders.validate(self.model) if self.accelerator.is_main_process else {}]
+        metrics = [self.task.validate() if self.accelerator.is_main_process else {}]
         broadcast_object_list(metrics)
         return metrics[0]
 
-    def _enter_phase(self, epoch: int) -> Objective:
-        """Return the epoch's objective; what it learned in the phase before (a temperature) goes with it."""
+    def _enter_phase(self, epoch: int) -> None:
+        """Hand what an objective learned in the phase before (a temperature) to the one that begins."""
         index = self.schedule.phase_index(epoch)
-        objective = self.objectives[index]
-        if index and self.schedule.phase_index(epoch - 1) < index and self.progress.step == 0:
-            objective.load_state_dict(self.objectives[index - 1].state_dict(), strict=False)
-        return objective  # type: ignore[return-value]  # ModuleList forgets the type of its members
+        begins = index and self.schedule.phase_index(epoch - 1) < index and self.progress.step == 0
+        if begins and len(self.objectives):
+            self.objectives[index].load_state_dict(self.objectives[index - 1].state_dict(), strict=False)
+
+    def _told(self, terms: dict[str, float], rate: float, speed: float) -> StepReport:
+        progress = self.progress
+        return StepReport(
+            progress.epoch + 1, progress.step, progress.global_step, terms, rate, speed, self.task.unit
+        )
 
     def _report(self, log: MetricsLog | None, report: StepReport, diagnostics: dict[str, float]) -> None:
         if log is not None:
@@ -236,16 +217,6 @@ class Trainer:
                 "random": random,
             }
             save_checkpoint(self.folder / "last.pt", self.progress, state)
-
-
-def _curves(model: TwoTower) -> dict[str, list[float]]:
-    """Return the curves of both aggregators, as ``image.NAME`` and ``text.NAME``."""
-    aggregators = {"image": model.image.aggregator, "text": model.text.aggregator}
-    return {
-        f"{side}.{name}": curve
-        for side, aggregator in aggregators.items()
-        for name, curve in aggregator.curves().items()
-    }
 
 
 def _random_state() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openvse.cli.commands import (
+    ask,
     convert,
     data,
     data_convert,
@@ -16,6 +17,7 @@ from openvse.cli.commands import (
 )
 
 __all__ = [
+    "ask",
     "convert",
     "data",
     "data_convert",

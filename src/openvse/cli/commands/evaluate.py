@@ -47,13 +47,20 @@ def evaluate(
     folds: Annotated[int, typer.Option(min=1, help="Mean over this many equal folds (COCO 1K: 5).")] = 1,
     device: Device = "cpu",
 ) -> None:
-    """Measure retrieval both ways: R@1/5/10, RSUM, MedR, MeanR, with confidence intervals."""
-    from openvse.build import load_model
+    """Measure retrieval both ways (R@1/5/10, RSUM, MedR, MeanR), or the accuracy of answers, with intervals."""
+    from openvse.build import load
     from openvse.data import open_corpus
     from openvse.evaluation import Reranker, embed_ensemble
     from openvse.evaluation import evaluate as measure
+    from openvse.model import Answerer, TwoTower
 
-    loaded = [load_model(model, device=device) for model in (*models, *filter(None, [rerank]))]
+    found = [load(model, device=device) for model in (*models, *filter(None, [rerank]))]
+    if any(isinstance(model, Answerer) for model in found):
+        from openvse.cli.answers import evaluate_answerer
+
+        evaluate_answerer(found, data, split=split, features=features or [], out=out, folds=folds)
+        return
+    loaded = [model for model in found if isinstance(model, TwoTower)]
     paths = _one_each(features or [], len(loaded))
     corpus = open_corpus(data, require_images=not features)
     chosen = corpus if split == "all" else corpus.split(split)
@@ -81,9 +88,11 @@ def evaluate(
 
 def _published(models: list[TwoTower], num_images: int, folds: int) -> dict[str, dict[str, float]]:
     """Return what the paper of the model's recipe says of a test set of this size; an ensemble follows no recipe."""
-    from openvse.recipe import parse_recipe
+    from openvse.recipe import Recipe, expect_task, parse_recipe
 
-    return parse_recipe(models[0].config).published_for(num_images, folds) if len(models) == 1 else {}
+    if len(models) > 1:
+        return {}
+    return expect_task(parse_recipe(models[0].config), Recipe).published_for(num_images, folds)
 
 
 def _open(paths: list[Path | None], models: list[TwoTower]) -> list[FeatureSource | None]:

@@ -23,7 +23,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     processes: Annotated[int, typer.Option(min=1, help="Data-parallel processes on this machine.")] = 1,
 ) -> None:
-    """Train a model; the best by validation RSUM lies in OUT/best."""
+    """Train a model; the best on validation (by RSUM, or accuracy of answers) lies in OUT/best."""
     from openvse.recipe import load_recipe
 
     chosen = load_recipe(recipe, overrides or [])
@@ -46,7 +46,8 @@ def train(
         )
     if leading:
         reached = result.progress
-        typer.echo(f"best: epoch {reached.best_epoch}, validation rsum {reached.best_rsum:.1f}", err=True)
+        score = f"validation {reached.metric} {reached.best_score:.1f}"
+        typer.echo(f"best: epoch {reached.best_epoch}, {score}", err=True)
         typer.echo(result.best)
 
 

@@ -1,0 +1,42 @@
+"""``openvse ask``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from openvse.cli.app import app
+from openvse.cli.options import Device
+from openvse.errors import OpenVSEError
+
+
+@app.command()
+def ask(
+    model: Annotated[str, typer.Argument(help="A model that was trained to answer: a folder or a hub id.")],
+    picture: Annotated[Path, typer.Argument(help="A picture.")],
+    questions: Annotated[list[str], typer.Argument(help="One or more questions.")],
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Answers a question.")] = 5,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page that shows what the model looked at and read.")
+    ] = None,
+    device: Device = "cpu",
+) -> None:
+    """Answer questions about a picture: the most probable answers with their probabilities."""
+    from openvse.build import load_answerer
+    from openvse.files import write_whole
+    from openvse.vqa import answer_page, explain
+
+    if not all(question.strip() for question in questions):
+        raise OpenVSEError("a question is empty: ask something, such as 'how many chairs are there?'")
+    loaded = load_answerer(model, device=device)
+    answered = explain(loaded, picture, questions, top_k=top_k)
+    for one in answered:
+        typer.echo(one.question)
+        for guess in one.guesses:
+            typer.echo(f"  {guess.probability:.3f}  {guess.answer}")
+    if html is not None:
+        html.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(html, answer_page(picture, answered))
+        typer.echo(f"written: {html}", err=True)

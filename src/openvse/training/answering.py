@@ -1,0 +1,149 @@
+"""Visual question answering as a task: cross-entropy for each answer, accuracy on the validation split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from accelerate import Accelerator
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from openvse.answers import AnswerVocabulary
+from openvse.build import build_answerer
+from openvse.data import EpochBatches, QuestionDataset, open_questions, with_features
+from openvse.errors import DataError
+from openvse.model import Answerer
+from openvse.recipe import VQARecipe
+from openvse.training.inputs import AUTO, RunInputs, as_it_is, open_features, source_of
+from openvse.training.task import Step, Task
+from openvse.types import QuestionBatch
+from openvse.vqa import predict_batches, question_dataset
+
+
+class Answering(Task[QuestionBatch]):
+    """Learns to answer.
+
+    Args:
+        recipe: batch size, seed.
+        model: trained in place.
+        training: batches of the training questions.
+        validation: batches of the validation questions.
+        prior: how often each answer is right in training.
+        accelerator: which process of how many this is.
+    """
+
+    metric: ClassVar[str] = "accuracy"
+    unit: ClassVar[str] = "questions"
+    collapse: ClassVar[str] = (
+        "every question gets the same answers, as often as they are right. Lower optimizer.learning_rate, or "
+        "warm it up (training.phases.0.warmup_epochs)"
+    )
+
+    model: Answerer
+
+    def __init__(
+        self,
+        recipe: VQARecipe,
+        model: Answerer,
+        training: QuestionDataset,
+        validation: QuestionDataset,
+        prior: Float[Tensor, "A"],
+        accelerator: Accelerator,
+    ) -> None:
+        self.recipe, self.model, self.objectives, self.accelerator = recipe, model, (), accelerator
+        self._training, self._validation = training, validation
+        # What a model says that knows the frequencies and nothing else.
+        self._uninformed = prior.clamp(1e-6, 1 - 1e-6).logit().to(accelerator.device)
+        self.steps_per_epoch = len(self._batches(0, 0))
+
+    def epoch(self, number: int, start: int) -> Iterable[QuestionBatch]:
+        """Return the batches of an epoch from one of them on."""
+        # A generator of its own: the loader must not draw from the stream that dropout draws from.
+        return DataLoader(
+            self._training,
+            sampler=self._batches(number, start),
+            batch_size=None,
+            num_workers=self.recipe.data.num_workers,
+            generator=torch.Generator().manual_seed(self.recipe.seed),
+            collate_fn=as_it_is,
+        )
+
+    def step(self, wrapped: nn.Module, batch: QuestionBatch, phase: int) -> Step:
+        """Compute the loss of a batch."""
+        logits = wrapped(batch.images, batch.image_of, batch.questions)
+        uninformed = self._uninformed.expand_as(logits)
+        return Step(
+            {"loss": cross_entropy(logits, batch)},
+            batch.description,
+            at_collapse=lambda: float(cross_entropy(uninformed, batch)),
+            diagnostics=dict,
+        )
+
+    def validate(self) -> dict[str, float]:
+        """Return the accuracy on the validation split in percent, and the loss."""
+        right, loss, count = 0.0, 0.0, 0
+        for _, batch, logits in predict_batches(self.model, self._validation):
+            right += float(batch.targets.gather(1, logits.argmax(dim=1, keepdim=True)).sum())
+            loss += float(cross_entropy(logits, batch)) * batch.divisor
+            count += len(logits)
+        if not count:
+            raise DataError("no validation question can be answered, as not one picture can be used")
+        return {"accuracy": 100 * right / count, "loss": loss / count}
+
+    def summary(self, metrics: Mapping[str, float]) -> str:
+        """Return the accuracy and the loss."""
+        return f"accuracy {metrics['accuracy']:5.2f}  loss {metrics['loss']:.3f}"
+
+    def curves(self) -> dict[str, list[float]]:
+        """Return the curves of the aggregators, as ``image.NAME`` and ``text.NAME``."""
+        towers = {"image": self.model.image, "text": self.model.text}
+        return {
+            f"{side}.{name}": curve
+            for side, tower in towers.items()
+            if tower is not None
+            for name, curve in tower.aggregator.curves().items()
+        }
+
+    def _batches(self, epoch: int, start: int) -> EpochBatches:
+        return EpochBatches(
+            len(self._training),
+            self.recipe.training.batch_size,
+            seed=self.recipe.seed,
+            epoch=epoch,
+            start=start,
+            rank=self.accelerator.process_index,
+            num_processes=self.accelerator.num_processes,
+        )
+
+
+def cross_entropy(logits: Float[Tensor, "Q A"], batch: QuestionBatch) -> Float[Tensor, ""]:
+    """Return binary cross-entropy, summed over the answers and averaged over the questions (section III-C)."""
+    total = F.binary_cross_entropy_with_logits(logits.float(), batch.targets, reduction="sum")
+    return total / batch.divisor
+
+
+def open_answering(recipe: VQARecipe, inputs: RunInputs) -> Answering:
+    """Open data and features, and build the model and its answers."""
+    with_pictures = recipe.image is not None and recipe.data.features in (None, AUTO)
+    questions = open_questions(source_of(recipe), require_images=with_pictures)
+    asked = questions.split("train").questions
+    answers = AnswerVocabulary.from_answers(
+        [question.answers for question in asked], min_count=recipe.answers.min_count
+    )
+    model = build_answerer(recipe, questions=[question.text for question in asked], answers=answers)
+    features = None
+    if model.image is not None:
+        features = open_features(recipe, model.image.encoder, questions.as_corpus(), inputs)
+        corpus = with_features(questions.as_corpus(), features)
+        questions = replace(questions.about(corpus.image_ids), problems=corpus.problems)
+    for problem in questions.problems:
+        inputs.watcher.warn(problem)
+    (_, training), (_, validation) = (
+        question_dataset(model, questions.split(name), features) for name in ("train", "validation")
+    )
+    return Answering(recipe, model, training, validation, training.frequencies(), inputs.accelerator)

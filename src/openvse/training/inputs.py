@@ -1,0 +1,90 @@
+"""What every run reads: its source, and stored features, which it may have to extract first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from accelerate import Accelerator
+
+from openvse.data import Corpus, own_features
+from openvse.encoders import ImageEncoder
+from openvse.errors import RecipeError
+from openvse.extraction import ExtractionProgress, extract_features
+from openvse.features_store import FeatureStore, open_fitting
+from openvse.recipe import RunRecipe
+from openvse.training.records import Watcher
+from openvse.types import FeatureSource
+
+_logger = logging.getLogger(__name__)
+
+AUTO = "auto"
+
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """What a run has besides its recipe.
+
+    Attributes:
+        folder: of the run.
+        accelerator: device, precision and processes.
+        watcher: told what was skipped.
+        on_extraction: told how the extraction of features goes.
+    """
+
+    folder: Path
+    accelerator: Accelerator
+    watcher: Watcher
+    on_extraction: Callable[[ExtractionProgress], None] | None = None
+
+
+def source_of(recipe: RunRecipe) -> str:
+    """Return where the data lie; raise RecipeError if the recipe does not say."""
+    if not recipe.data.source:
+        raise RecipeError(
+            "recipe: data.source is not set: add data.source=FOLDER (or flickr8k:FOLDER, file.csv)"
+        )
+    return recipe.data.source
+
+
+def open_features(
+    recipe: RunRecipe, encoder: ImageEncoder, corpus: Corpus, inputs: RunInputs
+) -> FeatureSource | None:
+    """Open the recipe's feature store; ``auto`` first extracts what it lacks into the run's folder.
+
+    Where the recipe names none, the data set's own features are read, if it has some and the encoder makes none.
+
+    Raises:
+        StoreError: no store, or one that another encoder made; no store of a folder fits, or several do.
+        RecipeError: ``auto`` with a backbone that trains, whose features would be out of date after one step.
+    """
+    where = recipe.data.features
+    own = own_features(corpus, encoder) if where in (None, AUTO) else None
+    if where is None or own is not None:
+        return own
+    if where != AUTO:
+        return open_fitting(Path(where), fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
+    if encoder.fine_tune:
+        raise RecipeError(
+            "recipe: data.features: auto stores what a frozen backbone yields: set fine_tune: false"
+        )
+    store, accelerator = inputs.folder / "features", inputs.accelerator
+    images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
+    if accelerator.is_main_process:
+        report = extract_features(
+            encoder, images, store, device=accelerator.device, progress=inputs.on_extraction
+        )
+        for _, reason in report.failed:
+            _logger.warning("skipped a picture: %s", reason)
+    accelerator.wait_for_everyone()
+    return FeatureStore.open(store, encoder.fingerprint)
+
+
+def as_it_is(batch: ItemT) -> ItemT:
+    """Keep DataLoader from looking into a finished batch."""
+    return batch

@@ -1,0 +1,134 @@
+"""Retrieval as a task: two towers, an objective for each phase, ranks on the validation split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+
+from openvse.build import build_model, build_objective
+from openvse.data import Corpus, EpochBatches, PairDataset, image_loader, open_corpus, with_features
+from openvse.evaluation import embed_corpus, evaluate
+from openvse.model import TwoTower
+from openvse.objectives import Objective
+from openvse.recipe import Recipe
+from openvse.training.distributed import gather_batch
+from openvse.training.inputs import AUTO, RunInputs, as_it_is, open_features, source_of
+from openvse.training.task import Step, Task
+from openvse.types import Batch, FeatureSource, ScoredBatch
+
+
+class Retrieval(Task[Batch]):
+    """Learns to rank.
+
+    Args:
+        recipe: data, batch size, seed.
+        model: trained in place.
+        objectives: one for each phase.
+        corpus: with the splits train and validation.
+        features: stored local features, or None for pictures.
+        accelerator: which process of how many this is.
+    """
+
+    metric: ClassVar[str] = "rsum"
+    unit: ClassVar[str] = "pairs"
+    collapse: ClassVar[str] = (
+        "all embeddings are becoming equal (hard-negative collapse). Begin with an epoch on all negatives "
+        "(training.phases.0.objective: {ranking.miner: all}), lower optimizer.learning_rate, or warm it up longer"
+    )
+
+    model: TwoTower
+    objectives: Sequence[Objective]
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: TwoTower,
+        objectives: Sequence[Objective],
+        corpus: Corpus,
+        features: FeatureSource | None,
+        accelerator: Accelerator,
+    ) -> None:
+        training = corpus.split("train")
+        images = image_loader(model.image.encoder, training, features, augment=True)
+        self.recipe, self.model, self.objectives, self.accelerator = recipe, model, objectives, accelerator
+        self._dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions))
+        self._validation, self._features = corpus.split("validation"), features
+        self.steps_per_epoch = len(self._batches(0, 0))
+
+    def epoch(self, number: int, start: int) -> Iterable[Batch]:
+        """Return the batches of an epoch from one of them on."""
+        # A generator of its own: the loader must not draw from the stream that dropout draws from.
+        return DataLoader(
+            self._dataset,
+            sampler=self._batches(number, start),
+            batch_size=None,
+            num_workers=self.recipe.data.num_workers,
+            generator=torch.Generator().manual_seed(self.recipe.seed),
+            collate_fn=as_it_is,
+        )
+
+    def step(self, wrapped: nn.Module, batch: Batch, phase: int) -> Step:
+        """Embed, gather over processes, score, and compute the objective of the phase."""
+        objective = self.objectives[phase]
+        images, texts = wrapped(batch.images, batch.texts)
+        gathered = gather_batch(images, texts, batch.positives, batch.image_keys)
+        scores = self.model.similarity(gathered.images, gathered.texts)
+        scored = ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts)
+        return Step(
+            objective(scored),
+            batch.description,
+            at_collapse=lambda: objective.at_collapse(scored),
+            diagnostics=lambda: objective.diagnostics(scored),
+        )
+
+    def validate(self) -> dict[str, float]:
+        """Rank the validation split."""
+        embedded = embed_corpus(self.model, self._validation, self._features)
+        report = evaluate(
+            embedded.images, embedded.texts, embedded.corpus.relevance, self.model.similarity, resamples=0
+        )
+        return dict(report.metrics)
+
+    def summary(self, metrics: Mapping[str, float]) -> str:
+        """Return RSUM and both R@1."""
+        return (
+            f"rsum {metrics['rsum']:5.1f}  i2t R@1 {metrics['i2t_r1']:4.1f}  t2i R@1 {metrics['t2i_r1']:4.1f}"
+        )
+
+    def curves(self) -> dict[str, list[float]]:
+        """Return the curves of both aggregators, as ``image.NAME`` and ``text.NAME``."""
+        aggregators = {"image": self.model.image.aggregator, "text": self.model.text.aggregator}
+        return {
+            f"{side}.{name}": curve
+            for side, aggregator in aggregators.items()
+            for name, curve in aggregator.curves().items()
+        }
+
+    def _batches(self, epoch: int, start: int) -> EpochBatches:
+        return EpochBatches(
+            len(self._dataset),
+            self.recipe.training.batch_size,
+            seed=self.recipe.seed,
+            epoch=epoch,
+            start=start,
+            rank=self.accelerator.process_index,
+            num_processes=self.accelerator.num_processes,
+        )
+
+
+def open_retrieval(recipe: Recipe, inputs: RunInputs) -> Retrieval:
+    """Open data and features, and build model and objectives."""
+    corpus = open_corpus(source_of(recipe), require_images=recipe.data.features in (None, AUTO))
+    model = build_model(recipe, captions=corpus.split("train").captions)
+    # Refused before hours of extraction, if the model does not suit them.
+    objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
+    features = open_features(recipe, model.image.encoder, corpus, inputs)
+    corpus = with_features(corpus, features)
+    for problem in corpus.problems:
+        inputs.watcher.warn(problem)
+    return Retrieval(recipe, model, objectives, corpus, features, inputs.accelerator)

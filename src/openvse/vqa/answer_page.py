@@ -1,0 +1,181 @@
+"""Answers about a picture as one web page that holds the picture itself, and shows what was weighed."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from jaxtyping import Float
+from PIL.Image import Image
+from torch import Tensor
+
+from openvse.videos import read_poster
+from openvse.vqa.explain import Explained
+
+PICTURE_PX = 960
+"""Longer side of the picture: twice its size on the page, for dense screens."""
+
+VEIL = 0.82
+"""How dark the part becomes that weighs nothing."""
+
+BOXES_SHOWN = 5
+"""Outlines of regions at most; they overlap, and those that weigh little say little."""
+
+
+def answer_page(picture: Path, answered: Sequence[Explained]) -> str:
+    """Return an HTML page with each question, its answers, and the weights over picture and words.
+
+    Cells of a grid are the darker, the less they weigh beside the largest weight; of regions the heaviest are outlined,
+    and their share of the largest weight is the strength of the line. Words are shaded in the same way.
+
+    Args:
+        picture: the file that was asked about.
+        answered: what ``explain`` returned.
+
+    Raises:
+        BadImageError: the picture cannot be decoded.
+    """
+    shown = read_poster(picture)
+    shown.thumbnail((PICTURE_PX, PICTURE_PX))
+    page = _PAGE.format(
+        title=escape(f"openvse ask: {picture.name}"),
+        style=files("openvse.vqa").joinpath("answer_page.css").read_text(encoding="utf-8"),
+        picture=_data_uri(shown),
+        ratio=f"{shown.width} / {shown.height}",
+        note=_note(answered),
+        sections="\n".join(_section(one) for one in answered),
+    )
+    # Pure ASCII survives whatever encoding the page is written and served with.
+    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+{style}.photo {{ aspect-ratio: {ratio}; background-image: url({picture}); }}
+</style>
+</head>
+<body>
+<header>
+<h1>{title}</h1>
+<p>{note}</p>
+</header>
+<main>
+{sections}
+</main>
+</body>
+</html>
+"""
+
+
+def _note(answered: Sequence[Explained]) -> str:
+    told = "Each answer has a probability of its own; they need not add up to 100 %."
+    if any(one.word_weights is not None for one in answered):
+        told += (
+            " Bright parts of the picture and shaded words have the largest weights in the sums that the answer is "
+            "made of. A part has read the question and the other parts by then: its weight says where the model "
+            "took it from, not why."
+        )
+    return told
+
+
+def _section(one: Explained) -> str:
+    weighed = "" if one.word_weights is None else _words(one.words, one.word_weights.mean(dim=0))
+    mean = None if one.image_weights is None else one.image_weights.mean(dim=0)
+    count = 1 if one.word_weights is None else len(one.word_weights)
+    caption = _caption("mean of the reductions" if count > 1 else "weights", mean)
+    if mean is not None and one.boxes is None:
+        caption += "; where the parts lie is not known"
+    first = f"<figure>{_photo(one, mean)}<figcaption>{caption}</figcaption>{weighed}</figure>"
+    rows = "\n".join(
+        f'<tr><td>{escape(guess.answer)}</td><td><div class="bar" style="width: {100 * guess.probability:.1f}%">'
+        f"</div></td><td>{100 * guess.probability:.1f} %</td></tr>"
+        for guess in one.guesses
+    )
+    return (
+        f'<section>\n<h2>{escape(one.question)}</h2>\n<div class="first">{first}<table>{rows}</table></div>\n'
+        f"{_reductions(one)}</section>"
+    )
+
+
+def _reductions(one: Explained) -> str:
+    """Return a small picture for each of several reductions."""
+    if one.word_weights is None or one.image_weights is None or len(one.word_weights) == 1:
+        return ""
+    figures = "\n".join(
+        f"<figure>{_photo(one, image)}<figcaption>{_caption(str(number), image)}</figcaption>"
+        f"{_words(one.words, words)}</figure>"
+        for number, (image, words) in enumerate(zip(one.image_weights, one.word_weights, strict=True), 1)
+    )
+    return f'<div class="reductions">{figures}</div>\n'
+
+
+def _caption(name: str, weights: Float[Tensor, "N"] | None) -> str:
+    if weights is None:
+        return "this model shows no weights"
+    return f"{name}: at most {100 * float(weights.max()):.1f} % a part, evenly {100 / len(weights):.1f} %"
+
+
+def _photo(one: Explained, weights: Float[Tensor, "N"] | None) -> str:
+    """Return the picture with its weights over it; without any where it is not known what lies where."""
+    shapes = ""
+    if weights is not None and one.boxes is not None:
+        tiled = float((one.boxes[:, 2:] - one.boxes[:, :2]).prod(dim=1).sum()) < 1.001
+        shapes = _veils(one.boxes, weights) if tiled else _outlines(one.boxes, weights)
+    return f'<svg class="photo" viewBox="0 0 1 1" preserveAspectRatio="none" role="img">{shapes}</svg>'
+
+
+def _veils(boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]) -> str:
+    return "".join(
+        _rectangle(box, "veil", f"fill-opacity={VEIL * (1 - share):.3f}", weight)
+        for box, weight, share in _by_share(boxes, weights)
+    )
+
+
+def _outlines(boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]) -> str:
+    heaviest = sorted(_by_share(boxes, weights), key=lambda found: found[1])[-BOXES_SHOWN:]
+    return "".join(
+        _rectangle(box, "box", f"stroke-opacity={share:.3f}", weight) for box, weight, share in heaviest
+    )
+
+
+def _by_share(
+    boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]
+) -> list[tuple[list[float], float, float]]:
+    """Return each box with its weight, and that in shares of the largest."""
+    shares = weights / weights.max()
+    return list(zip(boxes.tolist(), weights.tolist(), shares.tolist(), strict=True))
+
+
+def _rectangle(box: list[float], kind: str, opacity: str, weight: float) -> str:
+    left, top, right, bottom = box
+    name, value = opacity.split("=")
+    return (
+        f'<rect class="{kind}" x="{left:.4f}" y="{top:.4f}" width="{right - left:.4f}" height="{bottom - top:.4f}" '
+        f'{name}="{value}"><title>{100 * weight:.1f} %</title></rect>'
+    )
+
+
+def _words(words: Sequence[str], weights: Float[Tensor, "M"]) -> str:
+    largest = float(weights.max())
+    spans = " ".join(
+        f'<span style="background: rgba(var(--shade), {0.75 * weight / largest:.3f})" title="{100 * weight:.1f} %">'
+        f"{escape(word)}</span>"
+        for word, weight in zip(words, weights.tolist(), strict=True)
+    )
+    return f'<p class="words">{spans}</p>'
+
+
+def _data_uri(picture: Image) -> str:
+    encoded = io.BytesIO()
+    picture.save(encoded, "WEBP", quality=85)
+    return f"data:image/webp;base64,{base64.b64encode(encoded.getvalue()).decode()}"

@@ -1,0 +1,95 @@
+"""Answers with what the model weighed for them: parts of the picture, and words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isqrt
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from openvse.encoders.base import ImageEncoder
+from openvse.model import Answerer, Guess
+from openvse.types import Inputs
+from openvse.videos import ClipSource
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A question, its answers, and the weights of the k reductions; None where the model has none.
+
+    Attributes:
+        question: as it was asked.
+        guesses: the most probable answers.
+        words: what each token stands for.
+        word_weights: of the tokens; each reduction's add up to 1.
+        boxes: left, top, right and bottom of the picture's parts in shares of its width and height.
+        image_weights: of these parts.
+    """
+
+    question: str
+    guesses: list[Guess]
+    words: list[str]
+    word_weights: Float[Tensor, "k M"] | None = None
+    boxes: Float[Tensor, "N 4"] | None = None
+    image_weights: Float[Tensor, "k N"] | None = None
+
+
+@torch.inference_mode()
+def explain(
+    model: Answerer, picture: ClipSource | None, questions: Sequence[str], *, top_k: int = 5
+) -> list[Explained]:
+    """Answer questions about a picture, and say what was weighed for each.
+
+    Args:
+        model: what answers.
+        picture: what ``Answerer.ask`` takes.
+        questions: one or more, answered in one batch.
+        top_k: how many answers to each.
+
+    Raises:
+        BadImageError: the picture cannot be decoded.
+        ModelError: the model looks at pictures and there is none, or it reads precomputed features only.
+        DataError: a question is empty.
+    """
+    tokens, images = model.read_questions(questions), model.read(picture)
+    boxes = None
+    if model.image is not None and images is not None:
+        images, boxes = _located(model.image.encoder, images)
+    guesses = model.answer(images, tokens, top_k)
+    of_first = torch.zeros(len(questions), dtype=torch.int64, device=model.device)
+    attended = model.attend(images, of_first, tokens)
+    explained = []
+    for row, (question, found) in enumerate(zip(questions, guesses, strict=True)):
+        words = model.text.encoder.pieces(question)
+        if attended is None:
+            explained.append(Explained(question, found, words))
+            continue
+        of_words, of_image = attended.words[row, :, : len(words)].cpu(), attended.image[row].cpu()
+        explained.append(Explained(question, found, words, of_words, boxes, of_image))
+    return explained
+
+
+def _located(encoder: ImageEncoder, images: Inputs) -> tuple[Inputs, Float[Tensor, "N 4"] | None]:
+    """Return one picture's raw features in place of its pixels, and where they lie, as far as the encoder knows."""
+    if images.mask is not None:  # a clip
+        return images, None
+    seen = encoder.raw_features(images.values)
+    if seen.boxes is not None:
+        return Inputs(seen.local, seen.mask), seen.boxes[0].cpu()
+    boxes = _grid(seen.local.shape[1]) if encoder.covers_picture else None
+    return Inputs(seen.local, seen.mask), boxes
+
+
+def _grid(count: int) -> Float[Tensor, "N 4"] | None:
+    """Return the cells of a square grid, row by row; a token before them stands for the whole picture."""
+    side = isqrt(count)
+    before = count - side * side
+    if before > 1:
+        return None
+    edges = torch.arange(side + 1) / side
+    top, left = torch.meshgrid(edges[:-1], edges[:-1], indexing="ij")
+    cells = torch.stack([left, top, left + 1 / side, top + 1 / side], dim=-1).flatten(0, 1)
+    return torch.cat([torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(before, 4), cells])

@@ -1,0 +1,105 @@
+"""A question set through a model: each question once, those about one picture together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from openvse.data import (
+    ImageLoader,
+    QuestionDataset,
+    QuestionSet,
+    image_loader,
+    own_features,
+    question_batches,
+    with_features,
+)
+from openvse.errors import DataError
+from openvse.model import Answerer
+from openvse.types import FeatureSource, QuestionBatch
+
+
+class Prediction(NamedTuple):
+    """The most probable answer to a question."""
+
+    question_id: str
+    answer: str
+    probability: float
+
+
+def question_dataset(
+    model: Answerer, questions: QuestionSet, features: FeatureSource | None = None
+) -> tuple[QuestionSet, QuestionDataset]:
+    """Prepare questions for a model; those about pictures that a store lacks are left out, and reported.
+
+    Args:
+        model: gives the tokens and the answers.
+        questions: the set.
+        features: stored local features of its pictures; without them the pictures are decoded.
+
+    Returns:
+        The questions that are left, and their batches.
+
+    Raises:
+        StoreError: the store has none of the pictures.
+    """
+    images: ImageLoader | None = None
+    if model.image is not None:
+        corpus = questions.as_corpus()
+        features = own_features(corpus, model.image.encoder) if features is None else features
+        corpus = with_features(corpus, features)
+        if len(corpus) < len(questions.image_ids):
+            questions = questions.about(corpus.image_ids)
+        images = image_loader(model.image.encoder, corpus, features)
+    tokens = model.text.encoder.tokenize([question.text for question in questions.questions])
+    return questions, QuestionDataset(questions, images, tokens, model.answers)
+
+
+def predict_batches(
+    model: Answerer, dataset: QuestionDataset, *, batch_size: int = 128
+) -> Iterator[tuple[Int[np.ndarray, "Q"], QuestionBatch, Float[Tensor, "Q A"]]]:
+    """Yield positions, batches and logits; the model is in evaluation mode meanwhile.
+
+    Args:
+        model: what answers.
+        dataset: the questions.
+        batch_size: questions at a time.
+    """
+    with model.evaluating():
+        for positions, batch in question_batches(dataset, batch_size):
+            moved = batch.to(model.device)
+            with torch.inference_mode():
+                logits = model(moved.images, moved.image_of, moved.questions).float()
+            yield positions, moved, logits
+
+
+def predict(
+    model: Answerer, questions: QuestionSet, features: FeatureSource | None = None, *, batch_size: int = 128
+) -> list[Prediction]:
+    """Answer every question of a set, in its order; those about pictures that cannot be used are left out.
+
+    Args:
+        model: what answers.
+        questions: the set.
+        features: stored local features of its pictures; without them the pictures are decoded.
+        batch_size: questions at a time.
+
+    Raises:
+        DataError: not one picture can be used.
+        StoreError: the store has none of the pictures.
+    """
+    questions, dataset = question_dataset(model, questions, features)
+    found: dict[int, Prediction] = {}
+    for positions, _, logits in predict_batches(model, dataset, batch_size=batch_size):
+        best, ids = logits.sigmoid().max(dim=1)
+        for position, chance, answer in zip(positions.tolist(), best.tolist(), ids.tolist(), strict=True):
+            question = questions.questions[position]
+            found[position] = Prediction(question.question_id, model.answers.answers[answer], chance)
+    if not found:
+        raise DataError(f"{questions.name}: no question can be answered, as not one picture can be used")
+    return [found[position] for position in sorted(found)]
