@@ -78,7 +78,10 @@ def fit(
     return losses
 
 
-@pytest.mark.parametrize("name", list_recipes())
+RETRIEVAL = [name for name in list_recipes() if load_recipe(name).task == "retrieval"]
+
+
+@pytest.mark.parametrize("name", RETRIEVAL)
 def test_recipe_builds_learns_saves_and_reloads(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     recipe = shrink(name, checkpoints)
     model = build_model(recipe, captions=CAPTIONS)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from openvse.build import load_answerer
@@ -15,7 +16,8 @@ from openvse.errors import DataError, RecipeError, TrainingError
 from openvse.features_store import FeatureStore
 from openvse.recipe import parse_recipe
 from openvse.training import EpochReport, Silent, StepReport, train
-from openvse.training.answering import cross_entropy
+from openvse.training.answering import cross_entropy, open_answering
+from openvse.training.inputs import RunInputs
 from openvse.types import Inputs, QuestionBatch
 from openvse.vqa import predict
 from tests.tiny import read_metrics
@@ -71,21 +73,15 @@ def test_a_run_leaves_everything_behind(questions: Path, tmp_path: Path) -> None
     assert 100 * share_right(tmp_path, questions, "validation") == pytest.approx(best.metrics["accuracy"])
 
 
-@pytest.mark.parametrize("vectors", [1, 3])
-def test_it_overfits_32_questions(questions: Path, tmp_path: Path, vectors: int) -> None:
-    tree = answering_tree(questions, phases=[{"epochs": 40}])
-    tree["fusion"]["num_vectors"] = vectors
+def test_it_learns(questions: Path, tmp_path: Path) -> None:
     watcher = Recorder()
-    train(parse_recipe(tree), tmp_path, watcher=watcher)
-    assert watcher.epochs[-1].loss < 0.05 * watcher.epochs[0].loss
-    model = load_answerer(tmp_path / "best")
-    model.load_state_dict(torch.load(tmp_path / "last.pt", weights_only=True)["model"])
-    model.save(tmp_path / "best")
-    assert share_right(tmp_path, questions, "train") == 1.0
+    train(answering_recipe(questions, phases=[{"epochs": 8}]), tmp_path, watcher=watcher)
+    assert watcher.epochs[-1].loss < 0.8 * watcher.epochs[0].loss
+    assert share_right(tmp_path, questions, "train") > 0.5  # one in five by chance
 
 
 def test_questions_alone_cannot_tell_pictures_apart(questions: Path, tmp_path: Path) -> None:
-    tree = question_only(answering_tree(questions, phases=[{"epochs": 20}]))
+    tree = question_only(answering_tree(questions, phases=[{"epochs": 6}]))
     del tree["data"]["features"]  # no picture is there either
     train(parse_recipe(tree), tmp_path)
     model = load_answerer(tmp_path / "best")
@@ -122,21 +118,22 @@ def test_nan_stops_and_names_the_batch(questions: Path, tmp_path: Path) -> None:
     tree = answering_tree(questions, clip_norm=None)
     tree["optimizer"]["learning_rate"] = 1e30
     tree["training"]["phases"] = [{"epochs": 3}]
-    with pytest.raises(TrainingError, match=r"the loss is (nan|inf) at step \d+ on 8 questions: \d+.jpg#\d to"):
+    with pytest.raises(
+        TrainingError, match=r"the loss is (nan|inf) at step \d+ on 8 questions: \d+.jpg#\d to"
+    ):
         train(parse_recipe(tree), tmp_path)
 
 
-def test_a_model_that_tells_nothing_apart_is_diagnosed(
-    questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("openvse.training.trainer.COLLAPSE_EVERY", 1)
-    watcher = Recorder()
-    tree = question_only(answering_tree(questions, phases=[{"epochs": 30}], batch_size=32))
-    tree["text"]["encoder"] |= {"min_count": 1, "max_words": 1}  # it reads "what" and no more
-    tree["optimizer"]["learning_rate"] = 2e-2
-    tree["training"]["phases"] = [{"epochs": 170}]
-    train(parse_recipe(tree), tmp_path, watcher=watcher)
-    assert any("every question gets the same answers" in warning for warning in watcher.warnings)
+def test_at_collapse_the_model_knows_frequencies_alone(questions: Path, tmp_path: Path) -> None:
+    recipe = answering_recipe(questions, batch_size=32)
+    task = open_answering(recipe, RunInputs(tmp_path, Accelerator(cpu=True), Silent()))
+    (batch,) = task.epoch(0, 0)  # all questions
+    often = batch.targets.mean(dim=0)
+    slow = -sum(p * math.log(p) + (1 - p) * math.log(1 - p) for p in often.tolist())
+    step = task.step(task.model, batch, 0)
+    assert step.at_collapse() == pytest.approx(slow, rel=1e-5)
+    assert float(step.terms["loss"].detach()) > slow  # untrained
+    assert "every question gets the same answers" in task.collapse
 
 
 def test_pictures_that_the_store_lacks_are_reported(questions: Path, tmp_path: Path) -> None:
@@ -152,8 +149,16 @@ def test_refusals(questions: Path, tmp_path: Path) -> None:
     tree = answering_tree(questions)
     cases = [
         ({"answers": {"min_count": 99}}, DataError, "no answer occurs 99 times"),
-        ({"text": {**tree["text"], "aggregator": "mean"}}, RecipeError, "text.aggregator mean sums up before"),
-        ({**question_only(tree), "text": tree["text"]}, RecipeError, "text.aggregator tokens keeps every token"),
+        (
+            {"text": {**tree["text"], "aggregator": "mean"}},
+            RecipeError,
+            "text.aggregator mean sums up before",
+        ),
+        (
+            {**question_only(tree), "text": tree["text"]},
+            RecipeError,
+            "text.aggregator tokens keeps every token",
+        ),
         ({"fusion": {"name": "scor_attention"}}, RecipeError, "did you mean 'score_attention'"),
         ({"fusion": {"name": "pooled", "aggregator": "tokens"}}, RecipeError, "fusion: pooled cannot reduce"),
         ({"data": {"source": ""}}, RecipeError, "data.source is not set"),

@@ -16,7 +16,7 @@ from openvse.files import write_whole
 from openvse.model import Answerer, TwoTower
 from openvse.recipe import VQARecipe, expect_task, parse_recipe
 from openvse.types import FeatureSource
-from openvse.vqa import evaluate_answers, find_wordnet, predict
+from openvse.vqa import WordNet, evaluate_answers, find_wordnet, predict
 
 
 def evaluate_answerer(
@@ -61,7 +61,7 @@ def evaluate_answerer(
         [answers[question.question_id] for question in kept.questions],
         training=training,
         vocabulary=model.answers,
-        wordnet=find_wordnet(),
+        wordnet=WordNet(wordnet) if (wordnet := find_wordnet()) else None,
         model=model.fingerprint,
         published=recipe.published_for(len(kept)),
     )

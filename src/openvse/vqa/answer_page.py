@@ -22,6 +22,9 @@ PICTURE_PX = 960
 VEIL = 0.82
 """How dark the part becomes that weighs nothing."""
 
+WHOLE = [0.0, 0.0, 1.0, 1.0]
+"""Where a class token lies, which stands for the whole picture; a veil of its own would darken the cells."""
+
 BOXES_SHOWN = 5
 """Outlines of regions at most; they overlap, and those that weigh little say little."""
 
@@ -129,8 +132,7 @@ def _photo(one: Explained, weights: Float[Tensor, "N"] | None) -> str:
     """Return the picture with its weights over it; without any where it is not known what lies where."""
     shapes = ""
     if weights is not None and one.boxes is not None:
-        tiled = float((one.boxes[:, 2:] - one.boxes[:, :2]).prod(dim=1).sum()) < 1.001
-        shapes = _veils(one.boxes, weights) if tiled else _outlines(one.boxes, weights)
+        shapes = _veils(one.boxes, weights) if one.tiled else _outlines(one.boxes, weights)
     return f'<svg class="photo" viewBox="0 0 1 1" preserveAspectRatio="none" role="img">{shapes}</svg>'
 
 
@@ -138,6 +140,7 @@ def _veils(boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]) -> str:
     return "".join(
         _rectangle(box, "veil", f"fill-opacity={VEIL * (1 - share):.3f}", weight)
         for box, weight, share in _by_share(boxes, weights)
+        if box != WHOLE or len(boxes) == 1
     )
 
 

@@ -27,6 +27,7 @@ class Explained:
         word_weights: of the tokens; each reduction's add up to 1.
         boxes: left, top, right and bottom of the picture's parts in shares of its width and height.
         image_weights: of these parts.
+        tiled: whether the parts are cells that cover the picture; otherwise regions, which overlap.
     """
 
     question: str
@@ -35,6 +36,7 @@ class Explained:
     word_weights: Float[Tensor, "k M"] | None = None
     boxes: Float[Tensor, "N 4"] | None = None
     image_weights: Float[Tensor, "k N"] | None = None
+    tiled: bool = True
 
 
 @torch.inference_mode()
@@ -55,9 +57,9 @@ def explain(
         DataError: a question is empty.
     """
     tokens, images = model.read_questions(questions), model.read(picture)
-    boxes = None
+    boxes, tiled = None, True
     if model.image is not None and images is not None:
-        images, boxes = _located(model.image.encoder, images)
+        images, boxes, tiled = _located(model.image.encoder, images)
     guesses = model.answer(images, tokens, top_k)
     of_first = torch.zeros(len(questions), dtype=torch.int64, device=model.device)
     attended = model.attend(images, of_first, tokens)
@@ -68,19 +70,19 @@ def explain(
             explained.append(Explained(question, found, words))
             continue
         of_words, of_image = attended.words[row, :, : len(words)].cpu(), attended.image[row].cpu()
-        explained.append(Explained(question, found, words, of_words, boxes, of_image))
+        explained.append(Explained(question, found, words, of_words, boxes, of_image, tiled))
     return explained
 
 
-def _located(encoder: ImageEncoder, images: Inputs) -> tuple[Inputs, Float[Tensor, "N 4"] | None]:
-    """Return one picture's raw features in place of its pixels, and where they lie, as far as the encoder knows."""
+def _located(encoder: ImageEncoder, images: Inputs) -> tuple[Inputs, Float[Tensor, "N 4"] | None, bool]:
+    """Return a picture's raw features in place of its pixels, where they lie if that is known, and if they tile it."""
     if images.mask is not None:  # a clip
-        return images, None
+        return images, None, False
     seen = encoder.raw_features(images.values)
+    raw = Inputs(seen.local, seen.mask)
     if seen.boxes is not None:
-        return Inputs(seen.local, seen.mask), seen.boxes[0].cpu()
-    boxes = _grid(seen.local.shape[1]) if encoder.covers_picture else None
-    return Inputs(seen.local, seen.mask), boxes
+        return raw, seen.boxes[0].cpu(), False
+    return raw, _grid(seen.local.shape[1]) if encoder.covers_picture else None, True
 
 
 def _grid(count: int) -> Float[Tensor, "N 4"] | None:

@@ -1,0 +1,139 @@
+"""Answering from the shell: train on pictures, evaluate, ask, and what does not go together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from album import COLOURS
+from click.testing import Result
+from PIL import Image
+
+Invoke = Callable[..., Result]
+SPLITS = ("train", "train", "train", "validation", "test")
+
+
+def write_questions(folder: Path, num_images: int = 15) -> Path:
+    """Write pictures of one colour, and two questions about each; the last has an unreadable picture."""
+    folder.mkdir(parents=True)
+    lines = []
+    for number in range(num_images):
+        colour = list(COLOURS)[number % len(COLOURS)]
+        Image.new("RGB", (48, 40), COLOURS[colour]).save(folder / f"{number:02d}.png")
+        for question, answer in (("what colour is it", colour), (f"is it {colour}", "yes")):
+            lines.append({"file_name": f"{number:02d}.png", "question": question, "answer": answer})
+            lines[-1]["split"] = SPLITS[number % 5]
+    (folder / "14.png").write_bytes(b"no picture")
+    (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory, invoke: Invoke) -> Path:
+    """Train once; the folder holds ``data`` and ``run``."""
+    root = tmp_path_factory.mktemp("answered")
+    data = write_questions(root / "data")
+    encoder = {
+        "name": "efficientnet_lite0",
+        "pretrained": False,
+        "image_size": 64,
+        "size_augmentation": "none",
+    }
+    tree = {
+        "task": "vqa",
+        "name": "tiny",
+        "embed_dim": 16,
+        "image": {"encoder": encoder, "aggregator": "tokens"},
+        "text": {"encoder": {"name": "bigru", "word_dim": 8, "min_count": 1}, "aggregator": "tokens"},
+        "fusion": {"name": "score_attention", "num_heads": 2, "num_vectors": 2},
+        "answers": {"min_count": 1},
+        "data": {"source": f"question_folder:{data}", "features": "auto"},
+        "training": {"batch_size": 9, "threads": 1, "device": "cpu", "phases": [{"epochs": 2}]},
+    }
+    (root / "tiny.yaml").write_text(yaml.safe_dump(tree))
+    result = invoke("train", root / "tiny.yaml", "--out", root / "run")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == f"{root / 'run' / 'best'}\n"
+    assert "validation: accuracy" in result.stderr and "validation accuracy" in result.stderr
+    return root
+
+
+def test_evaluate_reports_and_writes_predictions(answered: Path, invoke: Invoke, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    result = invoke(
+        "evaluate", answered / "run" / "best", f"question_folder:{answered / 'data'}", "--out", out
+    )
+    assert result.exit_code == 0, result.output
+    assert "most frequent answer" in result.stdout and "exact match" in result.stdout
+    assert "2 question(s) are left out" in result.stderr  # of 14.png
+    report = json.loads((out / "report.json").read_text())
+    assert report["protocol"]["num_questions"]["all"] == 4 and report["model"]
+    predictions = json.loads((out / "predictions.json").read_text())
+    assert [entry["question_id"] for entry in predictions] == ["04.png#0", "04.png#1", "09.png#0", "09.png#1"]
+    assert {entry["answer"] for entry in predictions} <= {*COLOURS, "yes"}
+    assert len((out / "predictions.json").read_text().splitlines()) == 6  # one entry a line
+
+
+def test_stored_features_give_the_same(answered: Path, invoke: Invoke, tmp_path: Path) -> None:
+    data, model = f"question_folder:{answered / 'data'}", answered / "run" / "best"
+    invoke("evaluate", model, data, "--out", tmp_path / "pictures")
+    result = invoke(
+        "evaluate", model, data, "--features", answered / "run" / "features", "--out", tmp_path / "store"
+    )
+    assert result.exit_code == 0, result.output
+    pictures, store = (
+        json.loads((tmp_path / name / "report.json").read_text()) for name in ("pictures", "store")
+    )
+    assert pictures["scores"] == store["scores"]
+
+
+def test_questions_without_answers_are_answered(answered: Path, invoke: Invoke, tmp_path: Path) -> None:
+    Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
+    asked = {"file_name": "a.png", "question": "what colour is it", "question_id": "17", "split": "test"}
+    (tmp_path / "metadata.jsonl").write_text(json.dumps(asked) + "\n")
+    out = tmp_path / "out"
+    result = invoke("evaluate", answered / "run" / "best", f"question_folder:{tmp_path}", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "there are no answers to compare with" in result.stderr
+    (entry,) = json.loads((out / "predictions.json").read_text())
+    assert entry["question_id"] == 17  # a number where it is one, as in VQA 2.0
+
+
+def test_ask_prints_answers_and_writes_a_page(answered: Path, invoke: Invoke, tmp_path: Path) -> None:
+    page = tmp_path / "new" / "page.html"
+    photo = answered / "data" / "00.png"
+    result = invoke(
+        "ask", answered / "run" / "best", photo, "what colour is it", "is it red", "-k", 2, "--html", page
+    )
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert [lines[0], lines[3]] == ["what colour is it", "is it red"] and len(lines) == 6
+    first, second = (float(line.split()[0]) for line in lines[1:3])
+    assert 1 > first >= second > 0
+    text = page.read_text()
+    assert "<h2>is it red</h2>" in text and text.isascii() and "http" not in text
+
+
+def test_what_does_not_go_together(
+    answered: Path, trained: Path, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    answers, ranks = answered / "run" / "best", trained / "run" / "best"
+    data, photo = f"question_folder:{answered / 'data'}", answered / "data" / "00.png"
+    assert "has no embeddings to compare" in refused(
+        "index", answers, answered / "data", "--out", tmp_path / "index"
+    )
+    assert "has no embeddings" in refused("search", answers, trained / "index", "a dog")
+    assert "answers no questions" in refused("ask", ranks, photo, "what is it")
+    assert "name it alone" in refused("evaluate", answers, ranks, data)
+    assert "name it alone" in refused("evaluate", ranks, answers, data)
+    assert "--folds is of retrieval" in refused("evaluate", answers, data, "--folds", 5)
+    assert "give it once" in refused("evaluate", answers, data, "--features", "a", "--features", "b")
+    assert "00.jpg" in refused("ask", answers, answered / "data" / "00.jpg", "what is it")
+    assert "it is not a picture" in refused("ask", answers, answered / "data" / "14.png", "what is it")
+    assert "a question is empty" in refused("ask", answers, photo, " ")
+    assert "was started with another answers" in refused(
+        "train", trained / "tiny.yaml", "--out", answered / "run", "--resume"
+    )

@@ -1,0 +1,111 @@
+"""What was weighed for an answer, and the page that shows it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from torch import Tensor
+
+from openvse.answers import AnswerVocabulary
+from openvse.build import build_answerer
+from openvse.model import Answerer, Guess
+from openvse.recipe import parse_recipe
+from openvse.types import Features
+from openvse.vqa import Explained, answer_page, explain
+from openvse.vqa.explain import _grid
+from tests.conftest import PhotoMaker
+from tests.tiny_questions import COLOURS, answering_tree, question_only
+
+QUESTIONS = ["what colour is the dog", "is <it> a very big & heavy elephant"]
+ENCODER = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64, "size_augmentation": "none"}
+
+
+def build(change: dict[str, Any] | None = None) -> Answerer:
+    tree = answering_tree(Path()) | {"image": {"encoder": ENCODER, "aggregator": "tokens"}} | (change or {})
+    answers = AnswerVocabulary(COLOURS, votes=False)
+    return build_answerer(parse_recipe(tree), questions=["what colour is the dog"], answers=answers).eval()
+
+
+def test_weights_belong_to_cells_and_words(make_photos: PhotoMaker) -> None:
+    model, photo = build(), make_photos(1)[0]
+    first, second = explain(model, photo, QUESTIONS, top_k=3)
+    assert [first.guesses, second.guesses] == model.ask(photo, QUESTIONS, top_k=3)
+    assert first.words == ["<start>", "what", "colour", "is", "the", "dog", "<end>"]
+    assert second.words[1:6] == ["is", "<it>", "<a>", "<very>", "<big>"]  # unknown words show as such
+    assert first.word_weights is not None and first.image_weights is not None and first.boxes is not None
+    assert first.word_weights.shape == (2, 7) and first.image_weights.shape == (2, 4)
+    for weights in (first.word_weights, first.image_weights):
+        torch.testing.assert_close(weights.sum(dim=1), torch.ones(2))
+    assert first.boxes.tolist() == [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]]
+
+
+def test_boxes_of_an_encoder_that_knows_them(
+    make_photos: PhotoMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, photo = build(), make_photos(1)[0]
+    boxes = torch.tensor([[0.1, 0.1, 0.4, 0.9], [0.0, 0.0, 1.0, 0.5]])
+
+    def regions(self: Any, pixels: Tensor) -> Features:
+        return Features(torch.ones(1, 2, 1280), torch.tensor([[True, False]]), boxes=boxes.unsqueeze(0))
+
+    monkeypatch.setattr("openvse.encoders.EfficientNetLite0.raw_features", regions)
+    (one,) = explain(model, photo, QUESTIONS[:1])
+    assert one.boxes is not None and torch.equal(one.boxes, boxes)
+    assert one.image_weights is not None and one.image_weights.tolist() == [[1, 0], [1, 0]]
+    page = answer_page(photo, [one])
+    assert page.count('class="box"') == 3 * 2 and 'class="veil"' not in page
+
+
+def test_a_model_without_weights_or_pictures(make_photos: PhotoMaker) -> None:
+    photo = make_photos(1)[0]
+    pooled = {"name": "pooled", "aggregator": "mean", "num_heads": 2}
+    for model in (build({"fusion": pooled}), build(question_only(answering_tree(Path())))):
+        (one,) = explain(model, photo, QUESTIONS[:1])
+        assert (one.word_weights, one.image_weights, one.boxes) == (None, None, None)
+        assert len(one.guesses) == 5
+        page = answer_page(photo, [one])
+        assert "shows no weights" in page and "<rect" not in page
+
+
+def test_the_page_shades_by_weight_and_escapes(make_photos: PhotoMaker) -> None:
+    photo = make_photos(1, folder="a & b")[0]
+    cells = torch.tensor([[0, 0, 0.5, 1], [0.5, 0, 1, 1]])
+    one = Explained(
+        "is it <b>?",
+        [Guess("a & b", 0.5), Guess("\N{SNOWMAN}", 0.25)],
+        ["is", "<it>"],
+        word_weights=torch.tensor([[0.25, 0.75], [0.75, 0.25]]),
+        boxes=cells,
+        image_weights=torch.tensor([[0.2, 0.8], [0.4, 0.6]]),
+    )
+    page = answer_page(photo, [one])
+    assert page.isascii() and page.count("data:image/webp") == 1
+    body = ElementTree.fromstring(re.sub(r"(?s)^.*?(<main>.*</main>).*$", r"\1", page))
+    assert body.find(".//h2").text == "is it <b>?"  # type: ignore[union-attr]
+    veils = [float(each.get("fill-opacity", "nan")) for each in body.iter("rect")]
+    # Of the mean and of each reduction: the heaviest cell is clear, the other darker by its share of the largest.
+    assert veils == [
+        pytest.approx(v, abs=1e-3) for v in (0.82 * (1 - 0.3 / 0.7), 0, 0.82 * 0.75, 0, 0.82 / 3, 0)
+    ]
+    captions = ["".join(each.itertext()) for each in body.iter("figcaption")]
+    assert captions[0] == "mean of the reductions: at most 70.0 % a part, evenly 50.0 %"
+    assert captions[1].startswith("1: at most 80.0 %")
+    assert [cell.text for cell in body.findall(".//td") if cell.text] == [
+        "a & b",
+        "50.0 %",
+        "\N{SNOWMAN}",
+        "25.0 %",
+    ]
+    shades = [each.get("style", "") for each in body.iter("span")][2:4]
+    assert "0.250)" in shades[0] and "0.750)" in shades[1]
+
+
+def test_a_token_before_the_cells_stands_for_the_whole_picture() -> None:
+    assert _grid(6) is None
+    with_token = _grid(5)
+    assert with_token is not None and with_token[0].tolist() == [0, 0, 1, 1] and len(with_token) == 5

@@ -1,0 +1,85 @@
+"""A question set through a model: order, batches, and questions that cannot be answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from openvse.answers import AnswerVocabulary
+from openvse.build import build_answerer
+from openvse.data import QuestionSet, open_questions
+from openvse.errors import DataError, StoreError
+from openvse.features_store import FeatureStore
+from openvse.model import Answerer
+from openvse.recipe import parse_recipe
+from openvse.vqa import predict, predict_batches, question_dataset
+from tests.tiny_questions import COLOURS, answering_tree, write_tiny_questions
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_questions(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def questions(folder: Path) -> QuestionSet:
+    return open_questions(f"question_folder:{folder}", require_images=False).split("train")
+
+
+@pytest.fixture(scope="module")
+def model(questions: QuestionSet) -> Answerer:
+    words = [question.text for question in questions.questions]
+    answers = AnswerVocabulary(COLOURS, votes=False)
+    return build_answerer(parse_recipe(answering_tree(Path())), questions=words, answers=answers).eval()
+
+
+def test_each_question_once_in_its_order(folder: Path, questions: QuestionSet, model: Answerer) -> None:
+    store = FeatureStore.open(folder / "features")
+    found = predict(model, questions, store)
+    assert [each.question_id for each in found] == [question.question_id for question in questions.questions]
+    assert all(0 < each.probability < 1 and each.answer in COLOURS for each in found)
+    backwards = questions.select(torch.arange(len(questions)).flip(0).numpy())
+    for a, b in zip(found, reversed(predict(model, backwards, store, batch_size=5)), strict=True):
+        assert a[:2] == b[:2] and a.probability == pytest.approx(b.probability, abs=1e-5)
+
+
+def test_the_mode_is_left_as_it_was(folder: Path, questions: QuestionSet, model: Answerer) -> None:
+    _, dataset = question_dataset(model, questions, FeatureStore.open(folder / "features"))
+    model.train()
+    first, second = (
+        torch.cat([logits for _, _, logits in predict_batches(model, dataset)]) for _ in range(2)
+    )
+    assert model.training and torch.equal(first, second) and not first.requires_grad
+    model.eval()
+
+
+def test_what_a_store_lacks_is_left_out(
+    folder: Path, questions: QuestionSet, model: Answerer, tmp_path: Path
+) -> None:
+    store = FeatureStore.open(folder / "features")
+    other = open_questions(
+        f"question_folder:{write_tiny_questions(tmp_path, train=30)}", require_images=False
+    )
+    some = other.split("train")
+    found = predict(model, some, store)
+    assert len(found) == 26 * 2 < len(some)  # the store has 26 pictures
+    gone = some.about({f"{number:03d}.jpg" for number in range(27, 30)})
+    with pytest.raises(StoreError, match="none of the 3 images"):
+        predict(model, gone, store)
+
+
+def test_not_one_picture(questions: QuestionSet, make_photos, caplog: pytest.LogCaptureFixture) -> None:
+    encoder = {
+        "name": "efficientnet_lite0",
+        "pretrained": False,
+        "image_size": 32,
+        "size_augmentation": "none",
+    }
+    tree = answering_tree(Path()) | {"image": {"encoder": encoder, "aggregator": "tokens"}}
+    answers = AnswerVocabulary(COLOURS, votes=False)
+    model = build_answerer(parse_recipe(tree), questions=["what is it"], answers=answers).eval()
+    with pytest.raises(DataError, match="no question can be answered, as not one picture can be used"):
+        predict(model, questions)  # the files are not there
+    assert "000.jpg" in caplog.text
