@@ -49,31 +49,45 @@ def evaluate(
 ) -> None:
     """Measure retrieval both ways (R@1/5/10, RSUM, MedR, MeanR), or the accuracy of answers, with intervals."""
     from openvse.build import load
+    from openvse.model import TwoTower
+
+    found = [load(model, device=device) for model in (*models, *filter(None, [rerank]))]
+    towers = [model for model in found if isinstance(model, TwoTower)]
+    if len(towers) == len(found):
+        again = (rerank_top, rerank_weight) if rerank else None
+        _evaluate_towers(towers, data, split, features or [], out, folds, again)
+        return
+    from openvse.cli.answers import evaluate_answerer
+
+    evaluate_answerer(found, data, split=split, features=features or [], out=out, folds=folds)
+
+
+def _evaluate_towers(
+    loaded: list[TwoTower],
+    data: str,
+    split: str,
+    features: list[Path],
+    out: Path | None,
+    folds: int,
+    again: tuple[int, float] | None,
+) -> None:
+    """Measure retrieval; with ``again`` (how many proposals, which weight) the last model ranks those of the others."""
     from openvse.data import open_corpus
     from openvse.evaluation import Reranker, embed_ensemble
     from openvse.evaluation import evaluate as measure
-    from openvse.model import Answerer, TwoTower
 
-    found = [load(model, device=device) for model in (*models, *filter(None, [rerank]))]
-    if any(isinstance(model, Answerer) for model in found):
-        from openvse.cli.answers import evaluate_answerer
-
-        evaluate_answerer(found, data, split=split, features=features or [], out=out, folds=folds)
-        return
-    loaded = [model for model in found if isinstance(model, TwoTower)]
-    paths = _one_each(features or [], len(loaded))
+    paths = _one_each(features, len(loaded))
     corpus = open_corpus(data, require_images=not features)
     chosen = corpus if split == "all" else corpus.split(split)
     embedded = embed_ensemble(loaded, chosen, _open(paths, loaded))
     first, *others = embedded.members
-    again = Reranker(others.pop(), rerank_top, rerank_weight) if rerank else None
     report = measure(
         first.images,
         first.texts,
         embedded.corpus.relevance,
         first.similarity,
+        reranker=None if again is None else Reranker(others.pop(), *again),
         others=others,
-        reranker=again,
         name=chosen.name,
         model=", ".join(model.fingerprint for model in loaded),
         folds=folds,
