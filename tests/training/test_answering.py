@@ -167,3 +167,13 @@ def test_refusals(questions: Path, tmp_path: Path) -> None:
         with pytest.raises(error, match=message) as caught:
             train(parse_recipe({**tree, **change}), tmp_path / "run")
         assert "\n" not in str(caught.value)
+
+
+def test_validation_on_some_pictures_alone(questions: Path, tmp_path: Path) -> None:
+    tree = answering_tree(questions)
+    tree["training"]["validation_images"] = 2
+    accelerator = Accelerator(cpu=True)
+    task = open_answering(parse_recipe(tree), RunInputs(tmp_path, accelerator, Silent(), None))
+    asked = open_questions(f"question_folder:{questions}", require_images=False).split("validation")
+    some = asked.about([asked.image_ids[0], asked.image_ids[len(asked.image_ids) // 2]])
+    assert len(task._validation) == len(some) < len(asked)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -105,6 +106,18 @@ def test_it_learns_held_out_pairs(corpus: Path, tmp_path: Path) -> None:
 
 def weights_of(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "best" / "model.safetensors")
+
+
+def test_validation_on_some_images_alone(corpus: Path, tmp_path: Path) -> None:
+    train(tiny_recipe(corpus, validation_images=3), tmp_path / "run")
+    records = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "validation"]
+    validation = open_corpus(corpus / "tiny.csv", require_images=False).split("validation")
+    some = validation.select(np.array([0, 2, 5]))  # of eight
+    model = load_model(tmp_path / "run" / "best")
+    embedded = embed_corpus(model, some, FeatureStore.open(corpus / "features"))
+    report = evaluate(embedded.images, embedded.texts, some.relevance, model.similarity, resamples=0).metrics
+    assert max(record["rsum"] for record in records) == pytest.approx(report["rsum"])
+    assert report["t2i_meanr"] <= 3
 
 
 @pytest.mark.parametrize("stop", [2, 4, 7, 11])  # within an epoch, at its last step, in a later phase

@@ -115,6 +115,8 @@ class TrainingSpec(Strict):
         threads: CPU threads; None leaves PyTorch's choice.
         checkpoint_every_s: seconds between checkpoints within an epoch; each epoch ends with one.
         log_every: steps between lines of metrics.jsonl.
+        validation_images: validate on this many images of the split, evenly spread, with what belongs to them; None
+            takes all. For models that compute each pair's score: a whole validation can take longer than an epoch.
     """
 
     batch_size: int = Field(128, ge=2)
@@ -126,6 +128,7 @@ class TrainingSpec(Strict):
     threads: int | None = Field(None, ge=1)
     checkpoint_every_s: float = Field(600.0, gt=0)
     log_every: int = Field(20, ge=1)
+    validation_images: int | None = Field(None, ge=1)
 
 
 class Published(Strict):

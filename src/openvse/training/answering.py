@@ -19,7 +19,7 @@ from openvse.data import EpochBatches, QuestionDataset, open_questions, with_fea
 from openvse.errors import DataError
 from openvse.model import Answerer
 from openvse.recipe import VQARecipe
-from openvse.training.inputs import AUTO, RunInputs, as_it_is, open_features, source_of
+from openvse.training.inputs import AUTO, RunInputs, as_it_is, open_features, source_of, spread
 from openvse.training.task import Step, Task
 from openvse.types import QuestionBatch
 from openvse.vqa import predict_batches, question_dataset
@@ -143,7 +143,11 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> Answering:
         questions = replace(questions.about(corpus.image_ids), problems=corpus.problems)
     for problem in questions.problems:
         inputs.watcher.warn(problem)
+    held_out = questions.split("validation")
+    if recipe.training.validation_images is not None:
+        ids = held_out.image_ids
+        held_out = held_out.about([ids[i] for i in spread(len(ids), recipe.training.validation_images)])
     (_, training), (_, validation) = (
-        question_dataset(model, questions.split(name), features) for name in ("train", "validation")
+        question_dataset(model, chosen, features) for chosen in (questions.split("train"), held_out)
     )
     return Answering(recipe, model, training, validation, training.frequencies(), inputs.accelerator)

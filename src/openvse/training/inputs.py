@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from accelerate import Accelerator
+from jaxtyping import Int
 
 from openvse.data import Corpus, own_features
 from openvse.encoders import ImageEncoder
@@ -83,6 +85,12 @@ def open_features(
             _logger.warning("skipped a picture: %s", reason)
     accelerator.wait_for_everyone()
     return FeatureStore.open(store, encoder.fingerprint)
+
+
+def spread(count: int, wanted: int) -> Int[np.ndarray, "B"]:
+    """Return so many of ``count`` positions, evenly spread; all of them where there are not more."""
+    wanted = min(wanted, count)
+    return np.arange(wanted) * count // wanted
 
 
 def as_it_is(batch: ItemT) -> ItemT:

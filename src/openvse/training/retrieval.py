@@ -17,7 +17,7 @@ from openvse.model import TwoTower
 from openvse.objectives import Objective
 from openvse.recipe import Recipe
 from openvse.training.distributed import gather_batch
-from openvse.training.inputs import AUTO, RunInputs, as_it_is, open_features, source_of
+from openvse.training.inputs import AUTO, RunInputs, as_it_is, open_features, source_of, spread
 from openvse.training.task import Step, Task
 from openvse.types import Batch, FeatureSource, ScoredBatch
 
@@ -57,7 +57,10 @@ class Retrieval(Task[Batch]):
         images = image_loader(model.image.encoder, training, features, augment=True)
         self.recipe, self.model, self.objectives, self.accelerator = recipe, model, objectives, accelerator
         self._dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions))
-        self._validation, self._features = corpus.split("validation"), features
+        validation = corpus.split("validation")
+        if recipe.training.validation_images is not None:
+            validation = validation.select(spread(len(validation), recipe.training.validation_images))
+        self._validation, self._features = validation, features
         self.steps_per_epoch = len(self._batches(0, 0))
 
     def epoch(self, number: int, start: int) -> Iterable[Batch]:
