@@ -3,7 +3,7 @@ import torch
 
 from openvse.encoders.bigru import BiGRU
 from openvse.encoders.vocabulary import END, START, UNKNOWN
-from openvse.errors import DataError, ModelError
+from openvse.errors import DataError, ModelError, RecipeError
 from openvse.types import Inputs
 
 CAPTIONS = ["a dog runs on the grass", "a cat sits", "two dogs and a cat play on the mat"]
@@ -69,6 +69,23 @@ def test_tokenize_puts_boundaries_around_words() -> None:
         [START, UNKNOWN, END],
     ]
     assert [row.tolist() for row in make(boundaries=False).tokenize(["a dog", ""])] == [[a, dog], [UNKNOWN]]
+
+
+def test_long_sentences_are_cut_between_their_boundaries() -> None:
+    a, dog = make().vocabulary.id_of("a"), make().vocabulary.id_of("dog")
+    assert [ids.tolist() for ids in make(max_words=2).tokenize(["a dog a dog"])] == [[START, a, dog, END]]
+    assert [ids.tolist() for ids in make(max_words=1, boundaries=False).tokenize(["a dog"])] == [[a]]
+    with pytest.raises(RecipeError, match="max_words is 0: give 1 or more"):
+        make(max_words=0)
+
+
+@pytest.mark.parametrize("options", [{}, {"boundaries": False}, {"max_words": 2}])
+def test_each_token_has_a_piece_to_show(options) -> None:
+    encoder = make(**options)
+    for caption in ("a dog sees a zebra", "", "!"):
+        assert len(encoder.pieces(caption)) == len(encoder.tokenize([caption])[0])
+    assert make(boundaries=False).pieces("A zebra") == ["a", "<zebra>"]
+    assert make().pieces("") == ["<start>", "<unk>", "<end>"]
 
 
 def test_min_count_prunes_the_vocabulary() -> None:

@@ -23,6 +23,7 @@ def test_tokens_are_word_pieces_between_special_tokens(bert_checkpoint) -> None:
     assert pieces == ["[CLS]", "two", "cat", "##s", "[SEP]"]
     assert ids[1].tolist() == [CLS, SEP]
     assert ids[0].dtype == torch.int64
+    assert encoder.pieces("Two cats") == pieces
 
 
 def test_long_captions_are_cut(bert_checkpoint) -> None:
