@@ -31,7 +31,7 @@ def attend(
     """``softmax(Q K^T / sqrt(d)) V`` over the real elements (score attention, eq. 1).
 
     On a CPU a softmax over few elements is slow where they lie side by side, as words do: then the longer axis, of the
-    queries, is put last, which is up to four times faster (benchmarks/fusion.py).
+    queries, is put last, which is up to four times as fast.
     """
     many = key.shape[2] >= query.shape[2] and value.shape[3] == query.shape[3]
     if many or query.device.type != "cpu":

@@ -73,7 +73,7 @@ def kth_largest(scores: Float[Tensor, "A C"], k: int) -> Float[Tensor, "A"]:
     scores = scores.detach()
     if scores.device.type != "cpu" or scores.dtype in (torch.bfloat16, torch.float16):
         return scores.topk(k, dim=1, sorted=False).values.amin(dim=1)
-    # NumPy's partition is vectorised, and ten times faster than topk for the k of AdOpt (benchmarks/objectives.py).
+    # NumPy's partition is vectorised, and ten times as fast as topk for the k of AdOpt.
     place = scores.shape[1] - k
     return torch.from_numpy(np.partition(scores.numpy(), place, axis=1)[:, place].copy())
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-import torch
 from accelerate import Accelerator
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
 
 from openvse.answers import AnswerVocabulary
 from openvse.build import build_answerer
-from openvse.data import EpochBatches, QuestionDataset, open_questions, with_features
+from openvse.data import QuestionDataset, open_questions, with_features
 from openvse.errors import DataError
 from openvse.model import Answerer
 from openvse.recipe import VQARecipe
-from openvse.training.inputs import AUTO, RunInputs, as_it_is, open_features, source_of, spread
+from openvse.training.inputs import AUTO, RunInputs, open_features, source_of, spread
 from openvse.training.task import Step, Task
 from openvse.types import QuestionBatch
 from openvse.vqa import predict_batches, question_dataset
@@ -55,23 +53,10 @@ class Answering(Task[QuestionBatch]):
         prior: Float[Tensor, "A"],
         accelerator: Accelerator,
     ) -> None:
-        self.recipe, self.model, self.objectives, self.accelerator = recipe, model, (), accelerator
-        self._training, self._validation = training, validation
+        super().__init__(recipe, model, (), training, accelerator)
+        self._validation = validation
         # What a model says that knows the frequencies and nothing else.
         self._uninformed = prior.clamp(1e-6, 1 - 1e-6).logit().to(accelerator.device)
-        self.steps_per_epoch = len(self._batches(0, 0))
-
-    def epoch(self, number: int, start: int) -> Iterable[QuestionBatch]:
-        """Return the batches of an epoch from one of them on."""
-        # A generator of its own: the loader must not draw from the stream that dropout draws from.
-        return DataLoader(
-            self._training,
-            sampler=self._batches(number, start),
-            batch_size=None,
-            num_workers=self.recipe.data.num_workers,
-            generator=torch.Generator().manual_seed(self.recipe.seed),
-            collate_fn=as_it_is,
-        )
 
     def step(self, wrapped: nn.Module, batch: QuestionBatch, phase: int) -> Step:
         """Compute the loss of a batch."""
@@ -108,17 +93,6 @@ class Answering(Task[QuestionBatch]):
             if tower is not None
             for name, curve in tower.aggregator.curves().items()
         }
-
-    def _batches(self, epoch: int, start: int) -> EpochBatches:
-        return EpochBatches(
-            len(self._training),
-            self.recipe.training.batch_size,
-            seed=self.recipe.seed,
-            epoch=epoch,
-            start=start,
-            rank=self.accelerator.process_index,
-            num_processes=self.accelerator.num_processes,
-        )
 
 
 def cross_entropy(logits: Float[Tensor, "Q A"], batch: QuestionBatch) -> Float[Tensor, ""]:

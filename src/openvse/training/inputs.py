@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from accelerate import Accelerator
@@ -24,8 +23,6 @@ from openvse.types import FeatureSource
 _logger = logging.getLogger(__name__)
 
 AUTO = "auto"
-
-ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True)
@@ -91,8 +88,3 @@ def spread(count: int, wanted: int) -> Int[np.ndarray, "B"]:
     """Return so many of ``count`` positions, evenly spread; all of them where there are not more."""
     wanted = min(wanted, count)
     return np.arange(wanted) * count // wanted
-
-
-def as_it_is(batch: ItemT) -> ItemT:
-    """Keep DataLoader from looking into a finished batch."""
-    return batch

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import torch
 from accelerate import Accelerator
 from torch import nn
-from torch.utils.data import DataLoader
 
 from openvse.build import build_model, build_objective
-from openvse.data import Corpus, EpochBatches, PairDataset, image_loader, open_corpus, with_features
+from openvse.data import Corpus, PairDataset, image_loader, open_corpus, with_features
 from openvse.evaluation import embed_corpus, evaluate
 from openvse.model import TwoTower
 from openvse.objectives import Objective
 from openvse.recipe import Recipe
 from openvse.training.distributed import gather_batch
-from openvse.training.inputs import AUTO, RunInputs, as_it_is, open_features, source_of, spread
+from openvse.training.inputs import AUTO, RunInputs, open_features, source_of, spread
 from openvse.training.task import Step, Task
 from openvse.types import Batch, FeatureSource, ScoredBatch
 
@@ -55,25 +53,12 @@ class Retrieval(Task[Batch]):
     ) -> None:
         training = corpus.split("train")
         images = image_loader(model.image.encoder, training, features, augment=True)
-        self.recipe, self.model, self.objectives, self.accelerator = recipe, model, objectives, accelerator
-        self._dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions))
+        dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions))
+        super().__init__(recipe, model, objectives, dataset, accelerator)
         validation = corpus.split("validation")
         if recipe.training.validation_images is not None:
             validation = validation.select(spread(len(validation), recipe.training.validation_images))
         self._validation, self._features = validation, features
-        self.steps_per_epoch = len(self._batches(0, 0))
-
-    def epoch(self, number: int, start: int) -> Iterable[Batch]:
-        """Return the batches of an epoch from one of them on."""
-        # A generator of its own: the loader must not draw from the stream that dropout draws from.
-        return DataLoader(
-            self._dataset,
-            sampler=self._batches(number, start),
-            batch_size=None,
-            num_workers=self.recipe.data.num_workers,
-            generator=torch.Generator().manual_seed(self.recipe.seed),
-            collate_fn=as_it_is,
-        )
 
     def step(self, wrapped: nn.Module, batch: Batch, phase: int) -> Step:
         """Embed, gather over processes, score, and compute the objective of the phase."""
@@ -111,17 +96,6 @@ class Retrieval(Task[Batch]):
             for side, aggregator in aggregators.items()
             for name, curve in aggregator.curves().items()
         }
-
-    def _batches(self, epoch: int, start: int) -> EpochBatches:
-        return EpochBatches(
-            len(self._dataset),
-            self.recipe.training.batch_size,
-            seed=self.recipe.seed,
-            epoch=epoch,
-            start=start,
-            rank=self.accelerator.process_index,
-            num_processes=self.accelerator.num_processes,
-        )
 
 
 def open_retrieval(recipe: Recipe, inputs: RunInputs) -> Retrieval:

@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
+from accelerate import Accelerator
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
+from openvse.data import EpochBatches
 from openvse.model import Model
+from openvse.recipe import RunRecipe
 
 BatchT = TypeVar("BatchT")
 
@@ -41,7 +46,13 @@ class Task(ABC, Generic[BatchT]):
         collapse: what it means, and what to do, if the loss stays at its value at collapse.
         model: trained in place.
         objectives: what is learned beside the model, one for each phase; empty where nothing is.
-        steps_per_epoch: how many batches a whole epoch has.
+
+    Args:
+        recipe: batch size, seed.
+        model: trained in place.
+        objectives: see above.
+        training: builds a batch from its key, and has as many examples as it says.
+        accelerator: which process of how many this is.
     """
 
     metric: ClassVar[str]
@@ -50,11 +61,34 @@ class Task(ABC, Generic[BatchT]):
 
     model: Model
     objectives: Sequence[nn.Module]
-    steps_per_epoch: int
 
-    @abstractmethod
+    def __init__(
+        self,
+        recipe: RunRecipe,
+        model: Model,
+        objectives: Sequence[nn.Module],
+        training: Dataset[BatchT],
+        accelerator: Accelerator,
+    ) -> None:
+        self.recipe, self.model, self.objectives = recipe, model, objectives
+        self.training, self.accelerator = training, accelerator
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many batches a whole epoch has."""
+        return len(self._batches(0, 0))
+
     def epoch(self, number: int, start: int) -> Iterable[BatchT]:
         """Return the batches of an epoch from one of them on; the order follows (seed, epoch) alone."""
+        # A generator of its own: the loader must not draw from the stream that dropout draws from.
+        return DataLoader(
+            self.training,
+            sampler=self._batches(number, start),
+            batch_size=None,
+            num_workers=self.recipe.data.num_workers,
+            generator=torch.Generator().manual_seed(self.recipe.seed),
+            collate_fn=_as_it_is,
+        )
 
     @abstractmethod
     def step(self, wrapped: nn.Module, batch: BatchT, phase: int) -> Step:
@@ -77,6 +111,22 @@ class Task(ABC, Generic[BatchT]):
     def curves(self) -> dict[str, list[float]]:
         """Return what the model has learned that a paper plots."""
         return {}
+
+    def _batches(self, epoch: int, start: int) -> EpochBatches:
+        return EpochBatches(
+            len(self.training),  # type: ignore[arg-type]  # a Dataset of PyTorch need not have a length; ours have
+            self.recipe.training.batch_size,
+            seed=self.recipe.seed,
+            epoch=epoch,
+            start=start,
+            rank=self.accelerator.process_index,
+            num_processes=self.accelerator.num_processes,
+        )
+
+
+def _as_it_is(batch: BatchT) -> BatchT:
+    """Keep DataLoader from looking into a finished batch."""
+    return batch
 
 
 AnyTask = Task[Any]
