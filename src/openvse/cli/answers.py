@@ -9,9 +9,9 @@ import numpy as np
 import typer
 
 from openvse.cli.progress import warn
+from openvse.cli.stores import open_store
 from openvse.data import QuestionSet, open_questions
 from openvse.errors import DataError, OpenVSEError
-from openvse.features_store import open_fitting
 from openvse.model import Answerer, TwoTower
 from openvse.recipe import VQARecipe, expect_task, parse_recipe
 from openvse.types import FeatureSource
@@ -78,5 +78,4 @@ def _store(model: Answerer, features: Sequence[Path]) -> FeatureSource | None:
         return None
     if len(features) > 1:
         raise OpenVSEError("--features is given several times for one model: give it once")
-    encoder = model.image.encoder
-    return open_fitting(features[0], fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
+    return open_store(model.image.encoder, features[0])

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from openvse.errors import ModelError
+from openvse.functional import at_least_single
 from openvse.similarities import Similarity
 from openvse.types import EmbeddingSet
 
@@ -46,7 +47,7 @@ class Member:
         scores = self.similarity(
             _precise(self.images[rows].to(device)), _precise(self.texts[columns].to(device))
         )
-        return scores if scores.dtype == torch.float64 else scores.float()
+        return at_least_single(scores)
 
     @torch.inference_mode()
     def score_pairs(
@@ -64,7 +65,7 @@ class Member:
         some_images, rows = _distinct(self.images, images, device)
         some_texts, columns = _distinct(self.texts, texts, device)
         scores = self.similarity.pairs(some_images, some_texts, rows, columns)
-        return scores if scores.dtype == torch.float64 else scores.float()
+        return at_least_single(scores)
 
 
 def mean_scores(
@@ -88,6 +89,4 @@ def _distinct(
 
 def _precise(embedded: EmbeddingSet) -> EmbeddingSet:
     """Embeddings stored in half precision are compared in single precision: coarse scores would make ties."""
-    if embedded.vectors.dtype in (torch.float32, torch.float64):
-        return embedded
-    return replace(embedded, vectors=embedded.vectors.float())
+    return replace(embedded, vectors=at_least_single(embedded.vectors))

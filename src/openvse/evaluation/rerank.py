@@ -98,13 +98,14 @@ def rerank(
     """
     started = time.perf_counter()
     member, weight = reranker.member, reranker.weight
-    i2t = _mix(member, *_image_queries(proposals.i2t), proposals.i2t.scores, weight, device)
-    t2i = _mix(member, *_text_queries(proposals.t2i), proposals.t2i.scores, weight, device)
+    of_images, of_texts = _image_queries(proposals.i2t), _text_queries(proposals.t2i)
+    i2t = _mix(member, *of_images, proposals.i2t.scores, weight, device)
+    t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, device)
     seconds = time.perf_counter() - started
     relevant = _RelevantPairs(relevance)
     return Ranks(
-        _again(ranks.i2t, i2t, relevant(*_image_queries(proposals.i2t))),
-        _again(ranks.t2i, t2i, relevant(*_text_queries(proposals.t2i))),
+        _again(ranks.i2t, i2t, relevant(*of_images)),
+        _again(ranks.t2i, t2i, relevant(*of_texts)),
     ), seconds
 
 

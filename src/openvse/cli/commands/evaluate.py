@@ -13,7 +13,6 @@ from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
     from openvse.model import TwoTower
-    from openvse.types import FeatureSource
 
 
 @app.command()
@@ -72,6 +71,7 @@ def _evaluate_towers(
     again: tuple[int, float] | None,
 ) -> None:
     """Measure retrieval; with ``again`` (how many proposals, which weight) the last model ranks those of the others."""
+    from openvse.cli.stores import open_store
     from openvse.data import open_corpus
     from openvse.evaluation import Reranker, embed_ensemble
     from openvse.evaluation import evaluate as measure
@@ -79,7 +79,8 @@ def _evaluate_towers(
     paths = _one_each(features, len(loaded))
     corpus = open_corpus(data, require_images=not features)
     chosen = corpus if split == "all" else corpus.split(split)
-    embedded = embed_ensemble(loaded, chosen, _open(paths, loaded))
+    stores = [open_store(model.image.encoder, path) for model, path in zip(loaded, paths, strict=True)]
+    embedded = embed_ensemble(loaded, chosen, stores)
     first, *others = embedded.members
     report = measure(
         first.images,
@@ -107,17 +108,6 @@ def _published(models: list[TwoTower], num_images: int, folds: int) -> dict[str,
     if len(models) > 1:
         return {}
     return expect_task(parse_recipe(models[0].config), Recipe).published_for(num_images, folds)
-
-
-def _open(paths: list[Path | None], models: list[TwoTower]) -> list[FeatureSource | None]:
-    """Open the store of each model that is given one."""
-    from openvse.features_store import open_fitting
-
-    encoders = (model.image.encoder for model in models)
-    return [
-        None if path is None else open_fitting(path, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
-        for encoder, path in zip(encoders, paths, strict=True)
-    ]
 
 
 def _one_each(stores: list[Path], num_models: int) -> list[Path | None]:

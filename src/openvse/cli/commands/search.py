@@ -91,14 +91,9 @@ def search(
 def load_reranker(model: str, features: Path | None, top: int, weight: float, device: str) -> HitReranker:
     """Load the model that ranks hits again, and the store that it reads, if one is named."""
     from openvse.build import load_model
-    from openvse.features_store import open_fitting
+    from openvse.cli.stores import open_store
     from openvse.search import HitReranker
 
     loaded = load_model(model, device=device)
-    encoder = loaded.image.encoder
-    store = (
-        None
-        if features is None
-        else open_fitting(features, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
-    )
+    store = open_store(loaded.image.encoder, features)
     return HitReranker(loaded, top=top, weight=weight, features=store)
