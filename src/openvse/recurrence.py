@@ -10,6 +10,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
 
+# Rows of packed sequences are rounded up to this: oneDNN writes a kernel for each new shape and each new stride of a
+# matrix product, which takes longer than the product itself where the sequences are short.
+_BLOCK = 128
+
 
 def packed_gru(
     gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
@@ -62,7 +66,8 @@ def _run_on_cpu(gru: nn.GRU, data: Float[Tensor, "2 R C"], sizes: list[int]) -> 
         torch.stack(pair).to(kind) for pair in zip(*gru.all_weights, strict=True)
     )
     with torch.autocast("cpu", enabled=False):
-        gates = torch.baddbmm(input_bias.unsqueeze(1), data.to(kind), input_weight.mT)
+        rows = nn.functional.pad(data.to(kind), (0, 0, 0, -data.shape[1] % _BLOCK))
+        gates = torch.baddbmm(input_bias.unsqueeze(1), rows, input_weight.mT)
         states: Tensor = _Recurrence.apply(  # type: ignore[no-untyped-call]
             gates, state_weight, state_bias, sizes, data.dtype
         )
@@ -73,18 +78,18 @@ class _Recurrence(torch.autograd.Function):
     """``h_t = (1 - z) n + z h``, ``r, z = sigmoid(x_rz + W_rz h + b_rz)``, ``n = tanh(x_n + r (W_n h + b_n))``.
 
     x are the inputs' share of the three gates, packed: ``[2, R, 3H]`` for two directions and the R elements of all
-    sequences, step by step. States are kept in ``precision``, all else in that of the weights, as PyTorch does it under
-    autocast.
+    sequences, step by step, with rows behind them that stand for nothing. States are kept in ``precision``, all else in
+    that of the weights, as PyTorch does it under autocast.
     """
 
     @staticmethod
     def forward(
         context: Any, gates: Tensor, weight: Tensor, bias: Tensor, sizes: list[int], precision: torch.dtype
     ) -> Tensor:
-        width = weight.shape[2]
-        before, new = (gates.new_empty(*gates.shape[:2], width) for _ in range(2))
-        hidden, doors = torch.empty_like(gates), gates.new_empty(*gates.shape[:2], 2 * width)
-        states = before.to(precision, copy=True)
+        width, rows = weight.shape[2], sum(sizes)
+        before, hidden = _roomy(gates, width), _roomy(gates, 3 * width)
+        new, doors = gates.new_empty(2, rows, width), gates.new_empty(2, rows, 2 * width)
+        states = torch.empty_like(new, dtype=precision)
         state = states.new_zeros(2, sizes[0], width)
         bias, transposed = bias.unsqueeze(1), weight.mT
         # Views of all steps at once: slicing in the loop would take longer than the arithmetic of a small GRU.
@@ -113,13 +118,13 @@ class _Recurrence(torch.autograd.Function):
     @once_differentiable
     def backward(context: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         weight, before, hidden, new, doors = context.saved_tensors
-        width = weight.shape[2]
+        width, rows = weight.shape[2], new.shape[1]
         reset, update = doors.split_with_sizes([width, width], dim=2)
         # What the loss does to a state reaches the gates through these factors, which do not wait for the loop.
         to_new = 1 - new.square()
-        to_reset = _parts(hidden, width)[1] * reset * (1 - reset)
-        to_update = (before - new) * update * (1 - update)
-        at_hidden, at_new = torch.empty_like(hidden), torch.empty_like(new)
+        to_reset = _parts(hidden, width)[1][:, :rows] * reset * (1 - reset)
+        to_update = (before[:, :rows] - new) * update * (1 - update)
+        at_hidden, at_new = _roomy(hidden, 3 * width), new.new_zeros(before.shape)
         carried = grad.new_zeros(2, 0, width)
         steps = _by_step(
             context.sizes,
@@ -154,6 +159,15 @@ def _parts(gates: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return doors, new
 
 
+def _roomy(like: Tensor, width: int) -> Tensor:
+    """Return zeros ``[2, R, width]`` for the R rows of ``like``, whose strides are the same for most R."""
+    rows = like.shape[1]
+    return like.new_zeros(2, 1 << (rows - 1).bit_length(), width).narrow(1, 0, rows)
+
+
 def _by_step(sizes: list[int], *packed: Tensor) -> list[tuple[Tensor, ...]]:
     """Return, for each time step, its rows of every tensor."""
-    return list(zip(*(tensor.split_with_sizes(sizes, dim=1) for tensor in packed), strict=True))
+    rows = sum(sizes)
+    return list(
+        zip(*(tensor.narrow(1, 0, rows).split_with_sizes(sizes, dim=1) for tensor in packed), strict=True)
+    )
