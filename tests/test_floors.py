@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "openvse"
 STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (0, frozenset({"errors", "types"})),
     (0, frozenset({"functional", "registry", "images", "files", "animations", "recurrence"})),
-    (0, frozenset({"attention", "videos", "answers"})),
+    (0, frozenset({"attention", "videos", "answers", "documents"})),
     (1, frozenset({"encoders", "aggregators", "objectives"})),
     (1, frozenset({"fusion"})),
     (1, frozenset({"similarities"})),

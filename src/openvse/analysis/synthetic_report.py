@@ -13,8 +13,9 @@ import torch
 
 from openvse.analysis.patterns import PATTERNS
 from openvse.analysis.synthetic import DESIGNS, SEEN, SHOWN_SIZE, TESTED, Found, Schedule
+from openvse.documents import markdown_table, write_report
 from openvse.errors import OpenVSEError
-from openvse.files import replacing, write_whole
+from openvse.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +83,7 @@ class SyntheticReport:
         sections = ["# Known pooling coefficients, found by GPO"]
         for title, ranges in (("Seen sizes", ["seen"]), ("Unseen sizes", ["smaller", "larger"])):
             spans = " / ".join(f"{RANGES[r].start} to {RANGES[r].stop - 1}" for r in ranges)
-            sections += [f"## {title}, {spans}", _table(self._rows(ranges))]
+            sections += [f"## {title}, {spans}", markdown_table(["", *PATTERNS], self._rows(ranges))]
         sections.append(
             "RMSE of the coefficients, in brackets as published (VSE-infinity, Table 11). A: mean; M-k: mean of the "
             "top k; T-50%: of the top half; L: linear decay.\n\n"
@@ -124,17 +125,13 @@ class SyntheticReport:
 
     def save(self, folder: str | Path) -> Path:
         """Write ``synthetic.json``, ``.md`` and ``.png``, each by write-then-rename, and return the folder."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        for name, text in (("synthetic.md", self.to_markdown()), ("synthetic.json", self.to_json())):
-            write_whole(target / name, text)
+        target = write_report(folder, "synthetic", markdown=self.to_markdown(), json=self.to_json())
         with replacing(target / "synthetic.png") as partial:
             self.plot().savefig(partial, format="png", dpi=120)
         return target
 
     def _rows(self, ranges: Sequence[str]) -> Iterable[list[str]]:
         ours = self.rmse()
-        yield ["", *PATTERNS]
         for design in DESIGNS:
             keys = [[(design, sizes, pattern) for sizes in ranges] for pattern in PATTERNS]
             yield [
@@ -182,9 +179,3 @@ def _draw_errors(axes: Axes, found: Mapping[str, Found]) -> None:
 
 def _short(value: float) -> str:
     return f"{value:.3f}".removeprefix("0") if value >= 0.0005 else "0"
-
-
-def _table(rows: Iterable[list[str]]) -> str:
-    header, *body = rows
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *body]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from openvse.documents import markdown_table, write_report
 from openvse.evaluation.metrics import CONFIDENCE, RECALL_AT, Metrics
-from openvse.files import write_whole
 
 _RECALLS = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT), "rsum"]
 
@@ -106,8 +106,8 @@ class Report:
         """Return the report as a page: recalls, ranks, protocol and problems."""
         sections = [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
-            _table(["", *map(_title, _RECALLS)], self._recall_rows()),
-            _table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], self._rank_rows()),
+            markdown_table(["", *map(_title, _RECALLS)], self._recall_rows()),
+            markdown_table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], self._rank_rows()),
             "\n".join(f"- {line}" for line in self._protocol_lines()),
         ]
         if self.problems:
@@ -116,11 +116,7 @@ class Report:
 
     def save(self, folder: str | Path) -> Path:
         """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        for name, text in (("report.md", self.to_markdown()), ("report.json", self.to_json())):
-            write_whole(target / name, text)
-        return target
+        return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
 
     def _recall_rows(self) -> Iterator[list[str]]:
         yield ["**this model**", *(f"**{self.metrics[name]:.1f}**" for name in _RECALLS)]
@@ -163,8 +159,3 @@ def _title(metric: str) -> str:
         return "RSUM"
     side, k = metric.split("_r")
     return f"{side} R@{k}"
-
-
-def _table(header: Sequence[str], rows: Iterator[list[str]]) -> str:
-    lines = [list(header), ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)

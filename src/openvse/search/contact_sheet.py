@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from openvse.documents import html_page, picture_uri
 from openvse.errors import OpenVSEError
 from openvse.search.engine import Hit
 from openvse.videos import read_poster
@@ -41,37 +40,8 @@ def contact_sheet(
         _section(query, hits, badges or {}, right.get(query, ()), thumbnail)
         for query, hits in results.items()
     ]
-    page = _PAGE.format(
-        title=escape(title),
-        style=files("openvse.search").joinpath("contact_sheet.css").read_text(encoding="utf-8"),
-        note=f"<p>{escape(note)}</p>" if note else "",
-        sections="\n".join(sections),
-    )
-    # Pure ASCII survives whatever encoding the page is written and served with, odd file names included.
-    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<header>
-<h1>{title}</h1>
-{note}
-</header>
-<main>
-{sections}
-</main>
-</body>
-</html>
-"""
+    style = files("openvse.search").joinpath("contact_sheet.css").read_text(encoding="utf-8")
+    return html_page(title, "\n".join(sections), note=note, style=style)
 
 
 def _section(
@@ -111,6 +81,4 @@ def _thumbnail(path: Path) -> str | None:
     except OpenVSEError:  # also where this machine reads no videos: the hits stand beside their scores
         return None
     picture.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
-    encoded = io.BytesIO()
-    picture.save(encoded, "WEBP", quality=80)
-    return f"data:image/webp;base64,{base64.b64encode(encoded.getvalue()).decode()}"
+    return picture_uri(picture, quality=80)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
 from jaxtyping import Float
-from PIL.Image import Image
 from torch import Tensor
 
+from openvse.documents import html_page, picture_uri
 from openvse.videos import read_poster
 from openvse.vqa.explain import Explained
 
@@ -44,40 +42,13 @@ def answer_page(picture: Path, answered: Sequence[Explained]) -> str:
     """
     shown = read_poster(picture)
     shown.thumbnail((PICTURE_PX, PICTURE_PX))
-    page = _PAGE.format(
-        title=escape(f"openvse ask: {picture.name}"),
-        style=files("openvse.vqa").joinpath("answer_page.css").read_text(encoding="utf-8"),
-        picture=_data_uri(shown),
-        ratio=f"{shown.width} / {shown.height}",
-        note=_note(answered),
-        sections="\n".join(_section(one) for one in answered),
+    style = files("openvse.vqa").joinpath("answer_page.css").read_text(encoding="utf-8")
+    photo = (
+        f".photo {{ aspect-ratio: {shown.width} / {shown.height}; "
+        f"background-image: url({picture_uri(shown, quality=85)}); }}\n"
     )
-    # Pure ASCII survives whatever encoding the page is written and served with.
-    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>
-{style}.photo {{ aspect-ratio: {ratio}; background-image: url({picture}); }}
-</style>
-</head>
-<body>
-<header>
-<h1>{title}</h1>
-<p>{note}</p>
-</header>
-<main>
-{sections}
-</main>
-</body>
-</html>
-"""
+    sections = "\n".join(_section(one) for one in answered)
+    return html_page(f"openvse ask: {picture.name}", sections, note=_note(answered), style=style + photo)
 
 
 def _note(answered: Sequence[Explained]) -> str:
@@ -176,9 +147,3 @@ def _words(words: Sequence[str], weights: Float[Tensor, "M"]) -> str:
         for word, weight in zip(words, weights.tolist(), strict=True)
     )
     return f'<p class="words">{spans}</p>'
-
-
-def _data_uri(picture: Image) -> str:
-    encoded = io.BytesIO()
-    picture.save(encoded, "WEBP", quality=85)
-    return f"data:image/webp;base64,{base64.b64encode(encoded.getvalue()).decode()}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from openvse.files import write_whole
+from openvse.documents import markdown_table, write_report
 
 CONFIDENCE = 0.95
 """Of the reported intervals."""
@@ -77,7 +77,7 @@ class AnswerReport:
         """Return the report as a page: scores beside those of the baselines, protocol and problems."""
         sections = [
             f"# Answers{f' to {self.protocol.name}' if self.protocol.name else ''}",
-            _table(["", *(_title(name) for name in self.scores)], self._rows()),
+            markdown_table(["", *(_title(name) for name in self.scores)], self._rows()),
             "\n".join(f"- {line}" for line in self._protocol_lines()),
         ]
         if self.problems:
@@ -86,11 +86,7 @@ class AnswerReport:
 
     def save(self, folder: str | Path) -> Path:
         """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        for name, text in (("report.md", self.to_markdown()), ("report.json", self.to_json())):
-            write_whole(target / name, text)
-        return target
+        return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
 
     def _rows(self) -> Iterator[list[str]]:
         yield ["**this model**", *(f"**{score:.1f}**" for score in self.scores.values())]
@@ -125,8 +121,3 @@ def _title(name: str) -> str:
     if name.startswith("wups_"):
         return name.replace("wups_", "WUPS@")
     return name.removeprefix("accuracy_").replace("_", " ")
-
-
-def _table(header: Sequence[str], rows: Iterator[list[str]]) -> str:
-    lines = [list(header), ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
