@@ -36,4 +36,5 @@ class FSPool(RankedPooling):
         """Sum the sorted values of each dimension with its curve, laid out once for each distinct size."""
         sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
         weights = interpolate(self.knots, sizes)
-        return torch.einsum("bln,bnl->bl", ranked[..., : weights.shape[1]], weights[group].to(ranked.dtype))
+        curves = weights.transpose(1, 2).to(ranked.dtype).contiguous()[group]
+        return (ranked[..., : curves.shape[2]] * curves).sum(dim=2)
