@@ -54,7 +54,7 @@ def main() -> None:
         gru = nn.GRU(WORDS, width, batch_first=True, bidirectional=True)
         for precision in (torch.float32, torch.bfloat16):
             steps = [partial(step, run, gru, words, masks(), precision) for run in (packed_gru, pytorch)]
-            ours, theirs = (1e3 * seconds for seconds in median_times(steps, repeats=15, warmup=15))
+            ours, theirs = (1e3 * seconds for seconds in median_times(steps, repeats=7, warmup=7))
             rows.append([f"{width}, {str(precision).removeprefix('torch.')}", ours, theirs, theirs / ours])
     print(environment())
     print(table(["width", "packed_gru, ms", "PyTorch, ms", "ratio"], rows))
