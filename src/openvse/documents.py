@@ -15,6 +15,9 @@ from openvse.files import write_whole
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+CONFIDENCE = 0.95
+"""Of the intervals that reports show."""
+
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -8,15 +8,13 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float, Int
 
+from openvse.documents import CONFIDENCE
 from openvse.errors import DataError
 from openvse.evaluation.ranking import QueryRanks, Ranks
 from openvse.types import Relevance
 
 RECALL_AT = (1, 5, 10)
 """The K of R@K, as the field reports them; RSUM adds these up over both directions."""
-
-CONFIDENCE = 0.95
-"""Of the reported intervals."""
 
 Metrics: TypeAlias = dict[str, float]
 """``i2t_r1 ... t2i_r10`` and ``rsum`` in percent, ``*_medr`` and ``*_meanr`` in places, ``*_nmr`` a share."""

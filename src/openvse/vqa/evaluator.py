@@ -10,10 +10,11 @@ from jaxtyping import Float, Int
 
 from openvse.answers import AnswerVocabulary, answer_scores, are_votes
 from openvse.data import QuestionSet
+from openvse.documents import CONFIDENCE
 from openvse.errors import DataError
 from openvse.vqa.accuracy import answer_accuracy, exact_match
 from openvse.vqa.baselines import most_frequent_answers
-from openvse.vqa.report import CONFIDENCE, AnswerProtocol, AnswerReport, Scores
+from openvse.vqa.report import AnswerProtocol, AnswerReport, Scores
 from openvse.vqa.wordnet import WordNet
 from openvse.vqa.wups import THRESHOLDS, wups
 

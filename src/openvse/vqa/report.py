@@ -8,10 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from openvse.documents import markdown_table, write_report
-
-CONFIDENCE = 0.95
-"""Of the reported intervals."""
+from openvse.documents import CONFIDENCE, markdown_table, write_report
 
 Scores: TypeAlias = dict[str, float]
 """Percentages: ``accuracy``, ``accuracy_<kind>`` for each published kind of answer; for sets of answers also
