@@ -92,5 +92,6 @@ def test_without_the_picture_the_rest_is_the_same() -> None:
     for tree in (alone, ours):
         for key in ("name", "image", "text", "fusion"):
             del tree[key]
-        del tree["training"]["phases"]  # each as long as validation asks for
+        for phase in tree["training"]["phases"]:
+            del phase["epochs"]  # as many as validation asks for
     assert alone == ours

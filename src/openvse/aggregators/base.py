@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from openvse.errors import RecipeError
@@ -101,6 +101,22 @@ class RankedPooling(Pooling):
     @abstractmethod
     def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Make one vector of what ``sort_descending`` returned."""
+
+    @staticmethod
+    def sum_by_dimension(
+        ranked: Float[Tensor, "B L N"], weights: Float[Tensor, "U M L"], group: Int[Tensor, "B"]
+    ) -> Float[Tensor, "B L"]:
+        """Sum the sorted values of each dimension with weights of its own, laid out once for each distinct size.
+
+        A batched product of matrices would be one of vectors for each item and dimension: slower with its gradient.
+
+        Args:
+            ranked: sorted values.
+            weights: of U distinct sizes, the largest of which is M.
+            group: which of them each item has.
+        """
+        curves = weights.transpose(1, 2).to(ranked.dtype).contiguous()[group]
+        return (ranked[..., : curves.shape[2]] * curves).sum(dim=2)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Sort each dimension and pool it."""

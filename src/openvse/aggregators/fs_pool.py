@@ -35,6 +35,4 @@ class FSPool(RankedPooling):
     def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Sum the sorted values of each dimension with its curve, laid out once for each distinct size."""
         sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
-        weights = interpolate(self.knots, sizes)
-        curves = weights.transpose(1, 2).to(ranked.dtype).contiguous()[group]
-        return (ranked[..., : curves.shape[2]] * curves).sum(dim=2)
+        return self.sum_by_dimension(ranked, interpolate(self.knots, sizes), group)

@@ -101,9 +101,9 @@ class GPO(RankedPooling):
         """Sum the sorted values of each dimension with the coefficients of the item's size."""
         sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
         theta = self.coefficients(sizes) if torch.is_grad_enabled() else self._cached(sizes)
-        # Shared coefficients are one column that broadcasts over the dimensions.
-        columns = theta.view(*theta.shape[:2], -1)[group].to(ranked.dtype)
-        return torch.einsum("bln,bnl->bl", ranked[..., : theta.shape[1]], columns)
+        if theta.ndim == 3:
+            return self.sum_by_dimension(ranked, theta, group)
+        return torch.einsum("bln,bn->bl", ranked[..., : theta.shape[1]], theta[group].to(ranked.dtype))
 
     @torch.inference_mode()
     def curves(self) -> dict[str, list[float]]:
