@@ -25,12 +25,11 @@ import torch
 from PIL import Image, ImageFilter
 
 from _measure import environment, median_times, table
-from openvse.build import build_part
+from openvse.assembly import build_part
 from openvse.encoders import IMAGE_ENCODERS, ImageEncoder
-from openvse.extraction import extract_features
-from openvse.features_store import FeatureStoreWriter
-from openvse.images import find_images, read_image
-from openvse.recipe import Part, parse_override
+from openvse.features import FeatureStoreWriter, extract_features
+from openvse.media.images import find_images, read_image
+from openvse.specs import Part, parse_override
 
 BATCH = 32
 PREPARATION = ("decode", "resize and normalise")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from _measure import environment, median_times, peak_memory, table
-from openvse.features_store import FeatureStore, FeatureStoreWriter
+from openvse.features import FeatureStore, FeatureStoreWriter
 
 BATCH = 128
 BATCHES = 100

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from _measure import environment, median_times, table
 from openvse.functional import position_mask
-from openvse.recurrence import packed_gru
+from openvse.layers.recurrence import packed_gru
 
 BATCH, LONGEST, WORDS = 128, 26, 300
 Run = Callable[[nn.GRU, Tensor, Tensor], tuple[Tensor, Tensor]]

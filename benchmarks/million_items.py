@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from _measure import environment, median_time, peak_memory, table
-from openvse.features_store import FeatureStore
-from openvse.features_store.layout import FEATURES, IDS, LENGTHS, Manifest, encode_ids
+from openvse.features import FeatureStore
+from openvse.features.layout import FEATURES, IDS, LENGTHS, Manifest, encode_ids
 
 LENGTH, DIM = 4, 128
 BATCH = 128

@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image
 
 from _measure import environment, table
-from openvse.videos import FrameSampling, read_frames
+from openvse.media.videos import FrameSampling, read_frames
 
 SIZE, RATE = (320, 240), 25
 SAMPLING = FrameSampling("run", num_frames=8, fps=8.0)

@@ -15,12 +15,13 @@ from typer.core import TyperGroup
 import openvse.cli.commands  # noqa: F401 - registers the commands
 from openvse.aggregators import AGGREGATORS
 from openvse.cli.app import app
-from openvse.data import DATASETS, QUESTION_SETS, open_corpus, open_questions
+from openvse.datasets import DATASETS, QUESTION_SETS, open_corpus, open_questions
 from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
 from openvse.fusion import FUSIONS
 from openvse.objectives import CRITERIA, MINERS, TERMS
-from openvse.recipe import list_recipes, parse_recipe
 from openvse.similarities import SIMILARITIES
+from openvse.specs import list_recipes
+from openvse.tasks.recipes import parse_recipe
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

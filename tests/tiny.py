@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from openvse.features_store import FeatureStoreWriter
-from openvse.recipe import Recipe, parse_recipe
+from openvse.features import FeatureStoreWriter
+from openvse.specs import Recipe
+from openvse.tasks.recipes import parse_recipe
 
 WORDS = ("red", "green", "blue", "dog", "cat", "bird", "runs", "sits", "sleeps", "jumps", "water", "grass")
 FEATURE_DIM = 12

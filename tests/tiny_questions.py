@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from openvse.features_store import FeatureStoreWriter
-from openvse.recipe import VQARecipe, expect_task, parse_recipe
+from openvse.features import FeatureStoreWriter
+from openvse.specs import expect_task
+from openvse.tasks.recipes import parse_recipe
+from openvse.vqa.recipe import VQARecipe
 
 THINGS = ("dog", "cat", "cup", "ball")
 COLOURS = ("red", "green", "blue", "white", "black")

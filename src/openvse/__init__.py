@@ -11,13 +11,14 @@ __version__ = "0.1.0"
 __all__ = ["Answerer", "SearchEngine", "TwoTower", "__version__", "load"]
 
 if TYPE_CHECKING:
-    from openvse.build import load
-    from openvse.model import Answerer, TwoTower
+    from openvse.model import TwoTower
     from openvse.search import SearchEngine
+    from openvse.tasks.load import load
+    from openvse.vqa.answerer import Answerer
 
 _LAZY = {
-    "load": ("openvse.build", "load"),
-    "Answerer": ("openvse.model", "Answerer"),
+    "load": ("openvse.tasks.load", "load"),
+    "Answerer": ("openvse.vqa.answerer", "Answerer"),
     "TwoTower": ("openvse.model", "TwoTower"),
     "SearchEngine": ("openvse.search", "SearchEngine"),
 }

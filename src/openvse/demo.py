@@ -6,15 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from openvse.build import build_model, load_model
-from openvse.data import Corpus, open_corpus
+from openvse.corpus import Corpus
+from openvse.datasets import open_corpus
 from openvse.evaluation import Report, embed_corpus, evaluate
-from openvse.features_store import FeatureStore
+from openvse.features import FeatureStore
 from openvse.files import write_whole
 from openvse.model import TwoTower
-from openvse.recipe import load_recipe
+from openvse.retrieval.build import build_model
 from openvse.search import Hit, Index, SearchEngine, build_index, contact_sheet
-from openvse.training import Watcher, train
+from openvse.tasks.load import load_model
+from openvse.tasks.recipes import load_recipe
+from openvse.tasks.run import train
+from openvse.training import Watcher
 
 RECIPE = "vse_infinity/openmoji_cpu"
 QUERIES = ("a happy cat", "something to drink", "music", "vehicle on water", "crying", "fruit")

@@ -14,7 +14,7 @@ import yaml
 from album import COLOURS, SPLITS
 from PIL import Image
 
-from openvse.features_store import FeatureStore
+from openvse.features import FeatureStore
 
 
 def write_clips(folder: Path, num_clips: int = 20) -> Path:

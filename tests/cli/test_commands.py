@@ -17,10 +17,11 @@ from torch.multiprocessing.spawn import ProcessExitedException
 
 from openvse import __version__
 from openvse.aggregators import AGGREGATORS
-from openvse.build import build_model
 from openvse.evaluation.metrics import RECALL_AT
-from openvse.features_store import FeatureStoreWriter
-from openvse.recipe import list_recipes, load_recipe
+from openvse.features import FeatureStoreWriter
+from openvse.retrieval.build import build_model
+from openvse.specs import list_recipes
+from openvse.tasks.recipes import load_recipe
 
 
 def test_train_leaves_a_run(trained: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from album import write_album
 
-from openvse.data import DATASETS, FACTS, QUESTION_SETS
+from openvse.datasets import DATASETS, FACTS, QUESTION_SETS
 
 
 def test_alone_it_lists_the_names(invoke) -> None:

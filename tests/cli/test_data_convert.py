@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openvse.features_store import FeatureStore
+from openvse.features import FeatureStore
 
 
 @pytest.fixture

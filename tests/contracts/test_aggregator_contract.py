@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from openvse.aggregators import AGGREGATORS, Aggregator
-from openvse.build import build_part
-from openvse.recipe import Part
+from openvse.assembly import build_part
+from openvse.specs import Part
 from openvse.types import EmbeddingSet, Features
 
 WIDTH = 8

@@ -10,11 +10,14 @@ import torch
 from PIL import Image
 
 from contracts.conftest import Checkpoints
-from openvse.build import build_model, build_objective, load_model
 from openvse.functional import pad
 from openvse.model import TwoTower
 from openvse.objectives import Objective
-from openvse.recipe import Recipe, list_recipes, load_recipe
+from openvse.retrieval.build import build_model
+from openvse.retrieval.objective import build_objective
+from openvse.specs import Recipe, list_recipes
+from openvse.tasks.load import load_model
+from openvse.tasks.recipes import load_recipe
 from openvse.types import Inputs, ScoredBatch
 
 PAIRS = 32

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from openvse.build import build_part
+from openvse.assembly import build_part
 from openvse.functional import normalize
-from openvse.recipe import Part
 from openvse.similarities import SIMILARITIES, Similarity, score_blocks
+from openvse.specs import Part
 from openvse.types import EmbeddingSet
 
 # Options without which a part does not fit the width of these embeddings.

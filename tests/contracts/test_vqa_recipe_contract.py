@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from openvse.answers import AnswerVocabulary
-from openvse.build import build_answerer, load_answerer
 from openvse.functional import pad
-from openvse.recipe import list_recipes, load_recipe
-from openvse.training.answering import cross_entropy
+from openvse.specs import list_recipes
+from openvse.tasks.load import load_answerer
+from openvse.tasks.recipes import load_recipe
 from openvse.types import QuestionBatch
+from openvse.vqa.answers import AnswerVocabulary
+from openvse.vqa.build import build_answerer
+from openvse.vqa.training import cross_entropy
 
 ANSWERING = [name for name in list_recipes() if load_recipe(name).task == "vqa"]
 QUESTIONS = [

@@ -9,9 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from openvse.build import build_model
-from openvse.recipe import Recipe, parse_recipe
-from openvse.training import train
+from openvse.retrieval.build import build_model
+from openvse.specs import Recipe
+from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.run import train
 from openvse.training.optimizer import build_optimizer
 
 WORDS = ("dog", "cat", "runs", "sits", "red", "mat", "two", "the")

@@ -6,7 +6,7 @@ import torch
 
 from openvse.encoders.frame_limit import FrameLimit
 from openvse.functional import pad
-from openvse.videos import evenly_spread
+from openvse.media.videos import evenly_spread
 
 LENGTHS = (3, 8, 9, 20, 1)
 

@@ -16,9 +16,9 @@ from openvse.encoders.random_view import random_view
 from openvse.encoders.size_augmentation import FeatureMode
 from openvse.errors import BadVideoError, RecipeError
 from openvse.functional import pad
-from openvse.images import read_image
+from openvse.media.images import read_image
+from openvse.media.videos import FrameSampling, read_frames
 from openvse.types import Inputs
-from openvse.videos import FrameSampling, read_frames
 
 WIDTH = 5
 

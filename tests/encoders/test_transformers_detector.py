@@ -12,8 +12,7 @@ from PIL import Image
 
 from openvse.encoders import TransformersDetector
 from openvse.errors import ModelError, RecipeError
-from openvse.extraction import extract_features
-from openvse.features_store import FeatureStore
+from openvse.features import FeatureStore, extract_features
 from openvse.types import Inputs
 
 FAMILIES = ("detr", "rt_detr", "yolos")

@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from openvse.build import build_model
-from openvse.data import Corpus, open_corpus
+from openvse.corpus import Corpus
+from openvse.datasets import open_corpus
 from openvse.errors import DataError, StoreError
 from openvse.evaluation import Member, embed_corpus, embed_ensemble, evaluate, mean_scores, rank_by_counting
-from openvse.features_store import FeatureStore, FeatureStoreWriter
+from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.functional import normalize, set_max_scores
 from openvse.model import TwoTower
-from openvse.recipe import parse_recipe
+from openvse.retrieval.build import build_model
+from openvse.tasks.recipes import parse_recipe
 from openvse.types import EmbeddingSet, Relevance
 from tests.tiny import tiny_tree, write_tiny_corpus
 

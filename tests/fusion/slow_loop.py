@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openvse.attention import Attention, ScoreAttention
+from openvse.layers.attention import Attention, ScoreAttention
 
 
 def read_one(layer: Attention, x: Tensor, z: Tensor) -> Tensor:

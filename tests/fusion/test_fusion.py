@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fusion.slow_loop import read_one, scores_one
 from openvse.aggregators import AGGREGATORS
-from openvse.build import build_part
+from openvse.assembly import build_part
 from openvse.errors import RecipeError
 from openvse.fusion import FUSIONS, Fusion, Pooled, ScoreAttention, pairs, score_pairs
-from openvse.recipe import Part
+from openvse.specs import Part
 from openvse.types import EmbeddingSet, Features
 
 WIDTH = 6

@@ -11,10 +11,11 @@ import torch
 from PIL import Image
 
 import openvse
-from openvse.build import build_model, load_model
 from openvse.errors import BadImageError, DataError, ModelError, OpenVSEError
 from openvse.model import TwoTower
-from openvse.recipe import parse_recipe
+from openvse.retrieval.build import build_model
+from openvse.tasks.load import load_model
+from openvse.tasks.recipes import parse_recipe
 from tests.conftest import PhotoMaker
 from tests.tiny import tiny_tree
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from openvse.functional import normalize
-from openvse.images import PictureSource, read_image
+from openvse.media.images import PictureSource, read_image
 from openvse.types import EmbeddingSet
 
 COLOURS = {"red": (200, 20, 20), "green": (20, 180, 40), "blue": (30, 40, 210), "white": (245, 245, 245)}

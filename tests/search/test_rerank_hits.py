@@ -10,12 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
-from openvse.build import build_model
 from openvse.errors import DataError
-from openvse.features_store import FeatureStore, FeatureStoreWriter
+from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.model import TwoTower
-from openvse.recipe import parse_recipe
+from openvse.retrieval.build import build_model
 from openvse.search import Hit, HitReranker
+from openvse.tasks.recipes import parse_recipe
 
 QUERIES = ["red", "green and blue"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from openvse.features_store import FeatureStoreWriter
+from openvse.features import FeatureStoreWriter
 
 ITEMS, CELLS, WIDTH = 5_000, 49, 1_280
 ALLOWED_MIB = 320  # beyond what the imports need; the store holds 600
@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from openvse.recipe import parse_recipe
-from openvse.training import train
+from openvse.tasks.run import train
 
 folder, allowed = Path(sys.argv[1]), int(sys.argv[2]) << 20
 torch.set_num_threads(1)

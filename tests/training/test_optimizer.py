@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from openvse.errors import RecipeError
-from openvse.recipe import OptimizerSpec, PhaseSpec
+from openvse.specs import OptimizerSpec, PhaseSpec
 from openvse.training.optimizer import Schedule, build_optimizer, check_prefixes, freeze, has_prefix
 
 NAMES = ["image.encoder.backbone.conv", "image.encoder.fc", "text.encoder.gru"]

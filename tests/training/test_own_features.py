@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openvse.build import load_model
-from openvse.data import open_corpus
+from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError
 from openvse.evaluation import embed_corpus, evaluate
-from openvse.features_store import FeatureStore
-from openvse.recipe import parse_recipe
-from openvse.training import train
+from openvse.features import FeatureStore
+from openvse.tasks.load import load_model
+from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.run import train
 from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from openvse.errors import RecipeError
 from openvse.evaluation import chance_metrics
-from openvse.recipe import PlateauSpec, load_recipe, parse_recipe
+from openvse.specs import PlateauSpec
+from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.training.plateau import Plateau
 from openvse.types import Relevance
 from tests.tiny import tiny_tree

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from openvse.build import load_model
-from openvse.recipe import parse_recipe
-from openvse.training import train
+from openvse.tasks.load import load_model
+from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.run import train
 from tiny import read_metrics, tiny_tree, write_tiny_corpus
 
 

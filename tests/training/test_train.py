@@ -17,14 +17,15 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from openvse.build import load_model
-from openvse.data import open_corpus
+from openvse.datasets import open_corpus
 from openvse.errors import DataError, RecipeError, StoreError, TrainingError
 from openvse.evaluation import embed_corpus, evaluate
-from openvse.features_store import FeatureStore, FeatureStoreWriter
+from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.files import locked
-from openvse.recipe import parse_recipe
-from openvse.training import EpochReport, Silent, StepReport, train
+from openvse.tasks.load import load_model
+from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.run import train
+from openvse.training import EpochReport, Silent, StepReport
 from openvse.training.plateau import Plateau
 from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
@@ -189,7 +190,8 @@ KILLED_RUN = """
 import sys, time, yaml
 from pathlib import Path
 from openvse.recipe import parse_recipe
-from openvse.training import Silent, train
+from openvse.training import Silent
+from openvse.tasks.run import train
 
 class Slow(Silent):
     def step(self, report):

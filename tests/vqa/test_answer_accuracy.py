@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openvse.errors import DataError
-from openvse.vqa import answer_accuracy, exact_match
+from openvse.vqa.accuracy import answer_accuracy, exact_match
 
 TEN = ["two"] * 3 + ["2 dogs"] * 3 + ["The 2"] + ["many"] * 2 + ["three"]
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from quiz import quiz
 
-from openvse.data import QuestionSet
+from openvse.corpus import QuestionSet
 from openvse.errors import DataError
-from openvse.vqa import read_results, write_results
+from openvse.vqa.results import read_results, write_results
 
 
 @pytest.fixture

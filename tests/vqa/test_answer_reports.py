@@ -7,9 +7,10 @@ import pytest
 from quiz import quiz
 from tiny_wordnet import write_wordnet
 
-from openvse.answers import AnswerVocabulary
 from openvse.errors import DataError
-from openvse.vqa import WordNet, evaluate_answers
+from openvse.vqa.answers import AnswerVocabulary
+from openvse.vqa.evaluator import evaluate_answers
+from openvse.vqa.wordnet import WordNet
 
 VOTED = quiz(
     ("a", "is it red?", ["yes"] * 9 + ["no"], "yes/no"),

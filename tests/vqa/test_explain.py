@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from openvse.answers import AnswerVocabulary
-from openvse.build import build_answerer
-from openvse.model import Answerer, Guess
-from openvse.recipe import parse_recipe
+from openvse.tasks.recipes import parse_recipe
 from openvse.types import Features
-from openvse.vqa import Explained, answer_page, explain
-from openvse.vqa.explain import _grid
+from openvse.vqa.answer_page import answer_page
+from openvse.vqa.answerer import Answerer, Guess
+from openvse.vqa.answers import AnswerVocabulary
+from openvse.vqa.build import build_answerer
+from openvse.vqa.explain import Explained, _grid, explain
 from tests.conftest import PhotoMaker
 from tests.tiny_questions import COLOURS, answering_tree, question_only
 

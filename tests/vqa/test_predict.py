@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from openvse.answers import AnswerVocabulary
-from openvse.build import build_answerer
-from openvse.data import QuestionSet, open_questions
+from openvse.corpus import QuestionSet
+from openvse.datasets import open_questions
 from openvse.errors import DataError, StoreError
-from openvse.features_store import FeatureStore
-from openvse.model import Answerer
-from openvse.recipe import parse_recipe
-from openvse.vqa import predict, predict_batches, question_dataset
+from openvse.features import FeatureStore
+from openvse.tasks.recipes import parse_recipe
+from openvse.vqa.answerer import Answerer
+from openvse.vqa.answers import AnswerVocabulary
+from openvse.vqa.build import build_answerer
+from openvse.vqa.predict import predict, predict_batches, question_dataset
 from tests.tiny_questions import COLOURS, answering_tree, write_tiny_questions
 
 

@@ -7,7 +7,8 @@ import pytest
 from tiny_wordnet import TAXONOMY, write_wordnet
 
 from openvse.errors import DataError
-from openvse.vqa import WordNet, find_wordnet, wordnet
+from openvse.vqa import wordnet
+from openvse.vqa.wordnet import WordNet, find_wordnet
 
 
 @pytest.fixture

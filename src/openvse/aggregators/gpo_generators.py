@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from openvse.errors import RecipeError
 from openvse.functional import interpolate, position_mask
-from openvse.recurrence import packed_gru
+from openvse.layers.recurrence import packed_gru
 
 GeneratorName: TypeAlias = Literal["bigru", "transformer", "mlp", "interpolation"]
 

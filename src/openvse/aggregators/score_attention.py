@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from openvse.aggregators.base import Aggregator, require_same_width
-from openvse.attention import Attention
-from openvse.attention import ScoreAttention as Scores
+from openvse.layers.attention import Attention
+from openvse.layers.attention import ScoreAttention as Scores
 from openvse.types import EmbeddingSet, Features
 
 

@@ -10,12 +10,19 @@ import typer
 
 from openvse.cli.progress import warn
 from openvse.cli.stores import open_store
-from openvse.data import QuestionSet, open_questions
+from openvse.corpus import QuestionSet
+from openvse.datasets import open_questions
 from openvse.errors import DataError, OpenVSEError
-from openvse.model import Answerer, TwoTower
-from openvse.recipe import VQARecipe, expect_task, parse_recipe
+from openvse.model import TwoTower
+from openvse.specs import expect_task
+from openvse.tasks.recipes import parse_recipe
 from openvse.types import FeatureSource
-from openvse.vqa import WordNet, evaluate_answers, find_wordnet, predict, write_results
+from openvse.vqa.answerer import Answerer
+from openvse.vqa.evaluator import evaluate_answers
+from openvse.vqa.predict import predict
+from openvse.vqa.recipe import VQARecipe
+from openvse.vqa.results import write_results
+from openvse.vqa.wordnet import WordNet, find_wordnet
 
 PREDICTIONS = "predictions.json"
 

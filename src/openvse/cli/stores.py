@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from openvse.encoders import ImageEncoder
-from openvse.features_store import open_fitting
+from openvse.features import open_fitting
 from openvse.types import FeatureSource
 
 

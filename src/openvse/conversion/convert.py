@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from openvse.build import build_model
 from openvse.conversion import pvse, vse_2ad, vse_infinity
 from openvse.conversion.checkpoint_file import read_checkpoint
 from openvse.conversion.released import Plan, Released, Weights, released
 from openvse.conversion.text_assets import write_text_assets
 from openvse.errors import CheckpointError, nearest
 from openvse.model import TwoTower
-from openvse.recipe import apply_override, parse_override, parse_recipe
+from openvse.retrieval.build import build_model
+from openvse.specs import apply_override, parse_override
+from openvse.tasks.recipes import parse_recipe
 
 NOT_LEARNED = "num_batches_tracked"  # counts batches, and older PyTorch does not have it
 

@@ -13,9 +13,9 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from openvse.encoders.size_augmentation import FeatureMode
-from openvse.images import read_image
+from openvse.media.images import read_image
+from openvse.media.videos import ClipSource
 from openvse.types import Features, Inputs
-from openvse.videos import ClipSource
 
 
 class Encoder(nn.Module, ABC):

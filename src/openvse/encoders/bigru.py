@@ -16,7 +16,7 @@ from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Voc
 from openvse.encoders.word_splitters import SplitterName, make_splitter
 from openvse.encoders.word_vectors import read_word_vectors
 from openvse.errors import DataError, ModelError, RecipeError
-from openvse.recurrence import packed_gru, states_at_end
+from openvse.layers.recurrence import packed_gru, states_at_end
 from openvse.types import Features, Inputs
 
 _logger = logging.getLogger(__name__)

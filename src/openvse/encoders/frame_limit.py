@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from openvse.functional import compact
-from openvse.videos import SamplingMode
+from openvse.media.videos import SamplingMode
 
 
 class FrameLimit(nn.Module):

@@ -19,8 +19,8 @@ from openvse.encoders.image_encoder import LocalFeatureEncoder
 from openvse.encoders.size_augmentation import FeatureMode
 from openvse.errors import RecipeError
 from openvse.functional import masked_mean, pad
+from openvse.media.videos import ClipSource, FrameSampling, SamplingMode, read_frames
 from openvse.types import Inputs
-from openvse.videos import ClipSource, FrameSampling, SamplingMode, read_frames
 
 FRAMES_AT_ONCE = 128  # through a frozen backbone, whatever the size of the batch
 

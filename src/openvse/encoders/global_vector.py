@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from openvse.errors import RecipeError
 from openvse.functional import compact, masked_mean
-from openvse.recurrence import packed_gru, states_at_end
+from openvse.layers.recurrence import packed_gru, states_at_end
 
 PooledBy: TypeAlias = Literal["mean", "bigru", "bigru_last"]
 

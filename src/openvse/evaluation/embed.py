@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openvse.data import (
-    Corpus,
+from openvse.batches import (
     PlacedInputs,
     image_batches,
     image_loader,
@@ -16,6 +15,7 @@ from openvse.data import (
     text_batches,
     with_features,
 )
+from openvse.corpus import Corpus
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member
 from openvse.model import TwoTower, embed

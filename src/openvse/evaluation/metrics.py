@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.documents import CONFIDENCE
 from openvse.errors import DataError
 from openvse.evaluation.ranking import QueryRanks, Ranks
+from openvse.output.documents import CONFIDENCE
 from openvse.types import Relevance
 
 RECALL_AT = (1, 5, 10)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from openvse.documents import CONFIDENCE, markdown_table, write_report
 from openvse.evaluation.metrics import RECALL_AT, Metrics
+from openvse.output.documents import CONFIDENCE, markdown_table, write_report
 
 _RECALLS = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT), "rsum"]
 

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from openvse.attention import Attention
 from openvse.errors import RecipeError
+from openvse.layers.attention import Attention
 from openvse.types import EmbeddingSet
 
 LAYERS = 2

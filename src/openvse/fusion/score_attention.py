@@ -5,8 +5,8 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from openvse.attention import ScoreAttention as Scores
 from openvse.fusion.base import Fusion, Prepared
+from openvse.layers.attention import ScoreAttention as Scores
 
 
 class ScoreAttention(Fusion):

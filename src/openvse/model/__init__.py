@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from openvse.model.answerer import ANSWERS_FILE, Answerer, Attended, Guess
 from openvse.model.base import Model
 from openvse.model.folder import read_config, read_weights, write_model
 from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower, embed
 
-__all__ = [
-    "ANSWERS_FILE",
-    "Answerer",
-    "Attended",
-    "Guess",
-    "Model",
-    "Tower",
-    "TwoTower",
-    "embed",
-    "read_config",
-    "read_weights",
-    "write_model",
-]
+__all__ = ["Model", "Tower", "TwoTower", "embed", "read_config", "read_weights", "write_model"]

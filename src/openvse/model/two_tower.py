@@ -13,11 +13,11 @@ from jaxtyping import Int
 from openvse.encoders.base import ImageEncoder, TextEncoder
 from openvse.errors import DataError
 from openvse.functional import pad
+from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.model.tower import Tower
 from openvse.similarities import Similarity
 from openvse.types import EmbeddingSet, Inputs
-from openvse.videos import ClipSource
 
 Positions = Int[np.ndarray, "B"]
 

@@ -8,10 +8,10 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from openvse.documents import html_page, picture_uri
 from openvse.errors import OpenVSEError
+from openvse.media.videos import read_poster
+from openvse.output.documents import html_page, picture_uri
 from openvse.search.engine import Hit
-from openvse.videos import read_poster
 
 THUMBNAIL_PX = 360
 """Longer side of a thumbnail: twice its size on the page, for dense screens."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from openvse.errors import DataError
+from openvse.media.videos import ClipSource
 from openvse.search.backend import ExactBackend, VectorBackend
 from openvse.search.index import Index, check_model
 from openvse.types import EmbeddingSet
-from openvse.videos import ClipSource
 
 
 @runtime_checkable

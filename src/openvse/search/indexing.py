@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
-from openvse.images import find_images
+from openvse.media.images import find_images
+from openvse.media.videos import find_clips
 from openvse.search.index import Index, Item, VectorDtype
 from openvse.search.writer import IndexWriter
 from openvse.types import EmbeddingSet
-from openvse.videos import find_clips
 
 Vectors: TypeAlias = Float[np.ndarray, "B K D"]
 

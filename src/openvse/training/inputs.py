@@ -11,12 +11,12 @@ import numpy as np
 from accelerate import Accelerator
 from jaxtyping import Int
 
-from openvse.data import Corpus, own_features
+from openvse.batches import own_features
+from openvse.corpus import Corpus
 from openvse.encoders import ImageEncoder
 from openvse.errors import RecipeError
-from openvse.extraction import ExtractionProgress, extract_features
-from openvse.features_store import FeatureStore, open_fitting
-from openvse.recipe import RunRecipe
+from openvse.features import ExtractionProgress, FeatureStore, extract_features, open_fitting
+from openvse.specs import RunRecipe
 from openvse.training.records import Watcher
 from openvse.types import FeatureSource
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from openvse.errors import RecipeError, nearest
-from openvse.recipe import OptimizerSpec, PhaseSpec
+from openvse.specs import OptimizerSpec, PhaseSpec
 
 
 def build_optimizer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from openvse.recipe import PlateauSpec
+from openvse.specs import PlateauSpec
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from openvse.data import EpochBatches
+from openvse.batches import EpochBatches
 from openvse.model import Model
-from openvse.recipe import RunRecipe
+from openvse.specs import RunRecipe
 
 BatchT = TypeVar("BatchT")
 

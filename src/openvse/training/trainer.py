@@ -13,7 +13,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
 from openvse.errors import TrainingError
-from openvse.recipe import RunRecipe
+from openvse.specs import RunRecipe
 from openvse.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from openvse.training.diagnostics import CollapseDetector
 from openvse.training.optimizer import Schedule, build_optimizer, check_prefixes, freeze

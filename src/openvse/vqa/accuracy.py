@@ -8,8 +8,8 @@ from itertools import chain
 import numpy as np
 from jaxtyping import Float
 
-from openvse.answers import normalize_answer, vote_score
 from openvse.errors import DataError
+from openvse.vqa.answers import normalize_answer, vote_score
 
 
 def answer_accuracy(
@@ -26,7 +26,7 @@ def answer_accuracy(
     Args:
         predictions: an answer to each of Q questions.
         answers: of all annotators to each question, at least one.
-        votes: see ``openvse.answers.are_votes``.
+        votes: see ``openvse.vqa.answers.are_votes``.
 
     Raises:
         DataError: the two differ in number, or a question has no answer.

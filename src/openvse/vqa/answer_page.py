@@ -10,8 +10,8 @@ from pathlib import Path
 from jaxtyping import Float
 from torch import Tensor
 
-from openvse.documents import html_page, picture_uri
-from openvse.videos import read_poster
+from openvse.media.videos import read_poster
+from openvse.output.documents import html_page, picture_uri
 from openvse.vqa.explain import Explained
 
 PICTURE_PX = 960

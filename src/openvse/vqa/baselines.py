@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from openvse.answers import are_votes, main_answers
-from openvse.data import QuestionSet
+from openvse.corpus import QuestionSet
 from openvse.encoders.word_splitters import split_words
 from openvse.errors import DataError
+from openvse.vqa.answers import are_votes, main_answers
 
 
 def most_frequent_answers(

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.answers import AnswerVocabulary, answer_scores, are_votes
-from openvse.data import QuestionSet
-from openvse.documents import CONFIDENCE
+from openvse.corpus import QuestionSet
 from openvse.errors import DataError
+from openvse.output.documents import CONFIDENCE
 from openvse.vqa.accuracy import answer_accuracy, exact_match
+from openvse.vqa.answers import AnswerVocabulary, answer_scores, are_votes
 from openvse.vqa.baselines import most_frequent_answers
 from openvse.vqa.report import AnswerProtocol, AnswerReport, Scores
 from openvse.vqa.wordnet import WordNet
@@ -38,8 +38,8 @@ def evaluate_answers(
 ) -> AnswerReport:
     """Score predicted answers.
 
-    Whether the answers are votes follows from the questions (``openvse.answers.are_votes``). Where they are not, they
-    are sets, and the members of a predicted set are separated by ", ", as in DAQUAR's files.
+    Whether the answers are votes follows from the questions (``vqa.answers.are_votes``). Where they are not, they are
+    sets, and the members of a predicted set are separated by ", ", as in DAQUAR's files.
 
     Args:
         questions: Q questions; those without an answer are left out.

@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from openvse.encoders.base import ImageEncoder
-from openvse.model import Answerer, Guess
+from openvse.media.videos import ClipSource
 from openvse.types import Inputs
-from openvse.videos import ClipSource
+from openvse.vqa.answerer import Answerer, Guess
 
 
 @dataclass(frozen=True)

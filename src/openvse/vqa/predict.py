@@ -10,18 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from openvse.data import (
-    ImageLoader,
-    QuestionDataset,
-    QuestionSet,
-    image_loader,
-    own_features,
-    question_batches,
-    with_features,
-)
+from openvse.batches import ImageLoader, image_loader, own_features, with_features
+from openvse.corpus import QuestionSet
 from openvse.errors import DataError
-from openvse.model import Answerer
 from openvse.types import FeatureSource, QuestionBatch
+from openvse.vqa.answerer import Answerer
+from openvse.vqa.batches import QuestionDataset, question_batches
 
 
 class Prediction(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from openvse.documents import CONFIDENCE, markdown_table, write_report
+from openvse.output.documents import CONFIDENCE, markdown_table, write_report
 
 Scores: TypeAlias = dict[str, float]
 """Percentages: ``accuracy``, ``accuracy_<kind>`` for each published kind of answer; for sets of answers also

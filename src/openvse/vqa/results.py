@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from openvse.data import QuestionSet
+from openvse.corpus import QuestionSet
 from openvse.errors import DataError
 from openvse.files import write_whole
 

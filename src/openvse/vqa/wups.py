@@ -8,8 +8,8 @@ from math import prod
 import numpy as np
 from jaxtyping import Float
 
-from openvse.answers import normalize_answer
 from openvse.errors import DataError
+from openvse.vqa.answers import normalize_answer
 
 THRESHOLDS = (0.9, 0.0)
 """The two that are reported for DAQUAR: only near synonyms count, and everything counts as it is."""

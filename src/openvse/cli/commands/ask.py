@@ -24,9 +24,10 @@ def ask(
     device: Device = "cpu",
 ) -> None:
     """Answer questions about a picture: the most probable answers with their probabilities."""
-    from openvse.build import load_answerer
     from openvse.files import write_whole
-    from openvse.vqa import answer_page, explain
+    from openvse.tasks.load import load_answerer
+    from openvse.vqa.answer_page import answer_page
+    from openvse.vqa.explain import explain
 
     if not all(question.strip() for question in questions):
         raise OpenVSEError("a question is empty: ask something, such as 'how many chairs are there?'")

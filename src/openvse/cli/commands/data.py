@@ -34,7 +34,7 @@ app.add_typer(data, name="data")
 @data.command(hidden=True)
 def names() -> None:
     """List the data sets that openvse knows."""
-    from openvse.data import DATASETS, FACTS, QUESTION_SETS, find_loader
+    from openvse.datasets import DATASETS, FACTS, QUESTION_SETS, find_loader
 
     for name in sorted([*DATASETS, *QUESTION_SETS]):
         title = FACTS[name].title if name in FACTS else (find_loader(name).__doc__ or "").split("\n")[0]
@@ -45,7 +45,7 @@ def names() -> None:
 @data.command(hidden=True)
 def describe(name: Annotated[str, typer.Argument(help="A data set; 'openvse data' lists them.")]) -> None:
     """Say what to fetch, how large it is, where it is published, on which terms, and where to put it."""
-    from openvse.data import describe_data
+    from openvse.datasets import describe_data
 
     typer.echo(describe_data(name))
 
@@ -60,7 +60,7 @@ def check(
     ] = True,
 ) -> None:
     """Check files, counts, splits and known identifiers; say what is missing. Exit code 1 if something is wrong."""
-    from openvse.data import check_data
+    from openvse.datasets import check_data
 
     findings = check_data(name, root, read_files=read)
     for finding in findings:

@@ -36,9 +36,8 @@ def convert(
 ) -> None:
     """Convert features that other tools made to a feature store; run again, it goes on where it was."""
     from openvse.cli.progress import bar, counted, warn
-    from openvse.data import open_corpus
-    from openvse.extraction import convert_features
-    from openvse.features_store import FeatureStore
+    from openvse.datasets import open_corpus
+    from openvse.features import FeatureStore, convert_features
 
     image_ids = open_corpus(match, require_images=False).image_ids if match else None
     with bar() as progress:

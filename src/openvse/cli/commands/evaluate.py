@@ -47,8 +47,8 @@ def evaluate(
     device: Device = "cpu",
 ) -> None:
     """Measure retrieval both ways (R@1/5/10, RSUM, MedR, MeanR), or the accuracy of answers, with intervals."""
-    from openvse.build import load
     from openvse.model import TwoTower
+    from openvse.tasks.load import load
 
     found = [load(model, device=device) for model in (*models, *filter(None, [rerank]))]
     towers = [model for model in found if isinstance(model, TwoTower)]
@@ -72,7 +72,7 @@ def _evaluate_towers(
 ) -> None:
     """Measure retrieval; with ``again`` (how many proposals, which weight) the last model ranks those of the others."""
     from openvse.cli.stores import open_store
-    from openvse.data import open_corpus
+    from openvse.datasets import open_corpus
     from openvse.evaluation import Reranker, embed_ensemble
     from openvse.evaluation import evaluate as measure
 
@@ -103,7 +103,8 @@ def _evaluate_towers(
 
 def _published(models: list[TwoTower], num_images: int, folds: int) -> dict[str, dict[str, float]]:
     """Return what the paper of the model's recipe says of a test set of this size; an ensemble follows no recipe."""
-    from openvse.recipe import Recipe, expect_task, parse_recipe
+    from openvse.specs import Recipe, expect_task
+    from openvse.tasks.recipes import parse_recipe
 
     if len(models) > 1:
         return {}

@@ -32,12 +32,12 @@ def extract(
     device: Device = "cpu",
 ) -> None:
     """Store the local features of pictures; run again, it does only what is new."""
-    from openvse.build import build_part
+    from openvse.assembly import build_part
     from openvse.cli.progress import bar, counted, warn
-    from openvse.data import open_corpus
+    from openvse.datasets import open_corpus
     from openvse.encoders import IMAGE_ENCODERS
-    from openvse.extraction import extract_features
-    from openvse.recipe import Part, apply_override, parse_override
+    from openvse.features import extract_features
+    from openvse.specs import Part, apply_override, parse_override
 
     given: dict[str, Any] = {}
     for path, value in map(parse_override, options or []):

@@ -10,7 +10,7 @@ from openvse.cli.app import app
 @app.command()
 def recipes() -> None:
     """List the shipped recipes."""
-    from openvse.recipe import list_recipes
+    from openvse.specs import list_recipes
 
     for name in list_recipes():
         typer.echo(name)
@@ -20,7 +20,7 @@ def recipes() -> None:
 def parts() -> None:
     """List the parts that a recipe may name."""
     from openvse.aggregators import AGGREGATORS
-    from openvse.data import DATASETS
+    from openvse.datasets import DATASETS
     from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
     from openvse.fusion import FUSIONS
     from openvse.objectives import CRITERIA, MINERS, TERMS

@@ -24,9 +24,9 @@ def index(
     device: Device = "cpu",
 ) -> None:
     """Embed a folder of pictures for search; run again, it embeds only what changed."""
-    from openvse.build import load_model
     from openvse.cli.progress import bar, counted, warn
     from openvse.search import build_index
+    from openvse.tasks.load import load_model
 
     loaded = load_model(model, device=device)
     with bar() as progress:
@@ -64,9 +64,9 @@ def search(
     device: Device = "cpu",
 ) -> None:
     """Find the pictures that fit a sentence."""
-    from openvse.build import load_model
     from openvse.files import write_whole
     from openvse.search import Index, SearchEngine, contact_sheet
+    from openvse.tasks.load import load_model
 
     if not all(query.strip() for query in queries):
         raise OpenVSEError("a query is empty: say what the picture should show")
@@ -90,9 +90,9 @@ def search(
 
 def load_reranker(model: str, features: Path | None, top: int, weight: float, device: str) -> HitReranker:
     """Load the model that ranks hits again, and the store that it reads, if one is named."""
-    from openvse.build import load_model
     from openvse.cli.stores import open_store
     from openvse.search import HitReranker
+    from openvse.tasks.load import load_model
 
     loaded = load_model(model, device=device)
     store = open_store(loaded.image.encoder, features)

@@ -22,7 +22,8 @@ def synthetic(
 
     Killed and started again with the same options, it goes on.
     """
-    from openvse.analysis import (
+    from openvse.cli.progress import bar
+    from openvse.experiments import (
         DESIGNS,
         PATTERNS,
         Schedule,
@@ -31,7 +32,6 @@ def synthetic(
         find_all,
         import_figure,
     )
-    from openvse.cli.progress import bar
 
     import_figure()  # what is missing must not be missed after the work
     schedule = Schedule(steps=steps, learning_rate=learning_rate)

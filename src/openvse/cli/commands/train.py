@@ -24,14 +24,14 @@ def train(
     processes: Annotated[int, typer.Option(min=1, help="Data-parallel processes on this machine.")] = 1,
 ) -> None:
     """Train a model; the best on validation (by RSUM, or accuracy of answers) lies in OUT/best."""
-    from openvse.recipe import load_recipe
+    from openvse.tasks.recipes import load_recipe
 
     chosen = load_recipe(recipe, overrides or [])
     if processes > 1 and "RANK" not in os.environ:
         launch(processes)
     from openvse.cli.progress import TrainingBar, bar, counted
+    from openvse.tasks.run import train as run
     from openvse.training import Silent
-    from openvse.training import train as run
 
     folder = out or Path("runs") / f"{chosen.name.replace('/', '_')}-s{chosen.seed}"
     leading = os.environ.get("RANK", "0") == "0"

@@ -1,0 +1,8 @@
+"""Parts from their names and options: where a recipe becomes modules."""
+
+from __future__ import annotations
+
+from openvse.assembly.parts import build_part
+from openvse.assembly.towers import build_aggregator, build_image_encoder, build_text_encoder
+
+__all__ = ["build_aggregator", "build_image_encoder", "build_part", "build_text_encoder"]

@@ -1,0 +1,59 @@
+"""The encoder and the aggregator of one side of a model, of whatever task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from openvse.aggregators import AGGREGATORS, Aggregator
+from openvse.assembly.parts import build_part
+from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
+from openvse.encoders.base import Encoder, ImageEncoder, TextEncoder
+from openvse.errors import RecipeError
+from openvse.specs import TowerSpec
+
+
+def build_image_encoder(spec: TowerSpec, embed_dim: int, assets: Path | None) -> ImageEncoder:
+    """Build the image encoder of a side.
+
+    Args:
+        spec: names the encoder.
+        embed_dim: D.
+        assets: the folder of a saved model, whose files are read in place of pretrained ones.
+    """
+    context = {"embed_dim": embed_dim, "assets": assets and assets / "image"}
+    return build_part(IMAGE_ENCODERS, spec.encoder, "image.encoder", context)
+
+
+def build_text_encoder(
+    spec: TowerSpec, embed_dim: int, captions: Sequence[str], assets: Path | None
+) -> TextEncoder:
+    """Build the text encoder, with a vocabulary of the captions or the files of a saved model.
+
+    Args:
+        spec: names the encoder.
+        embed_dim: D.
+        captions: the training captions; not read where there are assets.
+        assets: the folder of a saved model.
+    """
+    context = {"embed_dim": embed_dim, "assets": assets and assets / "text", "captions": captions}
+    return build_part(TEXT_ENCODERS, spec.encoder, "text.encoder", context)
+
+
+def build_aggregator(spec: TowerSpec, embed_dim: int, side: str, encoder: Encoder) -> Aggregator:
+    """Build the aggregator of a side; raise RecipeError beside an encoder that lacks what it needs.
+
+    Args:
+        spec: names the aggregator.
+        embed_dim: D.
+        side: image or text, for messages.
+        encoder: of the same side.
+    """
+    context = {"input_dim": encoder.local_dim, "embed_dim": embed_dim}
+    aggregator = build_part(AGGREGATORS, spec.aggregator, f"{side}.aggregator", context)
+    if aggregator.needs_pooled and not encoder.gives_pooled:
+        raise RecipeError(
+            f"{side}.aggregator: {spec.aggregator.name} needs a global vector, and {side}.encoder "
+            f"{spec.encoder.name} yields none: set its pooled: true (images) or output: words (bigru)"
+        )
+    return aggregator

@@ -1,0 +1,31 @@
+"""Batches of a corpus: images from files or from a feature store, tokens, and which pairs are positive."""
+
+from __future__ import annotations
+
+from openvse.batches.batches import PlacedInputs, image_batches, text_batches
+from openvse.batches.image_loaders import (
+    ImageLoader,
+    PixelImages,
+    RandomView,
+    StoredImages,
+    image_loader,
+    own_features,
+    with_features,
+)
+from openvse.batches.pairs import BatchKey, EpochBatches, PairDataset
+
+__all__ = [
+    "BatchKey",
+    "EpochBatches",
+    "ImageLoader",
+    "PairDataset",
+    "PixelImages",
+    "PlacedInputs",
+    "RandomView",
+    "StoredImages",
+    "image_batches",
+    "image_loader",
+    "own_features",
+    "text_batches",
+    "with_features",
+]

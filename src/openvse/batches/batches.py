@@ -1,0 +1,79 @@
+"""Batches for evaluation and extraction: every image once, every text once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from jaxtyping import Int
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from openvse.batches.image_loaders import ImageLoader
+from openvse.batches.tokens import TokenTable
+from openvse.errors import BadImageError
+from openvse.types import Inputs
+
+PlacedInputs: TypeAlias = tuple[Int[np.ndarray, "B"], Inputs]
+"""Inputs with the positions of their items in the corpus."""
+
+ItemT = TypeVar("ItemT")
+
+
+def image_batches(
+    images: ImageLoader, batch_size: int, *, start: int = 0, num_workers: int = 0
+) -> Iterator[PlacedInputs]:
+    """Yield all images in order, without those that cannot be used.
+
+    Args:
+        images: the images of a corpus.
+        batch_size: images a batch.
+        start: position of the first image, when earlier ones are done already.
+        num_workers: processes that load ahead; 0 loads in this one.
+
+    """
+    loader = DataLoader(
+        _ImageBatches(images, batch_size, start),
+        batch_size=None,
+        num_workers=num_workers,
+        collate_fn=_as_it_is,
+    )
+    yield from (batch for batch in loader if batch is not None)
+
+
+def text_batches(tokens: Sequence[Tensor], batch_size: int) -> Iterator[PlacedInputs]:
+    """Yield all texts by length, so that little of a batch is padding.
+
+    Args:
+        tokens: token ids of each text, ``int64 [N]``.
+        batch_size: texts a batch.
+    """
+    table = TokenTable(tokens)
+    order = np.argsort(table.lengths.numpy(), kind="stable")
+    for start in range(0, len(order), batch_size):
+        positions = order[start : start + batch_size]
+        yield positions, table.take(positions)
+
+
+class _ImageBatches(Dataset[PlacedInputs | None]):
+    def __init__(self, images: ImageLoader, batch_size: int, start: int) -> None:
+        self._images = images
+        self._starts = range(start, len(images), batch_size)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, batch: int) -> PlacedInputs | None:
+        first = self._starts[batch]
+        positions = np.arange(first, min(first + self._starts.step, len(self._images)))
+        try:
+            inputs, kept = self._images.load(positions)
+        except BadImageError:
+            return None  # each of them is logged already
+        return positions[kept], inputs
+
+
+def _as_it_is(item: ItemT) -> ItemT:
+    """Keep DataLoader from turning the positions into tensors."""
+    return item

@@ -1,0 +1,209 @@
+"""Where the images of a batch come from: stored features, or picture files decoded on the way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+
+from openvse.corpus.corpus import Corpus
+from openvse.encoders.base import ImageEncoder
+from openvse.errors import BadImageError, DataError, ModelError, StoreError
+from openvse.types import FeatureSource, Inputs
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RandomView:
+    """Which random view of an image training sees: it follows from these and the image's position alone.
+
+    So neither the number of workers nor the batch that an image falls into changes what is drawn for it.
+    """
+
+    seed: int
+    epoch: int
+
+    def generator(self, position: int) -> torch.Generator:
+        """Return the generator of one image."""
+        state = np.random.SeedSequence((self.seed, self.epoch, position)).generate_state(1, np.uint64)
+        return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+
+
+@runtime_checkable
+class ImageLoader(Protocol):
+    """Loads images of a corpus by their positions."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        ...
+
+    def load(
+        self, positions: Int[np.ndarray, "B"], view: RandomView | None = None
+    ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
+        """Return the inputs of the images that can be used, and which of the positions those are.
+
+        Args:
+            positions: which images.
+            view: the random view for training; None for the deterministic one.
+
+        Raises:
+            BadImageError: when none of the images can be used.
+        """
+        ...
+
+
+class StoredImages:
+    """Images whose local features lie in a store; a batch is gathered at once.
+
+    An image whose features hold a number that is not finite is logged, once in each process, and left out.
+
+    Args:
+        source: the store.
+        image_ids: the images of the corpus, in order.
+
+    Raises:
+        StoreError: when the store lacks some of them.
+    """
+
+    def __init__(self, source: FeatureSource, image_ids: Sequence[str]) -> None:
+        self._source = source
+        self._ids = image_ids
+        self._rows = source.positions(image_ids)
+        self._reported: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def load(
+        self, positions: Int[np.ndarray, "B"], view: RandomView | None = None
+    ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
+        """Gather features; the view does not matter, as encoders augment features themselves."""
+        inputs = self._source.gather(self._rows[positions])
+        # A sum is finite only if all its terms are, and costs little beside reading them.
+        sound = inputs.values.sum(dim=(1, 2)).isfinite()
+        if sound.all():
+            return inputs, np.ones(len(positions), dtype=bool)
+        kept = sound.numpy()
+        for position in set(positions[~kept].tolist()) - self._reported:
+            self._reported.add(position)
+            _logger.warning(
+                "skipped an image: the features of %s hold numbers that are not finite", self._ids[position]
+            )
+        if not kept.any():
+            raise BadImageError(
+                f"none of {len(positions)} images has finite features (first: {self._ids[int(positions[0])]}); "
+                "make the features again"
+            )
+        mask = None if inputs.mask is None else inputs.mask[sound]
+        return Inputs(inputs.values[sound], mask), kept
+
+
+class PixelImages:
+    """Files of pictures or clips, decoded when they are asked for.
+
+    A file that cannot be used is logged with its path, once in each process, and left out.
+
+    Args:
+        paths: the files of the corpus, in order.
+        encoder: whose ``read`` makes pixels of a file.
+        augment: take random views where the caller asks for them.
+    """
+
+    def __init__(self, paths: Sequence[Path], encoder: ImageEncoder, *, augment: bool = False) -> None:
+        self._paths = paths
+        self._encoder = encoder
+        self._augment = augment
+        self._reported: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def load(
+        self, positions: Int[np.ndarray, "B"], view: RandomView | None = None
+    ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
+        """Decode pictures to ``float [B, 3, H, W]``, clips to ``float [B, N, 3, H, W]`` with their mask."""
+        pixels = [self._decode(position, view if self._augment else None) for position in positions.tolist()]
+        usable = [picture for picture in pixels if picture is not None]
+        if not usable:
+            first = self._paths[int(positions[0])]
+            raise BadImageError(
+                f"none of {len(pixels)} pictures can be used (first: {first}); check the files"
+            )
+        return self._encoder.collate(usable), np.array([picture is not None for picture in pixels])
+
+    def _decode(self, position: int, view: RandomView | None) -> torch.Tensor | None:
+        try:
+            return self._encoder.read(self._paths[position], view.generator(position) if view else None)
+        except BadImageError as error:
+            if position not in self._reported:
+                self._reported.add(position)
+                _logger.warning("skipped a picture: %s", error)
+            return None
+
+
+def image_loader(
+    encoder: ImageEncoder, corpus: Corpus, features: FeatureSource | None, *, augment: bool = False
+) -> ImageLoader:
+    """Return the loader of a corpus: from stored features where there are some, else from the picture files.
+
+    Raises:
+        StoreError: when the store lacks some of the images.
+    """
+    if features is not None:
+        return StoredImages(features, corpus.image_ids)
+    return PixelImages(corpus.image_paths, encoder, augment=augment)
+
+
+def own_features(corpus: Corpus, encoder: ImageEncoder) -> FeatureSource | None:
+    """Return the features that a data set brings along, if the encoder reads stored ones; None otherwise.
+
+    Raises:
+        ModelError: the features have another width than the encoder expects.
+        DataError: the encoder wants pictures, and the data set has features in their place.
+    """
+    if corpus.features is None:
+        return None
+    width = corpus.features.dim
+    if encoder.fingerprint is not None:
+        if not corpus.image_paths[0].is_file():
+            raise DataError(
+                f"{corpus.name} brings features {width} wide and no pictures (such as {corpus.image_paths[0]}), and "
+                f"this encoder wants pictures: set image.encoder='{{name: precomputed, feature_dim: {width}}}'"
+            )
+        return None
+    if width != encoder.feature_dim:
+        raise ModelError(
+            f"{corpus.name} has features {width} wide, and the encoder expects {encoder.feature_dim}: "
+            f"set image.encoder.feature_dim={width}"
+        )
+    return corpus.features
+
+
+def with_features(corpus: Corpus, features: FeatureSource | None) -> Corpus:
+    """Leave out images that a store lacks (their pictures could not be decoded), and say so in ``problems``.
+
+    Raises:
+        StoreError: when the store has none of the images.
+    """
+    if features is None:
+        return corpus
+    stored = np.fromiter((item in features for item in corpus.image_ids), dtype=bool, count=len(corpus))
+    if stored.all():
+        return corpus
+    if not stored.any():
+        raise StoreError(
+            f"the feature store has none of the {len(corpus)} images of {corpus.name} "
+            f"(such as {corpus.image_ids[0]}): give this data set's store, or run 'openvse extract' on it"
+        )
+    first = corpus.image_ids[int(np.flatnonzero(~stored)[0])]
+    problem = (
+        f"{corpus.name}: {(~stored).sum()} image(s) have no stored features and are skipped (first: {first})"
+    )
+    return replace(corpus.select(np.flatnonzero(stored)), problems=(*corpus.problems, problem))

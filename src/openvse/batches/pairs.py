@@ -1,0 +1,165 @@
+"""Training batches: the pairs of an epoch in a seeded order, and what a batch of pairs holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from torch.utils.data import Dataset, Sampler
+
+from openvse.batches.image_loaders import ImageLoader, RandomView
+from openvse.batches.tokens import TokenTable
+from openvse.corpus.corpus import Corpus
+from openvse.errors import DataError
+from openvse.types import Batch
+
+
+@dataclass(frozen=True)
+class BatchKey:
+    """What a batch is made of; it travels to the worker that builds the batch.
+
+    Attributes:
+        pairs: positions of the pairs in the corpus's relevance, for all processes together.
+        view: the random views of this epoch; None for deterministic ones.
+        rank: which process the batch is for.
+        num_processes: how many processes share the pairs.
+    """
+
+    pairs: Int[np.ndarray, "P"]
+    view: RandomView | None = None
+    rank: int = 0
+    num_processes: int = 1
+
+
+class EpochBatches(Sampler[BatchKey]):
+    """The batches of one epoch, in an order that follows from (seed, epoch) alone.
+
+    Use it as ``DataLoader(dataset, sampler=EpochBatches(...), batch_size=None)``. Every process draws the
+    same pairs and its dataset takes its share of their images, so which pairs meet in a batch does not depend
+    on how many processes there are.
+
+    Args:
+        num_pairs: how many pairs the corpus has.
+        batch_size: pairs of a batch, over all processes.
+        seed: the recipe's seed.
+        epoch: which epoch.
+        start: batches that are done already, when a run is resumed.
+        rank: this process.
+        num_processes: how many there are.
+        drop_last: leave out the smaller batch at the end. If the pairs do not fill one batch, they are one.
+
+    Raises:
+        DataError: when there is no pair, or a batch has fewer pairs than there are processes.
+    """
+
+    def __init__(
+        self,
+        num_pairs: int,
+        batch_size: int,
+        *,
+        seed: int,
+        epoch: int,
+        start: int = 0,
+        rank: int = 0,
+        num_processes: int = 1,
+        drop_last: bool = True,
+    ) -> None:
+        size = min(batch_size, num_pairs)
+        if size < num_processes or size < 1:
+            raise DataError(
+                f"{num_pairs} pairs in batches of {batch_size} for {num_processes} process(es): "
+                "every process needs a pair; use fewer processes, larger batches or more data"
+            )
+        self._size, self._start = size, start
+        self._num_batches = num_pairs // size + (0 if drop_last else num_pairs % size >= num_processes)
+        self._num_pairs = num_pairs
+        self._view = RandomView(seed, epoch)
+        self._rank, self._num_processes = rank, num_processes
+
+    def __len__(self) -> int:
+        return max(0, self._num_batches - self._start)
+
+    def __iter__(self) -> Iterator[BatchKey]:
+        order = np.random.default_rng((self._view.seed, self._view.epoch)).permutation(self._num_pairs)
+        for batch in range(self._start, self._num_batches):
+            pairs = order[batch * self._size : (batch + 1) * self._size]
+            yield BatchKey(pairs, self._view, self._rank, self._num_processes)
+
+
+class PairDataset(Dataset[Batch]):
+    """Batches of a corpus by the pairs they hold.
+
+    Args:
+        corpus: images, texts and their relevance.
+        images: loads the images of the corpus.
+        tokens: token ids of each caption.
+
+    Raises:
+        DataError: when the three disagree in number.
+    """
+
+    def __init__(self, corpus: Corpus, images: ImageLoader, tokens: Sequence[Tensor]) -> None:
+        if (len(images), len(tokens)) != (len(corpus), len(corpus.captions)):
+            raise DataError(
+                f"{corpus.name} has {len(corpus)} images and {len(corpus.captions)} captions, "
+                f"but {len(images)} images and {len(tokens)} token lists are given; make them from one corpus"
+            )
+        self._image_ids = corpus.image_ids
+        self._images = images
+        self._tokens = TokenTable(tokens)
+        self._pair_images, self._pair_texts = corpus.relevance.images, corpus.relevance.texts
+        # Pairs by text: those of text t are by_text[starts[t] : starts[t] + counts[t]].
+        self._by_text = np.argsort(self._pair_texts, kind="stable")
+        self._counts = np.bincount(self._pair_texts, minlength=len(tokens))
+        self._starts = self._counts.cumsum() - self._counts
+
+    def __len__(self) -> int:
+        return len(self._pair_images)
+
+    def __getitem__(self, key: BatchKey) -> Batch:
+        """Build a batch in which each image and each text stands once, whatever the number of its pairs.
+
+        The images of the pairs are dealt out to the processes, and every caption follows its image: captions
+        of one image never meet as negatives, on whichever process they are.
+
+        Raises:
+            DataError: when there are fewer images than processes, or no picture of the batch can be used.
+        """
+        images = np.unique(self._pair_images[key.pairs])[key.rank :: key.num_processes]
+        if not len(images):
+            raise DataError(
+                f"a batch of {len(key.pairs)} pairs has fewer images than the {key.num_processes} processes; "
+                "use larger batches or fewer processes"
+            )
+        inputs, kept = self._images.load(images, key.view)
+        images = images[kept]
+        pairs = key.pairs[np.isin(self._pair_images[key.pairs], images)]
+        texts = np.unique(self._pair_texts[pairs])
+        return Batch(
+            images=inputs,
+            texts=self._tokens.take(texts),
+            positives=torch.from_numpy(self._positives(images, texts)),
+            image_keys=torch.from_numpy(images),
+            description=f"{len(pairs)} pairs: {self._name(int(pairs[0]))} to {self._name(int(pairs[-1]))}",
+        )
+
+    def _name(self, pair: int) -> str:
+        return f"pair {pair} (image {self._image_ids[self._pair_images[pair]]})"
+
+    def _positives(
+        self, images: Int[np.ndarray, "I"], texts: Int[np.ndarray, "T"]
+    ) -> Bool[np.ndarray, "I T"]:
+        """Mark every relevant pair of sorted images and texts, drawn or not."""
+        counts = self._counts[texts]
+        columns = np.repeat(np.arange(len(texts)), counts)
+        within = np.arange(len(columns)) - np.repeat(counts.cumsum() - counts, counts)
+        partners = self._pair_images[self._by_text[np.repeat(self._starts[texts], counts) + within]]
+        rows = np.searchsorted(images, partners).clip(max=len(images) - 1)
+        found = images[rows] == partners
+        positives = np.zeros((len(images), len(texts)), dtype=bool)
+        positives[rows[found], columns[found]] = True
+        return positives

@@ -1,0 +1,19 @@
+"""What a data set is: images, sentences or questions, and which of them belong together."""
+
+from __future__ import annotations
+
+from openvse.corpus.corpus import Corpus, Record, build_corpus
+from openvse.corpus.facts import Facts, Form, Piece
+from openvse.corpus.questions import Question, QuestionSet, build_questions
+
+__all__ = [
+    "Corpus",
+    "Facts",
+    "Form",
+    "Piece",
+    "Question",
+    "QuestionSet",
+    "Record",
+    "build_corpus",
+    "build_questions",
+]

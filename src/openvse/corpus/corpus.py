@@ -1,0 +1,247 @@
+"""A corpus: pictures, sentences, and which of them belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from openvse.corpus.leakage import LEAKAGE, one_split_each
+from openvse.corpus.splits import SPLITS, Proportions, canonical_split, hashed_splits
+from openvse.errors import DataError
+from openvse.types import FeatureSource, Relevance
+
+
+@dataclass(frozen=True)
+class Record:
+    """One image as a loader found it.
+
+    Attributes:
+        image_id: what a feature store and a report call the image; unique in a corpus.
+        path: where the picture should lie.
+        captions: its sentences.
+        split: a name or synonym of a split, or "" when the data set has none.
+    """
+
+    image_id: str
+    path: Path
+    captions: Sequence[str]
+    split: str = ""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Images, texts and their explicit relevance.
+
+    Attributes:
+        name: what messages and reports call the data set.
+        image_ids: an identifier an image.
+        image_paths: the picture of each image.
+        captions: the T sentences.
+        relevance: the pairs (image, text) that belong together.
+        splits: "train", "validation", "test" or "" for each image.
+        problems: one line for each kind of thing that was skipped when the corpus was opened.
+        features: local features of the images that the data set itself brings along. They are read where no store is
+            named and the encoder has no backbone of its own.
+    """
+
+    name: str
+    image_ids: tuple[str, ...]
+    image_paths: tuple[Path, ...]
+    captions: tuple[str, ...]
+    relevance: Relevance
+    splits: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    features: FeatureSource | None = None
+
+    def __len__(self) -> int:
+        return len(self.image_ids)
+
+    def split(self, name: str, proportions: Proportions = (0.8, 0.1, 0.1)) -> Corpus:
+        """Return the images of one split with their texts.
+
+        Args:
+            name: "train", "validation" or "test", or a synonym such as "dev" or "val".
+            proportions: shares of train, validation and test, used only when no image of the corpus names a
+                split: the images are then ordered by a hash of their identifiers and cut at these shares.
+
+        Raises:
+            DataError: for an unknown name, or when the split is empty, with the splits that there are.
+        """
+        wanted = canonical_split(name)
+        labels = np.asarray(self.split_labels(proportions))
+        positions = np.flatnonzero(labels == wanted)
+        if not len(positions):
+            counts = ", ".join(
+                f"{split or 'in no split'}: {(labels == split).sum()}" for split in (*SPLITS, "")
+            )
+            raise DataError(
+                f"{self.name}: no image is in split {name!r} ({counts}); name a split that has images"
+            )
+        chosen = self.select(positions)
+        return replace(chosen, name=f"{self.name}/{wanted}", splits=(wanted,) * len(chosen))
+
+    def split_labels(self, proportions: Proportions = (0.8, 0.1, 0.1)) -> tuple[str, ...]:
+        """Return the split of each image: what the data say, or if they say nothing what a hash does; see ``split``."""
+        return self.splits if any(self.splits) else hashed_splits(self.image_ids, proportions)
+
+    def select(self, image_positions: Int[np.ndarray, "I"]) -> Corpus:
+        """Return the images at these positions, in this order, with all texts relevant to one of them."""
+        row_of = np.full(len(self), -1)
+        row_of[image_positions] = np.arange(len(image_positions))
+        rows = row_of[self.relevance.images]
+        order = np.argsort(rows, kind="stable")[np.count_nonzero(rows < 0) :]
+        pair_texts = self.relevance.texts[order]
+        texts, first, inverse = np.unique(pair_texts, return_index=True, return_inverse=True)
+        # Texts are numbered by their first pair, so that the captions stand in the order of the images.
+        by_pair = np.argsort(first)
+        number = np.empty_like(by_pair)
+        number[by_pair] = np.arange(len(by_pair))
+        return replace(
+            self,
+            image_ids=tuple(self.image_ids[i] for i in image_positions),
+            image_paths=tuple(self.image_paths[i] for i in image_positions),
+            captions=tuple(self.captions[i] for i in texts[by_pair]),
+            relevance=Relevance(rows[order], number[inverse], len(image_positions), len(texts)),
+            splits=tuple(self.splits[i] for i in image_positions),
+        )
+
+
+def build_corpus(
+    name: str,
+    records: Iterable[Record],
+    *,
+    strict: bool = False,
+    require_images: bool = True,
+    merge_captions: bool = False,
+) -> Corpus:
+    """Check records and join them into a corpus.
+
+    Captions whose picture is not there, images without a caption and empty captions are left out and counted
+    in ``problems``. So is leakage: an image that is listed in several splits stays in the last of train, validation
+    and test alone.
+
+    Args:
+        name: what messages call the data set.
+        records: one for each image.
+        strict: raise at the first kind of problem instead of going on without.
+        require_images: look for the picture files; False when precomputed features stand in for them.
+        merge_captions: make equal captions one text that is relevant to all of its images. Otherwise every
+            caption is a text of its own, as the protocols of Flickr and COCO have it.
+
+    Raises:
+        DataError: when an identifier occurs twice, nothing is left, or ``strict`` and there is a problem.
+    """
+    found = [_canonical(record) for record in records]
+    found, problems = _without_leakage(found)
+    _refuse_duplicates(name, found)
+    found = _usable(problems, found, require_images)
+    if problems and strict:
+        raise DataError(f"{name}: {problems[0]}; correct the data, or open it without strict")
+    if not found:
+        reasons = "; ".join(problems) or "there are no records"
+        raise DataError(
+            f"{name}: no image with a caption is left ({reasons}); check the folder and the file names"
+        )
+    captions, relevance = _pair(found, merge_captions)
+    return Corpus(
+        name=name,
+        image_ids=tuple(record.image_id for record in found),
+        image_paths=tuple(record.path for record in found),
+        captions=captions,
+        relevance=relevance,
+        splits=tuple(record.split for record in found),
+        problems=tuple(problems),
+    )
+
+
+def in_order(records: Iterable[Record], *, only_training: bool = False) -> list[Record]:
+    """Sort records by their identifiers.
+
+    Training draws pairs by their position, so the forms in which a data set is published (a token file, a JSON, arrays)
+    give the same batches only if they give its training images in the same order.
+
+    Args:
+        records: in the order of a file.
+        only_training: leave the images of validation and test in the order of the file, behind the others: the five
+            folds of COCO's test are cut in that order.
+    """
+    kept = ("validation", "test") if only_training else ()
+    canonical = [_canonical(record) for record in records]
+    training = [record for record in canonical if record.split not in kept]
+    rest = [record for record in canonical if record.split in kept]
+    return sorted(training, key=lambda record: record.image_id) + rest
+
+
+def _canonical(record: Record) -> Record:
+    split = canonical_split(record.split) if record.split else ""
+    return record if record.split == split else replace(record, split=split)
+
+
+def _without_leakage(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """Give every image one split; return the records that stay, and the line that reports the others."""
+    keep, leaked = one_split_each([record.image_id for record in records], [r.split for r in records])
+    problems = []
+    if leaked:
+        problems.append(
+            f"{LEAKAGE}: {len(leaked)} image(s) are listed in several splits and stay in the last of train, validation "
+            f"and test alone (first: {leaked[0]})"
+        )
+    return [records[number] for number in keep], problems
+
+
+def _refuse_duplicates(name: str, records: Sequence[Record]) -> None:
+    seen: set[str] = set()
+    for record in records:
+        if record.image_id in seen:
+            raise DataError(
+                f"{name}: image {record.image_id!r} is listed twice; list it once, with all its captions"
+            )
+        seen.add(record.image_id)
+
+
+def _usable(problems: list[str], records: Sequence[Record], require_images: bool) -> list[Record]:
+    """Return what can be used, and add a line for each kind of thing that cannot."""
+    if require_images:
+        present = _present({record.path.parent for record in records})
+        missing = [record for record in records if record.path not in present]
+        records = [record for record in records if record.path in present]
+        _count(
+            problems, [str(record.path) for record in missing], "captioned image(s) without a picture file"
+        )
+    clean = [replace(record, captions=_tidy(record.captions)) for record in records]
+    pairs = list(zip(records, clean, strict=True))
+    emptied = [old.image_id for old, new in pairs if len(new.captions) < len(old.captions)]
+    _count(problems, emptied, "image(s) with an empty caption")
+    _count(problems, [new.image_id for new in clean if not new.captions], "image(s) without a caption")
+    return [record for record in clean if record.captions]
+
+
+def _tidy(captions: Sequence[str]) -> tuple[str, ...]:
+    return tuple(tidied for caption in captions if (tidied := " ".join(caption.split())))
+
+
+def _count(problems: list[str], cases: Sequence[str], what: str) -> None:
+    if cases:
+        problems.append(f"skipped {len(cases)} {what} (first: {cases[0]})")
+
+
+def _present(folders: Iterable[Path]) -> set[Path]:
+    """List folders once: a stat for each of 123,000 COCO images takes seconds, on a network disk minutes."""
+    return {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
+
+
+def _pair(records: Sequence[Record], merge_captions: bool) -> tuple[tuple[str, ...], Relevance]:
+    counts = np.array([len(record.captions) for record in records])
+    images = np.repeat(np.arange(len(records)), counts)
+    captions = tuple(chain.from_iterable(record.captions for record in records))
+    if not merge_captions:
+        return captions, Relevance(images, np.arange(len(captions)), len(records), len(captions))
+    number = {caption: position for position, caption in enumerate(dict.fromkeys(captions))}
+    pairs = dict.fromkeys(zip(images.tolist(), (number[caption] for caption in captions), strict=True))
+    paired = np.array(list(pairs))
+    return tuple(number), Relevance(paired[:, 0], paired[:, 1], len(records), len(number))

@@ -1,0 +1,92 @@
+"""Leakage: an item that stands in two splits, by its identifier or by the bytes of its file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
+
+from openvse.corpus.splits import SPLITS
+
+LEAKAGE = "leakage"
+"""How a line about leakage begins."""
+
+_TAIL_BYTES = 4096
+
+
+def one_split_each(ids: Sequence[str], splits: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Leave an item that is listed in several splits in the last of train, validation and test alone.
+
+    So nothing that a model is judged by was trained on. An item that is listed twice in the same split, or without
+    one, is none of this function's business.
+
+    Args:
+        ids: an identifier for each entry.
+        splits: "train", "validation", "test" or "" for each entry.
+
+    Returns:
+        The positions to keep, in order, and the identifiers that were in several splits.
+    """
+    listed: defaultdict[str, set[str]] = defaultdict(set)
+    for item, split in zip(ids, splits, strict=True):
+        listed[item].add(split)
+    last = {
+        item: max(where, key=SPLITS.index)
+        for item, where in listed.items()
+        if len(where) > 1 and "" not in where
+    }
+    if not last:
+        return list(range(len(ids))), []
+    keep = [number for number, item in enumerate(ids) if splits[number] == last.get(item, splits[number])]
+    return keep, list(last)
+
+
+def equal_files(paths: Sequence[Path], splits: Sequence[str]) -> list[tuple[int, int]]:
+    """Find files of equal content in different splits.
+
+    Most files are told apart by their size and last bytes; only what agrees in both is read in full.
+
+    Args:
+        paths: a file for each item; those that are not there are passed over.
+        splits: the split of each item; those in no split ("") are left out.
+
+    Returns:
+        Pairs of positions, the item of the earlier split first.
+    """
+    groups = [[number for number, split in enumerate(splits) if split]]
+    for key in (_size, _tail, _content):
+        groups = [part for group in groups for part in _suspects(group, paths, splits, key)]
+    pairs = []
+    for group in groups:
+        first, *others = sorted(group, key=lambda number: SPLITS.index(splits[number]))
+        pairs += [(first, other) for other in others if splits[other] != splits[first]]
+    return sorted(pairs)
+
+
+def _suspects(
+    group: Iterable[int], paths: Sequence[Path], splits: Sequence[str], key: Callable[[Path], Hashable]
+) -> list[list[int]]:
+    """Cut a group by a key; parts that lie within one split are of no interest."""
+    parts: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for number in group:
+        try:
+            parts[key(paths[number])].append(number)
+        except OSError:
+            continue  # a file that is not there cannot leak; that it is not there is reported elsewhere
+    return [part for part in parts.values() if len({splits[number] for number in part}) > 1]
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _tail(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        return file.read()
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").digest()

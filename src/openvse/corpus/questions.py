@@ -1,0 +1,231 @@
+"""Questions about pictures, with the answers that people gave."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from openvse.corpus.corpus import Corpus
+from openvse.corpus.leakage import LEAKAGE, one_split_each
+from openvse.corpus.splits import SPLITS, Proportions, canonical_split, hashed_splits
+from openvse.errors import DataError
+from openvse.types import Relevance
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question about one picture.
+
+    Attributes:
+        question_id: unique in a set.
+        image_id: what a feature store and a report call the picture.
+        path: where the picture should lie.
+        text: the question.
+        answers: the answers of all annotators, in their order: ten in VQA 2.0, one or the members of a set in DAQUAR;
+            none where they are not published.
+        split: a name or synonym of a split, or "" when the data set has none.
+        kind: the published type of the answer ("yes/no", "number", "other"), or "" when it is not known.
+    """
+
+    question_id: str
+    image_id: str
+    path: Path
+    text: str
+    answers: Sequence[str]
+    split: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """Questions, in the order in which they were found; Q of them, about I pictures.
+
+    Attributes:
+        name: what messages and reports call the data set.
+        questions: the questions.
+        problems: one line for each kind of thing that was skipped when the set was opened.
+    """
+
+    name: str
+    questions: tuple[Question, ...]
+    problems: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    @cached_property
+    def image_ids(self) -> tuple[str, ...]:
+        """The pictures, in the order in which the questions first name them."""
+        return tuple(dict.fromkeys(question.image_id for question in self.questions))
+
+    @cached_property
+    def image_paths(self) -> tuple[Path, ...]:
+        """The file of each picture of ``image_ids``."""
+        paths: dict[str, Path] = {}
+        for question in self.questions:
+            paths.setdefault(question.image_id, question.path)
+        return tuple(paths.values())
+
+    def images_of(self) -> Int[np.ndarray, "Q"]:
+        """Return the position in ``image_ids`` of the picture of each question."""
+        row = {image: number for number, image in enumerate(self.image_ids)}
+        return np.array([row[question.image_id] for question in self.questions], dtype=np.int64)
+
+    def split(self, name: str, proportions: Proportions = (0.8, 0.1, 0.1)) -> QuestionSet:
+        """Return the questions of one split.
+
+        Args:
+            name: "train", "validation" or "test", or a synonym such as "dev" or "val".
+            proportions: shares of train, validation and test, used only when no question names a split: the
+                *pictures* are then ordered by a hash of their identifiers and cut at these shares.
+
+        Raises:
+            DataError: for an unknown name, or when the split is empty, with the splits that there are.
+        """
+        wanted = canonical_split(name)
+        labels = np.asarray(self.split_labels(proportions), dtype=object)
+        positions = np.flatnonzero(labels == wanted)
+        if not len(positions):
+            counts = ", ".join(
+                f"{split or 'in no split'}: {(labels == split).sum()}" for split in (*SPLITS, "")
+            )
+            raise DataError(
+                f"{self.name}: no question is in split {name!r} ({counts}); name a split that has questions"
+            )
+        chosen = [self.questions[position] for position in positions]
+        named = tuple(q if q.split == wanted else replace(q, split=wanted) for q in chosen)
+        return replace(self, name=f"{self.name}/{wanted}", questions=named)
+
+    def split_labels(self, proportions: Proportions = (0.8, 0.1, 0.1)) -> tuple[str, ...]:
+        """Return the split of each question: what the data say, or else what a hash does; see ``split``."""
+        if any(question.split for question in self.questions):
+            return tuple(question.split for question in self.questions)
+        of_image = hashed_splits(self.image_ids, proportions)
+        return tuple(of_image[image] for image in self.images_of())
+
+    def select(self, positions: Int[np.ndarray, "P"]) -> QuestionSet:
+        """Return the questions at these positions, in this order."""
+        return replace(self, questions=tuple(self.questions[position] for position in positions))
+
+    def about(self, image_ids: Collection[str]) -> QuestionSet:
+        """Return the questions about these pictures, for instance those that a corpus with features still has."""
+        wanted = frozenset(image_ids)
+        return replace(self, questions=tuple(q for q in self.questions if q.image_id in wanted))
+
+    def as_corpus(self) -> Corpus:
+        """Return the pictures with the questions as their captions; caption t is question t.
+
+        Everything that takes pictures and sentences from a corpus (extraction, loaders, vocabularies) works on it.
+        """
+        splits: dict[str, str] = {}
+        for question in self.questions:
+            splits[question.image_id] = question.split or splits.get(question.image_id, "")
+        images, num_questions = self.images_of(), len(self)
+        return Corpus(
+            name=self.name,
+            image_ids=self.image_ids,
+            image_paths=self.image_paths,
+            captions=tuple(question.text for question in self.questions),
+            relevance=Relevance(images, np.arange(num_questions), len(self.image_ids), num_questions),
+            splits=tuple(splits.values()),
+            problems=self.problems,
+        )
+
+
+def build_questions(
+    name: str, questions: Iterable[Question], *, strict: bool = False, require_images: bool = True
+) -> QuestionSet:
+    """Check questions and join them into a set.
+
+    Questions whose picture is not there, empty questions, and questions with the identifier of an earlier one are
+    left out and counted in ``problems``. So is leakage: a picture whose questions are listed in several splits
+    stays in the last of train, validation and test alone. Questions without an answer stay in the test split, and
+    where nobody answered anything; elsewhere they are left out and counted.
+
+    Args:
+        name: what messages call the data set.
+        questions: in the order to keep.
+        strict: raise at the first kind of problem instead of going on without.
+        require_images: look for the picture files; False when precomputed features stand in for them.
+
+    Raises:
+        DataError: for an unknown split, when nothing is left, or ``strict`` and there is a problem.
+    """
+    problems: list[str] = []
+    found = _without_leakage(problems, [_tidy(question) for question in questions])
+    found = _without_repetitions(problems, found)
+    if require_images:
+        found = _with_pictures(problems, found)
+    found = _skip(problems, found, [not q.text for q in found], "question(s) without a text")
+    if any(question.answers for question in found):
+        silent = [not q.answers and q.split != "test" for q in found]
+        found = _skip(problems, found, silent, "question(s) without an answer")
+    if problems and strict:
+        raise DataError(f"{name}: {problems[0]}; correct the data, or open it without strict")
+    if not found:
+        reasons = "; ".join(problems) or "there are no records"
+        raise DataError(f"{name}: no question is left ({reasons}); check the folder and the file names")
+    return QuestionSet(name, tuple(found), tuple(problems))
+
+
+def _tidy(question: Question) -> Question:
+    """Return a question with tidy white space, without blank answers, in a split with its canonical name."""
+    return replace(
+        question,
+        text=" ".join(question.text.split()),
+        answers=tuple(filter(None, map(_tidy_answer, question.answers))),
+        split=canonical_split(question.split) if question.split else "",
+    )
+
+
+@lru_cache(maxsize=1 << 16)  # millions of answers, few different ones
+def _tidy_answer(answer: str) -> str:
+    return " ".join(answer.split())
+
+
+def _without_leakage(problems: list[str], questions: Sequence[Question]) -> list[Question]:
+    keep, leaked = one_split_each([q.image_id for q in questions], [q.split for q in questions])
+    if leaked:
+        problems.append(
+            f"{LEAKAGE}: {len(leaked)} picture(s) have questions in several splits and stay in the last of train, "
+            f"validation and test alone, without {len(questions) - len(keep)} question(s) (first: {leaked[0]})"
+        )
+    return [questions[number] for number in keep]
+
+
+def _without_repetitions(problems: list[str], questions: Sequence[Question]) -> list[Question]:
+    seen: set[str] = set()
+    repeated = []
+    for question in questions:
+        repeated.append(question.question_id in seen)
+        seen.add(question.question_id)
+    return _skip(problems, questions, repeated, "question(s) with the identifier of an earlier one")
+
+
+def _with_pictures(problems: list[str], questions: Sequence[Question]) -> list[Question]:
+    """Leave out questions whose picture is not there; folders are listed once, as for a corpus."""
+    folders = {question.path.parent for question in questions}
+    present = {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    missing = list(dict.fromkeys(q.path for q in questions if q.path not in present))
+    kept = [question for question in questions if question.path in present]
+    if missing:
+        problems.append(
+            f"skipped {len(questions) - len(kept)} question(s) about {len(missing)} picture(s) that are not there "
+            f"(first: {missing[0]})"
+        )
+    return kept
+
+
+def _skip(
+    problems: list[str], questions: Sequence[Question], bad: Sequence[bool], what: str
+) -> list[Question]:
+    """Leave out what is marked, and add a line that counts and names it."""
+    cases = [question.question_id for question, is_bad in zip(questions, bad, strict=True) if is_bad]
+    if cases:
+        problems.append(f"skipped {len(cases)} {what} (first: {cases[0]})")
+    return [question for question, is_bad in zip(questions, bad, strict=True) if not is_bad]

@@ -1,0 +1,196 @@
+"""Is a copy of a data set complete? Files, counts, splits, known identifiers, and leakage between the splits."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from openvse.corpus.corpus import Corpus
+from openvse.corpus.facts import Facts, Form
+from openvse.corpus.leakage import LEAKAGE, equal_files
+from openvse.corpus.splits import SPLITS
+from openvse.datasets.datasets import find_loader, open_corpus
+from openvse.datasets.known import FACTS
+from openvse.errors import DataError
+from openvse.features.array_features import ArrayFeatures
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was checked.
+
+    Attributes:
+        ok: whether it is as it should be.
+        text: a line to print.
+        note: whether it only tells something, of a thing that is no fault.
+    """
+
+    ok: bool
+    text: str
+    note: bool = False
+
+    @property
+    def mark(self) -> str:
+        """What the line begins with."""
+        if self.note:
+            return "note"
+        return "ok" if self.ok else "WRONG"
+
+
+def check_data(name: str, root: str | Path, *, read_files: bool = True) -> list[Finding]:
+    """Verify a copy of a data set; one whose facts are not published is opened and counted.
+
+    Args:
+        name: a name of ``DATASETS`` or ``QUESTION_SETS``.
+        root: the folder or file that should hold it.
+        read_files: read pictures and features, to find equal ones in two splits, and features that are not finite.
+
+    Returns:
+        A finding for each piece and fact. What is missing comes with its size, where it is published, and the terms.
+
+    Raises:
+        RecipeError: for an unknown name.
+    """
+    find_loader(name)
+    facts, folder = FACTS.get(name), Path(root).expanduser()
+    findings = _pieces(facts, folder) if facts else []
+    missing = [piece for piece in facts.pieces if piece.required and not piece.find(folder)] if facts else []
+    pictures = not any(piece.media for piece in missing)
+    try:
+        corpus = open_corpus(f"{name}:{root}", require_images=pictures)
+    except DataError as error:
+        if all(piece.media for piece in missing):  # else the findings have said why
+            findings.append(Finding(False, str(error)))
+    else:
+        findings += _contents(corpus, facts)
+        if read_files and pictures and corpus.features is None:
+            findings.append(_leakage(corpus))
+        if read_files and isinstance(corpus.features, ArrayFeatures):
+            findings += _features(corpus.features)
+    if facts and not all(finding.ok for finding in findings):
+        findings.append(Finding(True, f"terms: {facts.licence}", note=True))
+    return findings
+
+
+def describe_data(name: str) -> str:
+    """Say what a data set consists of: its published facts, or what its loader reads.
+
+    Raises:
+        RecipeError: for an unknown name.
+    """
+    opener, facts = find_loader(name), FACTS.get(name)
+    if facts:
+        return facts.describe()
+    reads = (inspect.getdoc(opener) or "").partition("\nArgs:")[0]
+    return f"{name}: {reads.strip().replace('``', '')}"
+
+
+def _pieces(facts: Facts, root: Path) -> list[Finding]:
+    findings = []
+    for piece in facts.pieces:
+        path = piece.find(root)
+        if path:
+            findings.append(Finding(True, f"{piece.what}: {path}"))
+        else:
+            text = f"{piece.what}: none of {', '.join(piece.paths)} in {root}; get {piece.source}"
+            findings.append(Finding(not piece.required, text, note=not piece.required))
+    return findings
+
+
+def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
+    """Check what was opened against the facts, as far as there are any."""
+    counts = _facts(corpus, facts) if facts and facts.forms else [Finding(True, _summary(corpus))]
+    # The owners' own list of Flickr8k names a picture that is not there: with the right counts that is no fault.
+    complete = facts is not None and all(finding.ok for finding in counts)
+    for problem in corpus.problems:
+        harmless = complete and not problem.startswith(LEAKAGE)
+        counts.append(Finding(harmless, problem, note=harmless))
+    return counts
+
+
+def _facts(corpus: Corpus, facts: Facts) -> list[Finding]:
+    """Compare a corpus with the published form that it is nearest to."""
+    found = _form(corpus)
+    form = min(facts.forms, key=lambda form: _distance(form, found))
+    findings = [
+        _count(facts.items, found.num_items, form.num_items, form, shrinks=facts.shrinks),
+        _count(facts.texts, found.num_captions, form.num_captions, form, shrinks=facts.shrinks),
+    ]
+    findings += [
+        _count(split, have, expected, form, shrinks=facts.shrinks)
+        for split, have, expected in zip(SPLITS, found.splits, form.splits, strict=True)
+    ]
+    if facts.captions_each is not None:
+        counts = np.bincount(corpus.relevance.images, minlength=len(corpus))
+        uneven = np.flatnonzero(counts != facts.captions_each)
+        text = f"captions of each of the {facts.items}: {facts.captions_each}"
+        if len(uneven):
+            first = f"{corpus.image_ids[uneven[0]]} with {counts[uneven[0]]}"
+            text += f" expected, {len(uneven):,} have another number (first: {first})"
+        findings.append(Finding(not len(uneven), text))
+    return [*findings, *(_ends(corpus, split, *ends) for split, ends in form.ends.items())]
+
+
+def _form(corpus: Corpus) -> Form:
+    in_split = Counter(corpus.splits)
+    train, validation, test = (in_split[split] for split in SPLITS)
+    return Form(corpus.name, (train, validation, test), len(corpus.captions), in_split[""])
+
+
+def _distance(one: Form, other: Form) -> int:
+    splits = sum(abs(a - b) for a, b in zip(one.splits, other.splits, strict=True))
+    return splits + abs(one.outside - other.outside)
+
+
+def _count(what: str, found: int, expected: int, form: Form, *, shrinks: bool) -> Finding:
+    if found == expected:
+        return Finding(True, f"{what}: {found:,}")
+    vanished = shrinks and 0 < found < expected
+    reason = "; what is missing is no longer published" if vanished else f" ({form.name})"
+    return Finding(vanished, f"{what}: {found:,}, expected {expected:,}{reason}", note=vanished)
+
+
+def _ends(corpus: Corpus, split: str, first: str, last: str) -> Finding:
+    """Compare the first and last identifier of a split."""
+    ids = [item for item, where in zip(corpus.image_ids, corpus.splits, strict=True) if split in ("", where)]
+    found = (min(ids, default="nothing"), max(ids, default="nothing"))
+    text = f"identifiers{f' of {split}' if split else ''}: {found[0]} to {found[1]}"
+    ok = found == (first, last)
+    return Finding(ok, text if ok else f"{text}, expected {first} to {last}")
+
+
+def _summary(corpus: Corpus) -> str:
+    form = _form(corpus)
+    splits = " / ".join(f"{count:,}" for count in form.splits)
+    return f"{form.num_items:,} items, {form.num_captions:,} captions; splits {splits}, in no split {form.outside:,}"
+
+
+def _features(features: ArrayFeatures) -> list[Finding]:
+    """Read all features, and report their shape and what is wrong with them."""
+    shapes = [
+        f"{part.rows.path.name} {list(part.rows.shape)}, {part.repeats} row(s) an image"
+        for part in features.parts
+    ]
+    return [
+        Finding(True, f"features: {'; '.join(shapes)}"),
+        *(Finding(False, fault) for fault in features.faults()),
+    ]
+
+
+def _leakage(corpus: Corpus) -> Finding:
+    """Look for equal files in two splits."""
+    splits = corpus.split_labels()
+    pairs = equal_files(corpus.image_paths, splits)
+    if not pairs:
+        return Finding(True, f"{LEAKAGE}: no two splits share a file")
+    one, other = pairs[0]
+    ids = corpus.image_ids
+    return Finding(
+        False,
+        f"{LEAKAGE}: {len(pairs)} file(s) are equal to one of another split (first: {ids[one]} in "
+        f"{splits[one]} and {ids[other]} in {splits[other]})",
+    )

@@ -1,0 +1,105 @@
+"""Captions in a table: one row a caption, with comma, semicolon or tab between the columns."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from openvse.corpus.corpus import Corpus, Record, build_corpus
+from openvse.errors import DataError
+
+IMAGE_COLUMNS = ("file_name", "image", "path", "video")
+CAPTION_COLUMNS = ("caption", "text")
+_DELIMITERS = (",", ";", "\t")
+
+
+def open_csv(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+    """Open a table of captions.
+
+    The header names the columns: ``file_name``, ``image``, ``path`` or ``video`` (relative to the table's folder),
+    ``caption`` or ``text``, and if there are splits ``split``. Rows of one image are joined.
+
+    Args:
+        root: the file (.csv or .tsv).
+        strict: see ``build_corpus``.
+        require_images: see ``build_corpus``.
+
+    Raises:
+        DataError: when the file cannot be read or a column is missing, and as ``build_corpus`` does.
+    """
+    return build_corpus(root.stem, read_table(root), strict=strict, require_images=require_images)
+
+
+def read_table(path: Path) -> Iterator[Record]:
+    """Yield a record for each image of a table, in the order of their first rows."""
+    captions: dict[str, list[str]] = {}
+    splits: dict[str, str] = {}
+    columns = (IMAGE_COLUMNS, CAPTION_COLUMNS)
+    for line, (name, caption, split) in read_rows(path, columns, ("split",)):
+        captions.setdefault(name, []).append(caption)
+        if splits.setdefault(name, split) != split:
+            raise DataError(
+                f"{path}, line {line}: image {name!r} is in split {split!r} and in {splits[name]!r}; "
+                "give all rows of an image one split"
+            )
+    for name, texts in captions.items():
+        yield Record(name, path.parent / name, texts, splits[name])
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a UTF-8 file, with or without a byte-order mark; raise DataError naming it."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+    except OSError as error:
+        raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
+    # Not splitlines, which also cuts at the exotic separators that JSON strings may hold.
+    return text.split("\n") if text else []
+
+
+def read_rows(
+    path: Path, columns: Sequence[Sequence[str]], optional: Sequence[str] = ()
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row of a table that is not blank: the number of its line, and the cells of the columns asked for.
+
+    Args:
+        path: a UTF-8 file with comma, semicolon or tab between the columns; its first line names them.
+        columns: for each column that must be there, the names that it may have.
+        optional: columns that may be absent; their cells are then "".
+
+    Raises:
+        DataError: the file cannot be read, a column is missing, or a row is malformed (with its line).
+    """
+    lines = read_lines(path)
+    if not lines:
+        raise DataError(f"{path}: the file is empty; its first line must name the columns")
+    delimiter = max(_DELIMITERS, key=lines[0].count)
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
+    header = [name.strip().lower() for name in next(reader)]
+    places = [_column(path, header, names) for names in columns]
+    places += [header.index(name) if name in header else len(header) for name in optional]
+    start = reader.line_num + 1  # a quoted cell may go over several lines
+    try:
+        for row in reader:
+            if any(row):
+                if len(row) != len(header):
+                    raise csv.Error(f"{len(row)} columns where the header has {len(header)}")
+                cells = [*row, ""]  # what is absent reads the last one
+                yield start, [cells[place].strip() for place in places]
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {start}: {error}; put a cell that contains a delimiter or a quotation mark "
+            "between quotation marks, and double those inside it"
+        ) from error
+
+
+def _column(path: Path, header: list[str], allowed: Sequence[str]) -> int:
+    for name in allowed:
+        if name in header:
+            return header.index(name)
+    raise DataError(
+        f"{path}: no column {' or '.join(allowed)} (found: {', '.join(header)}); rename the column"
+    )

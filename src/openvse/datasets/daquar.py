@@ -1,0 +1,154 @@
+"""DAQUAR (Malinowski and Fritz, NIPS 2014): questions about indoor photographs of NYU Depth v2."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from openvse.corpus.questions import Question, QuestionSet, build_questions
+from openvse.corpus.splits import hashed_splits
+from openvse.datasets.csv_file import read_lines, read_rows
+from openvse.errors import DataError
+
+# The form "question in the image1 ?", then its answers, line by line. The first two hold all questions.
+ALL_QUESTIONS = ("all_qa_pairs.txt", "data.csv")
+BY_PICTURE = {"train": "qa.894.raw.train.txt", "test": "qa.894.raw.test.txt"}
+BY_QUESTION = ("data_train.csv", "data_eval.csv")
+LISTS = {"train": "train_images_list.txt", "test": "test_images_list.txt"}
+PICTURES = ("images", "nyu_depth_images", "")
+_SUFFIXES = (".jpg", ".png")
+
+# "... in the image1 ?", "... of image1 ?", "... on this image1 ?"
+_QUESTION = re.compile(r"(.*?)(?:\s+(?:in|of|on))?(?:\s+(?:the|this))?\s+(image\d+)\s*\?\s*")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A question of a file: the picture's name, the words without it, and the answers."""
+
+    picture: str
+    text: str
+    answers: str
+
+
+def open_daquar(root: Path, *, strict: bool = False, require_images: bool = True) -> QuestionSet:
+    """Open DAQUAR with all its answers, in the split by picture.
+
+    It reads ``all_qa_pairs.txt`` or ``data.csv``, or the original ``qa.894.raw.train.txt`` and
+    ``qa.894.raw.test.txt``, or ``data_train.csv`` and ``data_eval.csv``. The split of the two tables is by question and
+    is not used: the same pictures are in both. ``train_images_list.txt`` and ``test_images_list.txt``, or the two
+    original files, split by picture. There is no published validation split: a tenth of the training pictures is cut
+    off by a hash of their names, and ``problems`` says so. Without lists a hash splits all pictures.
+
+    The name of the picture, with which a question ends ("... in the image1 ?"), is left out. Several answers to a
+    question are a set, whose members are separated by ", " in the files.
+
+    Args:
+        root: the folder of these files and of ``images/`` or ``nyu_depth_images/`` (image1.jpg or image1.png).
+        strict: see ``build_questions``.
+        require_images: see ``build_questions``.
+
+    Raises:
+        DataError: questions or pictures are not found, a line is malformed, and as ``build_questions`` does.
+    """
+    entries, splits = _read(root)
+    folder = next((root / name for name in PICTURES if any((root / name).glob("image[0-9]*.*"))), None)
+    if folder is None and require_images:
+        raise DataError(f"{root}: no picture image1.jpg or image1.png in images/; see openvse data daquar")
+    folder = folder or root / PICTURES[0]
+    suffix = next((s for s in _SUFFIXES if any(folder.glob(f"image[0-9]*{s}"))), _SUFFIXES[0])
+    note, splits = _with_validation({entry.picture: splits.get(entry.picture, "") for entry in entries})
+    asked: Counter[str] = Counter()
+    questions = []
+    for entry in entries:
+        questions.append(
+            Question(
+                f"{entry.picture}#{asked[entry.picture]}",
+                entry.picture,
+                folder / f"{entry.picture}{suffix}",
+                entry.text,
+                entry.answers.split(", "),
+                splits[entry.picture],
+            )
+        )
+        asked[entry.picture] += 1
+    found = build_questions("daquar", questions, strict=strict, require_images=require_images)
+    return replace(found, problems=(note, *found.problems))
+
+
+def detect_daquar(root: Path) -> bool:
+    """Say whether a folder holds questions of DAQUAR."""
+    if (root / BY_PICTURE["train"]).is_file() or (root / ALL_QUESTIONS[0]).is_file():
+        return True
+    return (root / LISTS["train"]).is_file() and any(
+        (root / name).is_file() for name in (*ALL_QUESTIONS, *BY_QUESTION)
+    )
+
+
+def _read(root: Path) -> tuple[list[_Entry], dict[str, str]]:
+    """Return all questions, and the published split of each picture as far as there is one."""
+    lists = {split: root / name for split, name in LISTS.items() if (root / name).is_file()}
+    listed = {
+        name: split
+        for split, path in lists.items()
+        for name in filter(None, map(str.strip, read_lines(path)))
+    }
+    for name in ALL_QUESTIONS:
+        if (root / name).is_file():
+            return list(_read_file(root / name)), listed
+    if (root / BY_PICTURE["train"]).is_file():
+        parts = {
+            split: list(_read_file(root / name))
+            for split, name in BY_PICTURE.items()
+            if (root / name).is_file()
+        }
+        own = {entry.picture: split for split, part in parts.items() for entry in part}
+        return [entry for part in parts.values() for entry in part], own
+    tables = [root / name for name in BY_QUESTION if (root / name).is_file()]
+    if not tables:
+        names = ", ".join((*ALL_QUESTIONS, *BY_PICTURE.values(), *BY_QUESTION))
+        raise DataError(f"{root}: none of {names}; see openvse data daquar")
+    return [entry for table in tables for entry in _read_file(table)], listed
+
+
+def _read_file(path: Path) -> Iterator[_Entry]:
+    if path.suffix == ".csv":
+        columns = (("image_id",), ("question",), ("answer",))
+        yield from (_Entry(*cells) for _, cells in read_rows(path, columns))
+    else:
+        yield from _read_pairs(path)
+
+
+def _read_pairs(path: Path) -> Iterator[_Entry]:
+    """Yield the questions of a file that alternates between questions and answers."""
+    lines = [line.strip() for line in read_lines(path)]
+    while lines and not lines[-1]:
+        lines.pop()
+    for number in range(0, len(lines), 2):
+        question = _QUESTION.fullmatch(lines[number])
+        if question is None or number + 1 == len(lines):
+            raise DataError(
+                f"{path}, line {number + 1}: write a question that ends with the name of its picture "
+                "(in the image1 ?), and its answer in the next line"
+            )
+        yield _Entry(question[2], question[1], lines[number + 1])
+
+
+def _with_validation(splits: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """Cut validation from the training pictures that have questions; say what was done."""
+    train = [name for name, split in splits.items() if split == "train"]
+    if not train:
+        note = (
+            "no lists of DAQUAR's pictures: figures on a split by hash are not comparable with published ones"
+        )
+        return note, dict.fromkeys(splits, "")
+    cut = dict(zip(train, hashed_splits(train, (0.9, 0.1, 0.0)), strict=True))
+    validation = sum(split == "validation" for split in cut.values())
+    note = (
+        f"DAQUAR has no published validation split: {validation} of its {len(train)} training pictures validate, "
+        "chosen by a hash of their names"
+    )
+    return note, splits | cut

@@ -1,0 +1,36 @@
+"""Karpathy's JSON: captions and the split of Flickr8k, Flickr30K or COCO in one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from openvse.corpus.corpus import Record
+from openvse.errors import DataError
+
+
+def read_karpathy(path: Path, images: Path) -> Iterator[Record]:
+    """Yield a record for each image; the raw sentences are taken, not their tokens.
+
+    Format: ``{"images": [{"filename", "filepath", "split", "sentences": [{"raw"}]}]}`` (Karpathy and Fei-Fei, CVPR
+    2015); ``filepath``, the picture's folder, is COCO's alone.
+
+    Args:
+        path: the file.
+        images: the folder that the pictures, or their folders, lie in.
+
+    Raises:
+        DataError: the file cannot be read, or has another format.
+    """
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))["images"]
+        folders = {name: images / name for name in {entry.get("filepath", "") for entry in entries}}
+        for entry in entries:
+            sentences = [sentence["raw"] for sentence in entry["sentences"]]
+            picture = folders[entry.get("filepath", "")] / entry["filename"]
+            yield Record(entry["filename"], picture, sentences, entry["split"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: not in Karpathy's format ({error!r}); download it again") from error
+    except OSError as error:
+        raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error

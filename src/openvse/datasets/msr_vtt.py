@@ -1,0 +1,116 @@
+"""MSR-VTT (Xu et al., CVPR 2016): 10,000 clips with 20 sentences each, in the owners' split or the 1k-A split."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from pathlib import Path
+
+from openvse.corpus.corpus import Corpus
+from openvse.datasets.clip_files import clip_corpus, first_file, require_file
+from openvse.datasets.csv_file import read_lines
+from openvse.errors import DataError
+
+WHOLE = ("MSRVTT_data.json", "videodatainfo.json", "annotation/MSR_VTT.json")
+PARTS = ("train_val_videodatainfo.json", "test_videodatainfo.json")
+FOLDERS = (
+    "videos",
+    "videos/all",
+    "all",
+    "TrainValVideo",
+    "TestVideo",
+    "MSRVTT_Videos",
+    "videos/train",
+    "videos/test",
+)
+TEST_1K_A = ("MSRVTT_JSFUSION_test.csv", "msrvtt_jsfusion_test.csv", "splits/MSRVTT_JSFUSION_test.csv")
+TRAIN_9K = ("MSRVTT_train.9k.csv", "msrvtt_train.9k.csv", "splits/MSRVTT_train.9k.csv")
+
+
+def open_msr_vtt(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+    """Open MSR-VTT in the owners' split: 6,513 clips for training, 497 for validation, 2,990 for the test.
+
+    Captions and splits come from the owners' ``train_val_videodatainfo.json`` and ``test_videodatainfo.json``, or from
+    the one file that mirrors make of them. Clips are ``video0.mp4`` and so on, in one folder or as unpacked.
+
+    Args:
+        root: the folder of these files and of the clips.
+        strict: see ``build_corpus``.
+        require_images: see ``build_corpus``.
+
+    Raises:
+        DataError: captions or clips are not found, a file has another format, and as ``build_corpus`` does.
+    """
+    captions, splits = _read_captions(root)
+    return clip_corpus(
+        "msr_vtt", root, captions, splits, FOLDERS, strict=strict, require_images=require_images
+    )
+
+
+def open_msr_vtt_1k_a(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+    """Open MSR-VTT in the 1k-A split (Yu et al., ECCV 2018): 1,000 test clips with one sentence each.
+
+    Test clips and their sentences are those of ``MSRVTT_JSFUSION_test.csv``. Training are the clips of
+    ``MSRVTT_train.9k.csv`` if it is there, otherwise all others; those of them that are in the owners' validation split
+    are kept for validation, so that no choice is made on the test clips.
+
+    Args:
+        root: as for ``open_msr_vtt``, with the two tables.
+        strict: see ``build_corpus``.
+        require_images: see ``build_corpus``.
+
+    Raises:
+        DataError: as ``open_msr_vtt``, and when the test table is missing or names a clip without captions.
+    """
+    captions, owners = _read_captions(root)
+    table = require_file("msr_vtt_1k_a", root, TEST_1K_A)
+    test = {row["video_id"]: row["sentence"] for row in _rows(table, ("video_id", "sentence"))}
+    unknown = [clip for clip in test if clip not in captions]
+    if unknown:
+        raise DataError(f"{table}: clip {unknown[0]} is not in MSR-VTT's captions; get both from one source")
+    listed = first_file(root, TRAIN_9K)
+    train = {row["video_id"] for row in _rows(listed, ("video_id",))} if listed else set(captions)
+    validation = {"validation"}
+    splits = {clip: validation if owners.get(clip) == validation else {"train"} for clip in train}
+    splits |= {key: {"test"} for key in test}
+    chosen = {clip: [test[clip]] if clip in test else captions[clip] for clip in captions if clip in splits}
+    return clip_corpus(
+        "msr_vtt_1k_a", root, chosen, splits, FOLDERS, strict=strict, require_images=require_images
+    )
+
+
+def _read_captions(root: Path) -> tuple[dict[str, list[str]], dict[str, set[str]]]:
+    """Return captions and splits of each clip."""
+    whole = first_file(root, WHOLE)
+    paths = [whole] if whole else [path for name in PARTS if (path := root / name).is_file()]
+    if not paths:
+        raise DataError(
+            f"{root}: no {' or '.join((*WHOLE, *PARTS))}; get the captions of msr_vtt from its owners"
+        )
+    captions: defaultdict[str, list[str]] = defaultdict(list)
+    splits: defaultdict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            for video in tree["videos"]:
+                splits[video["video_id"]].add(_split(video["split"]))
+            for sentence in sorted(tree["sentences"], key=lambda sentence: sentence["sen_id"]):
+                captions[sentence["video_id"]].append(sentence["caption"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: not in MSR-VTT's format ({error!r}); download it again") from error
+    order = sorted(splits, key=lambda clip: (len(clip), clip))  # video2 before video10
+    return {clip: captions[clip] for clip in order}, splits
+
+
+def _split(name: str) -> str:
+    return "validation" if name == "validate" else name
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    rows = list(csv.DictReader(read_lines(path)))
+    if not rows or any(row.get(column) is None for row in rows for column in columns):
+        raise DataError(
+            f"{path}: a table with the columns {', '.join(columns)} is expected; download it again"
+        )
+    return rows

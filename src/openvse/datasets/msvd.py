@@ -1,0 +1,53 @@
+"""MSVD (Chen and Dolan, ACL 2011): 1,970 clips of YouTube with about 40 English sentences each."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from openvse.corpus.corpus import Corpus
+from openvse.datasets.clip_files import clip_corpus, read_splits, require_file
+from openvse.datasets.csv_file import read_lines
+from openvse.errors import DataError
+
+CAPTIONS = ("AllVideoDescriptions.txt", "annotations/AllVideoDescriptions.txt")
+LISTS = {
+    "train": ("train_list.txt", "splits/train_list.txt", "splits/train.txt"),
+    "validation": ("val_list.txt", "splits/val_list.txt", "splits/val.txt"),
+    "test": ("test_list.txt", "splits/test_list.txt", "splits/test.txt"),
+}
+FOLDERS = ("YouTubeClips", "videos", "MSVD_Videos")
+
+# A clip is called by its YouTube identifier and the seconds at which it begins and ends.
+_LINE = re.compile(r"(\S{11}_\d+_\d+)\s+(.*)")
+
+
+def open_msvd(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+    """Open MSVD in the usual split of 1,200 / 100 / 670 clips.
+
+    ``AllVideoDescriptions.txt`` has a clip's name and a sentence a line, after some lines about itself; the
+    lists have a clip's name a line.
+
+    Args:
+        root: the folder of these files and of ``YouTubeClips/``.
+        strict: see ``build_corpus``.
+        require_images: see ``build_corpus``.
+
+    Raises:
+        DataError: captions or clips are not found, a line is malformed (with its number), and as ``build_corpus`` does.
+    """
+    captions = _read(require_file("msvd", root, CAPTIONS))
+    splits = {Path(name).stem: where for name, where in read_splits(root, LISTS).items()}
+    return clip_corpus("msvd", root, captions, splits, FOLDERS, strict=strict, require_images=require_images)
+
+
+def _read(path: Path) -> dict[str, list[str]]:
+    captions: defaultdict[str, list[str]] = defaultdict(list)
+    for number, line in enumerate(read_lines(path), start=1):
+        found = _LINE.fullmatch(line.strip())
+        if found:
+            captions[found[1]].append(found[2])
+        elif captions and line.strip():
+            raise DataError(f"{path}, line {number}: write the clip's name, a space and the sentence")
+    return captions

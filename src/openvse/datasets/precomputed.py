@@ -1,0 +1,159 @@
+"""The precomputed layout of SCAN and VSE-infinity: region features as arrays, captions as lines of text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
+from openvse.datasets.csv_file import read_lines
+from openvse.errors import DataError
+from openvse.features.array_features import ArrayFeatures, ArrayPart
+from openvse.features.array_rows import ArrayRows
+
+_SPLITS = {"train": ("train",), "validation": ("dev", "val"), "test": ("testall", "test")}
+"""What files of a split begin with; of alternatives the first that exists is used."""
+
+MAPPING = "id_mapping.json"
+_PICTURES = ("images", "flickr30k-images")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One split as it lies there: its features, and the captions of each image."""
+
+    features: ArrayPart
+    captions: tuple[Sequence[str], ...]
+
+
+def open_precomputed(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+    """Open features in the layout of SCAN and VSE-infinity, with their captions.
+
+    ``{split}_ims.npy`` holds ``[n, N, C]``, usually ``[n, 36, 2048]``; ``{split}_caps.txt`` a caption a line, those of
+    an image one after the other. An image has one row, or as many equal rows as it has captions: that is found out,
+    and it is encoded once. The splits are train, dev (or val) and test; COCO's testall, whose first thousand images
+    are test, goes before test.
+
+    ``{split}_ids.txt`` may name the images, a line for each image, row or caption, and ``id_mapping.json`` may give
+    them file names (``{"391895": "val2014/COCO_val2014_000000391895.jpg"}``). Then the identifiers are those of the
+    data set's other forms, so that its stores fit. The arrays may lie in a folder ``precomp`` of the root, as in
+    VSE-infinity's data. Pictures, if there are any, are looked for in ``images/`` or ``flickr30k-images/``.
+
+    The features are the corpus's own: a model with the encoder ``precomputed`` reads them when no store is named.
+
+    Args:
+        root: the folder of the files, or the one above ``precomp``.
+        strict: see ``build_corpus``.
+        require_images: without effect; the features stand in for the pictures.
+
+    Raises:
+        DataError: when files are missing, damaged or differ in their counts, and as ``build_corpus`` does.
+    """
+    folder = _folder(root)
+    if folder is None:
+        raise DataError(
+            f"{root}: no train_ims.npy with train_caps.txt (or dev_, test_) there or in precomp/; "
+            "see openvse data precomputed"
+        )
+    names = _file_names(folder)
+    parts = [_open_part(folder, split, file, names) for split, file in _splits_of(folder)]
+    pictures, path_of = _pictures(folder), {Path(path).name: path for path in names.values()}
+    records = [
+        Record(item, pictures / path_of.get(item, item), captions, part.features.split)
+        for part in parts
+        for item, captions in zip(part.features.ids, part.captions, strict=True)
+    ]
+    records = in_order(records, only_training=True)
+    corpus = build_corpus(root.resolve().name, records, strict=strict, require_images=False)
+    return replace(corpus, features=ArrayFeatures([part.features for part in parts]))
+
+
+def detect_precomputed(root: Path) -> bool:
+    """Say whether a folder holds this layout."""
+    return _folder(root) is not None
+
+
+def _folder(root: Path) -> Path | None:
+    return next((folder for folder in (root, root / "precomp") if any(_splits_of(folder))), None)
+
+
+def _splits_of(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the splits that a folder holds, and what their files begin with."""
+    for split, names in _SPLITS.items():
+        for name in names:
+            if (folder / f"{name}_ims.npy").is_file() or (folder / f"{name}_caps.txt").is_file():
+                yield split, name
+                break
+
+
+def _open_part(folder: Path, split: str, file: str, names: dict[str, str]) -> _Part:
+    """Open one split.
+
+    Raises:
+        DataError: a file is missing, or the counts do not fit together.
+    """
+    rows = ArrayRows(folder / f"{file}_ims.npy")
+    captions = _lines(folder / f"{file}_caps.txt")
+    # Rows can only be repeated where there is one for each caption.
+    repeats = rows.repeats() if len(rows) == len(captions) else 1
+    num_images = len(rows) // repeats
+    each, rest = divmod(len(captions), num_images or 1)
+    if rest or not each or not num_images:
+        raise DataError(
+            f"{folder}: {file}_ims.npy has {len(rows)} rows ({num_images} images) and {file}_caps.txt {len(captions)} "
+            "captions, which is no equal number for each image; download both again"
+        )
+    ids_file = folder / f"{file}_ids.txt"
+    if ids_file.is_file():
+        ids = _one_each(ids_file, _lines(ids_file), num_images)
+    else:
+        ids = [f"{split}/{number:06d}" for number in range(num_images)]
+    named = tuple(Path(names[item]).name if item in names else item for item in ids)
+    owned = tuple(captions[number * each : (number + 1) * each] for number in range(num_images))
+    return _Part(ArrayPart(split, rows, named, repeats), owned)
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a file; one that is empty in the middle counts, as the others have their places."""
+    lines = read_lines(path)
+    return lines[:-1] if lines and not lines[-1].strip() else lines
+
+
+def _one_each(path: Path, lines: Sequence[str], num_images: int) -> list[str]:
+    """Return the identifier of each image from a list that names it once, or once a row or caption."""
+    step, rest = divmod(len(lines), num_images)
+    if rest or not step:
+        raise DataError(
+            f"{path}: {len(lines)} lines for {num_images} images; give a line for each image, row or caption"
+        )
+    ids = [line.strip() for line in lines]
+    chosen = ids[::step]
+    for start, item in zip(range(0, len(ids), step), chosen, strict=True):
+        if not item or any(other != item for other in ids[start : start + step]):
+            raise DataError(
+                f"{path}, line {start + 1}: {step} lines from here should name one image, and hold "
+                f"{sorted(set(ids[start : start + step]))}; download the file again"
+            )
+    return chosen
+
+
+def _file_names(folder: Path) -> dict[str, str]:
+    """Return the file name of each identifier, as far as a mapping gives one."""
+    places = (folder, folder.parent) if folder.name == "precomp" else (folder,)
+    path = next((place / MAPPING for place in places if (place / MAPPING).is_file()), None)
+    if path is None:
+        return {}
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))
+        return {str(key): Path(value).as_posix() for key, value in names.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DataError(
+            f'{path}: not a mapping {{"391895": "a.jpg"}} ({error}); download it again'
+        ) from error
+
+
+def _pictures(folder: Path) -> Path:
+    base = folder.parent if folder.name == "precomp" else folder
+    return next((base / name for name in _PICTURES if (base / name).is_dir()), base / _PICTURES[0])

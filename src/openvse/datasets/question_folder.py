@@ -1,0 +1,139 @@
+"""Questions of one's own: a folder of pictures with a metadata file beside them, or that file alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from openvse.corpus.questions import Question, QuestionSet, build_questions
+from openvse.datasets.csv_file import CAPTION_COLUMNS, IMAGE_COLUMNS, read_lines, read_rows
+from openvse.datasets.folder import METADATA, metadata_files
+from openvse.errors import DataError
+
+TABLES = (".csv", ".tsv", ".jsonl")
+"""Files of questions by their endings."""
+
+_OPTIONAL = ("split", "question_id", "kind")
+
+
+def open_question_folder(root: Path, *, strict: bool = False, require_images: bool = True) -> QuestionSet:
+    """Open questions about the pictures of a folder.
+
+    A line of ``metadata.jsonl`` is ``{"file_name": "a.jpg", "question": "how many dogs?", "answers": ["2", "two"]}``,
+    with ``answer`` for a single one; or ``{"file_name": "a.jpg", "questions": [{"question": ..., "answers": [...]}]}``.
+    ``split``, ``question_id`` and ``kind`` ("yes/no", "number", "other") may be added. ``metadata.csv`` has the columns
+    ``file_name``, ``question`` and ``answer``, and perhaps these three; rows with the same picture, question and
+    identifier are one question with several answers, in the order of the rows. As for captions, there may be a
+    metadata file in each of the subfolders train, validation and test instead.
+
+    Four or more answers to every question are taken for votes of annotators (see ``openvse.vqa.answers.are_votes``).
+
+    Args:
+        root: the folder, or the file. Pictures are called by their paths relative to the folder.
+        strict: see ``build_questions``.
+        require_images: see ``build_questions``.
+
+    Raises:
+        DataError: when there is no metadata, a line is malformed (with its number), and as ``build_questions`` does.
+    """
+    folder = root.parent if root.is_file() else root
+    files = [root] if root.is_file() else metadata_files(root)
+    if not files:
+        raise DataError(
+            f"{root}: no {' or '.join(METADATA)} there or in train/, validation/, test/; write one"
+        )
+    found = [question for file in files for question in _read(file, folder)]
+    name = root.stem if root.is_file() else root.resolve().name
+    return build_questions(name, _numbered(found), strict=strict, require_images=require_images)
+
+
+def holds_questions(file: Path) -> bool:
+    """Say whether the first line of a metadata file or table is about questions rather than captions."""
+    line = next(filter(str.strip, read_lines(file)), "")
+    if file.suffix.lower() != ".jsonl":
+        columns = set(re.findall(r"\w+", line.lower()))
+        return "question" in columns and columns.isdisjoint(CAPTION_COLUMNS)
+    try:
+        entry = json.loads(line or "{}")
+    except json.JSONDecodeError:
+        return False
+    return isinstance(entry, dict) and not entry.keys().isdisjoint({"question", "questions"})
+
+
+def _read(file: Path, root: Path) -> Iterator[Question]:
+    """Yield the questions of one metadata file, with identifiers of pictures relative to the root."""
+    folder = file.parent.relative_to(root)
+    for question in _read_json_lines(file) if file.suffix.lower() == ".jsonl" else _read_table(file):
+        image_id = (folder / question.image_id).as_posix()
+        path = file.parent / question.image_id
+        yield replace(question, image_id=image_id, path=path, split=question.split or folder.name)
+
+
+def _numbered(questions: list[Question]) -> Iterator[Question]:
+    """Give questions without an identifier one: the picture's, and a number that counts its questions from 0."""
+    asked: Counter[str] = Counter()
+    for question in questions:
+        own = f"{question.image_id}#{asked[question.image_id]}"
+        asked[question.image_id] += 1
+        yield question if question.question_id else replace(question, question_id=own)
+
+
+def _read_table(file: Path) -> Iterator[Question]:
+    """Yield a question for all rows with the same picture, text and identifier."""
+    answers: dict[tuple[str, str, str], list[str]] = {}
+    about: dict[tuple[str, str, str], tuple[str, str]] = {}
+    columns = (IMAGE_COLUMNS, ("question",), ("answer",))
+    for line, (name, text, answer, split, number, kind) in read_rows(file, columns, _OPTIONAL):
+        key = (name, text, number)
+        answers.setdefault(key, []).append(answer)
+        if about.setdefault(key, (split, kind)) != (split, kind):
+            raise DataError(
+                f"{file}, line {line}: the question {text!r} about {name!r} has another split or kind than before; "
+                "give all rows of a question the same"
+            )
+    for (name, text, number), given in answers.items():
+        split, kind = about[name, text, number]
+        yield Question(number, name, Path(name), text, given, split, kind)
+
+
+def _read_json_lines(file: Path) -> Iterator[Question]:
+    for number, line in enumerate(read_lines(file), start=1):
+        if line.strip():
+            try:
+                yield from _questions(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise DataError(
+                    f"{file}, line {number}: not JSON ({error.msg}); write one object a line"
+                ) from error
+            except DataError as error:
+                raise DataError(f"{file}, line {number}: {error}") from None
+
+
+def _questions(entry: Any) -> Iterator[Question]:
+    match entry:
+        case {"file_name": str(name), "questions": list(asked)}:
+            for each in asked:
+                if not isinstance(each, dict):
+                    raise DataError(
+                        f'the questions of {name!r} must be objects {{"question": ..., "answers": [...]}}'
+                    )
+                yield _question(name, {"split": entry.get("split"), **each})
+        case {"file_name": str(name), "question": _}:
+            yield _question(name, entry)
+        case _:
+            raise DataError('write {"file_name": "a.jpg", "question": "how many dogs?", "answers": ["2"]}')
+
+
+def _question(name: str, entry: dict[str, Any]) -> Question:
+    text, answers = entry.get("question"), entry.get("answers", entry.get("answer", []))
+    answers = answers if isinstance(answers, list) else [answers]
+    words = all(isinstance(answer, str | int | float) and not isinstance(answer, bool) for answer in answers)
+    if not isinstance(text, str) or not words:
+        raise DataError(f"the question about {name!r} must be a string, and its answers strings or numbers")
+    split, number, kind = (str(entry.get(key) or "") for key in _OPTIONAL)
+    return Question(number, name, Path(name), text, [str(answer) for answer in answers], split, kind)

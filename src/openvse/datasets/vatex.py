@@ -1,0 +1,64 @@
+"""VATEX (Wang et al., ICCV 2019): clips with 10 English sentences each; the validation clips in two halves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from openvse.corpus.corpus import Corpus
+from openvse.corpus.splits import hashed_splits
+from openvse.datasets.clip_files import clip_corpus, read_splits, require_file
+from openvse.errors import DataError
+
+TRAINING = ("vatex_training_v1.0.json", "annotations/vatex_training_v1.0.json")
+VALIDATION = ("vatex_validation_v1.0.json", "annotations/vatex_validation_v1.0.json")
+LISTS = {"validation": ("splits/val.txt", "val.txt"), "test": ("splits/test.txt", "test.txt")}
+FOLDERS = ("videos", "train", "val", "videos/train", "videos/val", "training", "validation")
+_BY_HASH = (
+    "vatex: splits/val.txt and splits/test.txt are not there, so the validation clips are cut in two halves by a hash; "
+    "published figures are on the halves of HGR"
+)
+
+
+def open_vatex(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+    """Open VATEX as HGR and VSE-infinity do: half of its validation clips are the test.
+
+    There are 25,991 clips for training, and 1,500 of the 3,000 validation clips for each of validation and test.
+    ``splits/val.txt`` and ``splits/test.txt`` list the clips of the halves; without them they are cut by a hash, the
+    same on every machine, and ``problems`` says so. Only the English sentences are read.
+
+    Args:
+        root: the folder of ``vatex_training_v1.0.json``, ``vatex_validation_v1.0.json`` and the clips, which are called
+            ``<videoID>.mp4``.
+        strict: see ``build_corpus``.
+        require_images: see ``build_corpus``.
+
+    Raises:
+        DataError: captions or clips are not found, a file has another format, and as ``build_corpus`` does.
+    """
+    training = dict(_read(require_file("vatex", root, TRAINING)))
+    validation = dict(_read(require_file("vatex", root, VALIDATION)))
+    listed = read_splits(root, LISTS)
+    clips = list(validation)
+    halves = dict(zip(clips, hashed_splits(clips, (0.0, 0.5, 0.5)), strict=True))
+    splits = {key: {"train"} for key in training}
+    splits |= listed or {clip: {half} for clip, half in halves.items()}
+    return clip_corpus(
+        "vatex",
+        root,
+        training | validation,
+        splits,
+        FOLDERS,
+        strict=strict,
+        require_images=require_images,
+        notes=() if listed else (_BY_HASH,),
+    )
+
+
+def _read(path: Path) -> Iterator[tuple[str, list[str]]]:
+    try:
+        for entry in json.loads(path.read_text(encoding="utf-8")):
+            yield entry["videoID"], entry["enCap"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: not in VATEX's format ({error!r}); download it again") from error

@@ -1,0 +1,21 @@
+"""Experiments about the methods themselves, and their figures."""
+
+from __future__ import annotations
+
+from openvse.experiments.patterns import PATTERNS
+from openvse.experiments.synthetic import DESIGNS, Found, Schedule, find, find_all
+from openvse.experiments.synthetic_report import PUBLISHED, SyntheticReport, import_figure
+from openvse.experiments.unfinished import Unfinished
+
+__all__ = [
+    "DESIGNS",
+    "PATTERNS",
+    "PUBLISHED",
+    "Found",
+    "Schedule",
+    "SyntheticReport",
+    "Unfinished",
+    "find",
+    "find_all",
+    "import_figure",
+]

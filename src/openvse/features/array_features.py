@@ -1,0 +1,136 @@
+"""Local features that a data set brings along as arrays: a ``FeatureSource`` over one file for each split."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from openvse.corpus.leakage import LEAKAGE
+from openvse.errors import DataError, StoreError
+from openvse.features.array_rows import ArrayRows, uneven_groups
+from openvse.functional import position_mask
+from openvse.types import Inputs
+
+
+@dataclass(frozen=True)
+class ArrayPart:
+    """The images of one split.
+
+    Attributes:
+        split: "train", "validation" or "test".
+        rows: the file.
+        ids: an identifier for each image.
+        repeats: how many equal rows each image takes; the first of them is read.
+    """
+
+    split: str
+    rows: ArrayRows
+    ids: tuple[str, ...]
+    repeats: int = 1
+
+
+class ArrayFeatures:
+    """Local features of images in ``.npy`` files, read a batch at a time; a ``FeatureSource``.
+
+    Args:
+        parts: the files; an image that stands in several is taken from the last.
+
+    Raises:
+        DataError: the files differ in C.
+    """
+
+    def __init__(self, parts: Sequence[ArrayPart]) -> None:
+        self.parts = tuple(parts)
+        widths = {part.rows.shape[2]: part.rows.path for part in self.parts}
+        if len(widths) != 1:
+            told = " and ".join(f"{path} is {width} wide" for width, path in widths.items())
+            raise DataError(f"{told}: give all splits features of one extractor")
+        places = {
+            item: (number, image * part.repeats)
+            for number, part in enumerate(self.parts)
+            for image, item in enumerate(part.ids)
+        }
+        self._position_of = dict(zip(places, range(len(places)), strict=True))
+        self._places = np.array(list(places.values()), dtype=np.int64).reshape(-1, 2)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._position_of
+
+    @property
+    def dim(self) -> int:
+        """C, the width of a local feature."""
+        return self.parts[0].rows.shape[2]
+
+    def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
+        """Return where the items lie.
+
+        Raises:
+            StoreError: some are not there; the first three are named.
+        """
+        missing = [item for item in ids if item not in self._position_of]
+        if missing:
+            shown = ", ".join(map(repr, missing[:3])) + (", ..." if len(missing) > 3 else "")
+            raise StoreError(
+                f"{self.parts[0].rows.path.parent} has no features of {len(missing)} of {len(ids)} items: {shown}; "
+                "use the images that this data set lists"
+            )
+        return np.fromiter((self._position_of[item] for item in ids), dtype=np.int64, count=len(ids))
+
+    def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
+        """Read items from disk, as ``values float32 [B, N, C]`` with zeros as padding, and the mask.
+
+        Rows of zeros at the end of an item are its padding, as in files of detectors that find 10 to 100 regions.
+        """
+        places = self._places[positions]
+        lengths = np.array([part.rows.shape[1] for part in self.parts])[places[:, 0]]
+        dtype = np.result_type(*(part.rows.dtype for part in self.parts))
+        stored = np.zeros((len(positions), lengths.max(initial=0), self.dim), dtype=dtype)
+        for item, length, (part, row) in zip(stored, lengths.tolist(), places.tolist(), strict=True):
+            item[:length] = self.parts[part].rows.read(row)[0]
+        for number in np.flatnonzero(~stored[np.arange(len(stored)), lengths - 1].any(axis=1)):
+            lengths[number] = np.flatnonzero(stored[number].any(axis=1)).max(initial=0) + 1
+        longest = int(lengths.max(initial=0))
+        values = torch.from_numpy(stored[:, :longest]).float()
+        return Inputs(values, position_mask(torch.from_numpy(lengths), longest))
+
+    def faults(self) -> Iterator[str]:
+        """Read every number, a block at a time, and yield a line for each kind of fault of each split.
+
+        Faults are features that are no numbers, groups of rows that should be equal and are not, and images whose
+        features stand in an earlier split too.
+        """
+        split_of: dict[bytes, str] = {}
+        for part in self.parts:
+            found = _scan(part, split_of)
+            for what, images in found.items():
+                if images:
+                    yield f"{what.format(count=len(images))} (first: {part.ids[images[0]]} in {part.rows.path})"
+
+
+def _scan(part: ArrayPart, split_of: dict[bytes, str]) -> dict[str, list[int]]:
+    """Return the images of a file that have a fault, by the fault; remember in ``split_of`` what was seen."""
+    broken: list[int] = []
+    uneven: list[int] = []
+    leaked: list[int] = []
+    for start, rows in part.rows.blocks(part.repeats):
+        first = start // part.repeats
+        images = np.ascontiguousarray(rows[:: part.repeats])
+        broken += (first + np.flatnonzero(~np.isfinite(images).all(axis=(1, 2)))).tolist()
+        uneven += (first + uneven_groups(rows, part.repeats)).tolist()
+        for number, image in enumerate(images, start=first):
+            digest = hashlib.blake2b(image.data, digest_size=16).digest()
+            if split_of.setdefault(digest, part.split) != part.split:
+                leaked.append(number)
+    return {
+        "features: {count} image(s) have numbers that are not finite": broken,
+        f"features: {{count}} image(s) whose {part.repeats} rows are not equal": uneven,
+        f"{LEAKAGE}: {{count}} image(s) of {part.split} have the features of one of another split": leaked,
+    }

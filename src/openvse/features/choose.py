@@ -1,0 +1,50 @@
+"""Several feature sets of one data set: a folder of stores stands wherever a store can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from openvse.errors import StoreError
+from openvse.features.layout import MANIFEST, Manifest, read_manifest
+from openvse.features.store import FeatureStore
+
+
+def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureStore:
+    """Open a store, or the one that fits among the stores of a folder.
+
+    Args:
+        path: a store, or a folder that holds stores, for instance ``features`` with ``features/grid`` and
+            ``features/regions``.
+        fingerprint: the encoder that must have made it; None takes any, and in a folder the one of width ``dim``.
+        dim: C, the width of the features that the model expects.
+
+    Raises:
+        StoreError: the store is missing, damaged or made by another encoder; or none of the folder fits, or several.
+    """
+    found = {each.parent: read_manifest(each.parent) for each in sorted(path.glob(f"*/{MANIFEST}"))}
+    if not found or (path / MANIFEST).exists():
+        return FeatureStore.open(path, fingerprint)
+    fitting = {
+        folder: manifest
+        for folder, manifest in found.items()
+        if (manifest.dim == dim if fingerprint is None else manifest.encoder == fingerprint)
+    }
+    if len(fitting) == 1:
+        return FeatureStore.open(next(iter(fitting)), fingerprint)
+    wanted = f"width {dim}" if fingerprint is None else f"encoder {fingerprint!r}"
+    if not fitting:
+        raise StoreError(
+            f"no feature store in {path} is of {wanted}; there are {_told(found.items())}: extract or convert the "
+            f"features that the model reads, or give another folder"
+        )
+    remedy = "name one of them" + (", or set image.encoder.made_by" if fingerprint is None else "")
+    raise StoreError(
+        f"{len(fitting)} feature stores in {path} are of {wanted}: {_told(fitting.items())}; {remedy}"
+    )
+
+
+def _told(stores: Iterable[tuple[Path, Manifest]]) -> str:
+    return ", ".join(
+        f"{folder.name} (made by {manifest.encoder!r}, width {manifest.dim})" for folder, manifest in stores
+    )

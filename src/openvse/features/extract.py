@@ -1,0 +1,217 @@
+"""Run an image encoder over pictures and keep its local features in a store."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from openvse.encoders import ImageEncoder
+from openvse.errors import BadImageError, DataError, ModelError
+from openvse.features.layout import StoreDtype
+from openvse.features.writer import FeatureStoreWriter
+from openvse.types import Features
+
+COMMIT_SECONDS = 5.0
+"""A kill costs at most this much work."""
+
+BATCHES_AHEAD = 2
+"""How many batches of decoded pictures wait for the encoder at most."""
+
+
+@dataclass(frozen=True)
+class ExtractionProgress:
+    """How far an extraction has come.
+
+    Attributes:
+        done: pictures dealt with: stored now or before, or found bad.
+        total: pictures asked for.
+        images_per_s: pictures that this run deals with in a second.
+        eta_s: seconds left at that rate.
+    """
+
+    done: int
+    total: int
+    images_per_s: float
+    eta_s: float
+
+
+@dataclass
+class ExtractionReport:
+    """What an extraction did.
+
+    Attributes:
+        done: pictures whose features were added.
+        skipped_existing: pictures that the store had already.
+        failed: path and reason of each picture that cannot be used.
+        seconds: wall time.
+    """
+
+    done: int = 0
+    skipped_existing: int = 0
+    failed: list[tuple[Path, str]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def images_per_s(self) -> float:
+        """Pictures dealt with in a second; those that were there already do not count."""
+        return (self.done + len(self.failed)) / self.seconds if self.seconds else 0.0
+
+    def progress(self, total: int) -> ExtractionProgress:
+        """Return the state of a run over ``total`` pictures that has come this far."""
+        done = self.skipped_existing + self.done + len(self.failed)
+        rate = self.images_per_s
+        return ExtractionProgress(done, total, rate, (total - done) / rate if rate else 0.0)
+
+
+def extract_features(
+    encoder: ImageEncoder,
+    images: Sequence[tuple[str, Path]],
+    store: Path,
+    *,
+    batch_size: int = 32,
+    device: torch.device | str = "cpu",
+    num_workers: int = 1,
+    dtype: StoreDtype = "float16",
+    progress: Callable[[ExtractionProgress], None] | None = None,
+) -> ExtractionReport:
+    """Add the local features of pictures to a feature store; what it has already is skipped.
+
+    Pictures are decoded in threads while the encoder computes: decoders let go of Python's lock. The store is
+    committed every few seconds and when the function ends, in whatever way, so that an interrupted extraction
+    continues where it was. A picture that cannot be used is reported and left out; the next run tries again.
+
+    Args:
+        encoder: what makes the features; it is moved to ``device``.
+        images: identifier and path of each picture.
+        store: folder of the store, created where it is missing.
+        batch_size: pictures encoded at once, frames of clips included.
+        device: where the encoder runs.
+        num_workers: threads that decode; 0 counts as 1.
+        dtype: number format of the store.
+        progress: called after each batch, and once when there is nothing to do.
+
+    Raises:
+        DataError: an identifier stands for two pictures.
+        ModelError: the encoder reads stored features itself, so it makes none.
+        StoreError: the store belongs to another encoder, is being written by another process, or the encoder
+            made features that it cannot hold.
+    """
+    _check_unique(images)
+    started = committed = time.perf_counter()
+    with (
+        _open_store(store, encoder, dtype) as writer,
+        _evaluating(encoder.to(device)),
+        ThreadPoolExecutor(max(1, num_workers)) as pool,
+    ):
+        new = [(item, path) for item, path in images if item not in writer]
+        report = ExtractionReport(skipped_existing=len(images) - len(new))
+        # As many pictures at once as asked for: a clip counts for each of its frames.
+        items_at_once = max(1, batch_size // encoder.stored_pictures)
+        for batch in _decoded(pool, encoder, new, items_at_once):
+            report.done += _store(writer, encoder, device, batch)
+            report.failed += [(picture.path, picture.reason) for picture in batch if picture.pixels is None]
+            now = time.perf_counter()
+            report.seconds = now - started
+            if progress is not None:
+                progress(report.progress(len(images)))
+            if now - committed > COMMIT_SECONDS:
+                writer.commit()
+                committed = time.perf_counter()
+    report.seconds = time.perf_counter() - started
+    if progress is not None and not new:
+        progress(report.progress(len(images)))
+    return report
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """A picture on its way to the encoder: its pixels, or why there are none."""
+
+    item: str
+    path: Path
+    pixels: Tensor | None
+    reason: str = ""
+
+
+def _decoded(
+    pool: ThreadPoolExecutor, encoder: ImageEncoder, images: Sequence[tuple[str, Path]], batch_size: int
+) -> Iterator[list[_Picture]]:
+    """Yield the pictures in batches and in their order, while the pool decodes those that follow."""
+    jobs = (pool.submit(_decode, encoder, item, path) for item, path in images)
+    waiting: deque[Future[_Picture]] = deque(islice(jobs, BATCHES_AHEAD * batch_size))
+    while waiting:
+        batch: list[_Picture] = []
+        while waiting and len(batch) < batch_size:
+            batch.append(waiting.popleft().result())
+            waiting.extend(islice(jobs, 1))
+        yield batch
+
+
+def _decode(encoder: ImageEncoder, item: str, path: Path) -> _Picture:
+    try:
+        return _Picture(item, path, encoder.read(path, to_store=True))
+    except BadImageError as error:
+        return _Picture(item, path, None, str(error))
+
+
+def _store(
+    writer: FeatureStoreWriter,
+    encoder: ImageEncoder,
+    device: torch.device | str,
+    batch: Sequence[_Picture],
+) -> int:
+    """Encode what could be decoded, add it to the store and return how many items that were."""
+    good = [(picture.item, picture.pixels) for picture in batch if picture.pixels is not None]
+    if good:
+        inputs = encoder.collate([pixels for _, pixels in good]).to(device)
+        seen = encoder.raw_features(inputs.values) if encoder.gives_boxes else Features(*encoder.raw(inputs))
+        boxes = [None] * len(good) if seen.boxes is None else seen.boxes.cpu()
+        rows = zip(seen.local.cpu(), seen.mask.cpu(), boxes, strict=True)
+        for (item, _), (local, real, found) in zip(good, rows, strict=True):
+            writer.add(item, local[real], None if found is None else found[real])
+    return len(good)
+
+
+@contextmanager
+def _evaluating(encoder: ImageEncoder) -> Iterator[None]:
+    """Compute without gradients and without dropout, and leave the encoder as it was."""
+    training = encoder.training
+    encoder.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        encoder.train(training)
+
+
+def _open_store(store: Path, encoder: ImageEncoder, dtype: StoreDtype) -> FeatureStoreWriter:
+    if encoder.fingerprint is None:
+        raise ModelError(
+            "this encoder reads stored features, it makes none: extract with one that has a backbone"
+        )
+    return FeatureStoreWriter(
+        store,
+        fingerprint=encoder.fingerprint,
+        dim=encoder.feature_dim,
+        dtype=dtype,
+        boxes=encoder.gives_boxes,
+    )
+
+
+def _check_unique(images: Sequence[tuple[str, Path]]) -> None:
+    paths: dict[str, Path] = {}
+    for item, path in images:
+        if item in paths:
+            raise DataError(
+                f"id {item!r} stands for {paths[item]} and for {path}: give each picture its own id"
+            )
+        paths[item] = path

@@ -1,0 +1,55 @@
+"""The kinds of feature files that can be converted. A kind of your own takes a function and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import MappingProxyType
+
+from openvse.errors import DataError
+from openvse.features.entries import Entry
+from openvse.features.hdf5 import read_hdf5
+from openvse.features.layout import MANIFEST
+from openvse.features.npy import read_npy
+from openvse.features.npz import read_npz
+from openvse.features.tsv import read_tsv
+from openvse.registry import Registry
+
+FEATURE_FILES: Registry[Iterator[Entry]] = Registry(
+    "kind of feature files", {"hdf5": read_hdf5, "npy": read_npy, "npz": read_npz, "tsv": read_tsv}
+)
+"""Readers by name: ``(source: Path, ids: Path | None) -> Iterator[Entry]``."""
+
+_SUFFIXES = MappingProxyType(
+    {".tsv": "tsv", ".npz": "npz", ".npy": "npy", ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5"}
+)
+
+
+def reader_of(source: Path, kind: str | None) -> Callable[..., Iterator[Entry]]:
+    """Return what reads a file or folder of features.
+
+    Args:
+        source: the file or folder.
+        kind: a name of ``FEATURE_FILES``; None finds it out by the names of files.
+
+    Raises:
+        DataError: nothing is there, it is a feature store already, or the kind cannot be found out.
+        RecipeError: there is no such kind.
+    """
+    if not source.exists():
+        raise DataError(f"{source}: there is no such file or folder; check the path")
+    if (source / MANIFEST).exists():
+        raise DataError(f"{source} is a feature store already: use it as it is")
+    return FEATURE_FILES.get(kind or _detect(source))
+
+
+def _detect(source: Path) -> str:
+    paths = source.rglob("*") if source.is_dir() else [source]
+    # Parts of a large table are called table.tsv.0, table.tsv.1.
+    found = {_SUFFIXES.get(suffix) for path in paths for suffix in path.suffixes[-2:]} - {None}
+    if len(found) == 1:
+        return str(found.pop())
+    told = f"files of several kinds ({', '.join(sorted(map(str, found)))})" if found else "no feature files"
+    raise DataError(
+        f"{source}: {told} there; expected are .tsv, .npz, .npy or .h5: give --kind {'|'.join(FEATURE_FILES)}"
+    )

@@ -1,0 +1,137 @@
+"""HDF5 files: a group or a data set for each image, or one data set for all of them and their ids."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from openvse.errors import BadFeaturesError, DataError
+from openvse.features.entries import (
+    BOXES,
+    COUNT,
+    FEATURES,
+    HEIGHT,
+    WIDTH,
+    Entry,
+    Local,
+    as_rows,
+    local_of,
+    read_id_file,
+    without_padding,
+)
+
+IDS = ("ids", "image_ids", "image_id", "img_ids", "img_id")
+
+BLOCK_BYTES = 1 << 26
+"""How much of a data set for all items is read at once."""
+
+DEEPEST = 8
+"""Groups within groups: a link can lead back to where it stands."""
+
+
+def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[Entry]:
+    """Read an HDF5 file, an item or a block of items at a time.
+
+    Either each item has a group with ``features`` (and ``boxes``, ``image_w``, ``image_h``, as data sets or attributes)
+    or is a data set ``[N, C]`` itself; then its path in the file is its id. Or there is one data set ``features``
+    ``[items, N, C]``, with ``ids`` beside it or in a text file; boxes, sizes and ``num_boxes`` may lie beside it too,
+    and without ``num_boxes`` rows of zeros at an item's end are its padding.
+
+    Raises:
+        DataError: h5py is missing, or the file is no HDF5 file, is cut off, or has no ids.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise DataError("HDF5 needs the package h5py: pip install 'openvse[hdf5]'") from error
+    try:
+        file = h5py.File(source, "r")
+    except OSError as error:
+        raise DataError(f"{source} is no whole HDF5 file ({error}): give it again") from error
+    try:
+        with file:
+            yield from _read_file(source, file, ids, lambda node: isinstance(node, h5py.Group))
+    except RuntimeError as error:  # h5py's, where the file's own tables are damaged
+        raise DataError(f"{source} is damaged ({error}): give it again") from error
+
+
+def _read_file(source: Path, file: Any, ids: Path | None, is_group: Callable[[Any], bool]) -> Iterator[Entry]:
+    name = next((name for name in FEATURES if name in file and not is_group(file[name])), None)
+    known = next((name for name in IDS if name in file), None)
+    if name is not None:
+        yield from _read_whole(source, file, name, _ids(source, file, name, known, ids))
+    elif ids is not None:
+        raise DataError(f"{source} names its items itself: leave --ids out")
+    else:
+        yield from _read_items(source.name, file, "", is_group)
+
+
+def _read_items(
+    place: str, group: Mapping[str, Any], prefix: str, is_group: Callable[[Any], bool]
+) -> Iterator[Entry]:
+    if prefix.count("/") > DEEPEST:
+        raise DataError(
+            f"{place} nests groups without end ({prefix[:40]}...): remove the links that lead back"
+        )
+    for name in group:
+        path = f"{prefix}{name}"
+        node: Any = group.get(name)  # None for a link that leads nowhere
+        if not is_group(node):
+            yield Entry(path, f"{place}, {path}", partial(_read_one, {"features": node}))
+        elif any(key in node and not is_group(node[key]) for key in FEATURES):
+            yield Entry(path, f"{place}, {path}", partial(_read_one, ChainMap(node, node.attrs)))
+        else:
+            yield from _read_items(place, node, f"{path}/", is_group)
+
+
+def _read_one(fields: Mapping[str, Any]) -> Local:
+    try:
+        return local_of(fields)
+    except (OSError, RuntimeError) as error:
+        raise BadFeaturesError(f"it cannot be read ({error}): cut off or damaged") from error
+
+
+def _ids(source: Path, file: Any, name: str, known: str | None, ids: Path | None) -> list[str]:
+    count = len(file[name])
+    if ids is not None:
+        return read_id_file(ids, count, source.name)
+    if known is None:
+        raise DataError(f"{source} does not say which item is which: give --ids FILE, with one id a line")
+    found = [item.decode() if isinstance(item, bytes) else str(item) for item in np.asarray(file[known])]
+    if len(found) != count:
+        raise DataError(f"{source} has {len(found)} {known} for {count} items: give --ids FILE")
+    return found
+
+
+def _read_whole(source: Path, file: Any, name: str, ids: list[str]) -> Iterator[Entry]:
+    beside = [
+        key for key in (*BOXES, *COUNT, *WIDTH, *HEIGHT) if key in file and file[key].shape[:1] == (len(ids),)
+    ]
+    item_bytes = max(1, file[name].nbytes // max(1, len(ids)))
+    step = max(1, min(BLOCK_BYTES // item_bytes, len(ids)))
+    for start in range(0, len(ids), step):
+
+        @cache
+        def block(key: str, start: int = start) -> Any:
+            return file[key][start : start + step]
+
+        for row, item in enumerate(ids[start : start + step]):
+            yield Entry(
+                item, f"{source.name}, item {start + row}", partial(_read_row, block, name, beside, row)
+            )
+
+
+def _read_row(block: Callable[[str], Any], name: str, beside: list[str], row: int) -> Local:
+    try:
+        fields = {key: block(key)[row] for key in (name, *beside)}
+    except (OSError, RuntimeError) as error:
+        raise BadFeaturesError(f"it cannot be read ({error}): cut off or damaged") from error
+    if not any(key in fields for key in COUNT):
+        rows = without_padding(as_rows(fields[name]))
+        fields |= {name: rows} | {key: fields[key][: len(rows)] for key in BOXES if key in fields}
+    return local_of(fields)

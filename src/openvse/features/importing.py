@@ -1,0 +1,176 @@
+"""Features that other tools made -> a feature store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from openvse.errors import BadFeaturesError, DataError
+from openvse.features.entries import Entry, Local
+from openvse.features.feature_files import reader_of
+from openvse.features.image_names import ImageNames
+from openvse.features.layout import MANIFEST, StoreDtype
+from openvse.features.store import FeatureStore
+from openvse.features.writer import FeatureStoreWriter
+
+COMMIT_SECONDS = 5.0
+"""A kill costs at most this much work."""
+
+CONVERTED = "converted:"
+
+
+@dataclass
+class ConversionReport:
+    """What a conversion did.
+
+    Attributes:
+        done: items that were added.
+        existing: items that the store had already.
+        unmatched: names that mean no image of the data set, if one was given.
+        failed: place and reason of each item that cannot be used.
+        seconds: wall time.
+    """
+
+    done: int = 0
+    existing: int = 0
+    unmatched: list[str] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def seen(self) -> int:
+        """Items dealt with so far."""
+        return self.done + self.existing + len(self.unmatched) + len(self.failed)
+
+
+def convert_features(
+    source: Path,
+    store: Path,
+    *,
+    kind: str | None = None,
+    ids: Path | None = None,
+    image_ids: Sequence[str] | None = None,
+    fingerprint: str | None = None,
+    dtype: StoreDtype = "float16",
+    boxes: bool = True,
+    progress: Callable[[ConversionReport], None] | None = None,
+) -> ConversionReport:
+    """Add the features of files that other tools made to a feature store; what it has already is skipped.
+
+    The files are read an item (or a block of items) at a time, so their size does not matter to memory. The first
+    item that can be used decides the width, and whether the store keeps boxes. An item that cannot be used is
+    reported and left out: NaN or infinity, another width, no features, damage, an id that came before. The store
+    is committed every few seconds: an interrupted conversion continues where it was.
+
+    Args:
+        source: the file or folder.
+        store: folder of the store, created where it is missing.
+        kind: a name of ``FEATURE_FILES``; None finds it out.
+        ids: text file with an id a line, for files that do not name their items.
+        image_ids: the images of a data set, to which the names in the files are matched; None keeps those names.
+        fingerprint: what the store says about who made the features; None names the store's folder.
+        dtype: number format of the store.
+        boxes: keep boxes, where the files have some.
+        progress: called after every item.
+
+    Raises:
+        DataError: the source is missing or of no known kind, or not one item can be used.
+        StoreError: the store holds other features, is being written by another process, or the disk refuses.
+    """
+    entries = reader_of(source, kind)(source, ids)
+    names = None if image_ids is None else ImageNames(image_ids)
+    with ExitStack() as stack:
+        conversion = _Conversion(store, fingerprint, dtype, boxes, stack)
+        for entry in entries:
+            conversion.take(entry, entry.id if names is None else names.find(entry.id))
+            if progress is not None:
+                progress(conversion.report)
+    return conversion.finished(source)
+
+
+class _Conversion:
+    """A conversion under way: the store, once the width is known, and what has become of each item."""
+
+    def __init__(
+        self, store: Path, fingerprint: str | None, dtype: StoreDtype, boxes: bool, stack: ExitStack
+    ) -> None:
+        self.report = ConversionReport()
+        self._store, self._dtype, self._boxes, self._stack = store, dtype, boxes, stack
+        self._fingerprint = fingerprint or f"{CONVERTED}{store.resolve().name}"
+        self._writer: FeatureStoreWriter | None = None
+        self._seen: set[str] = set()
+        self._started = self._committed = time.perf_counter()
+        if (store / MANIFEST).exists():
+            before = FeatureStore.open(store, fingerprint)
+            if fingerprint is None and before.fingerprint.startswith(CONVERTED):
+                self._fingerprint = before.fingerprint  # whatever its folder is called now
+            self._boxes = boxes and before.has_boxes
+            self._writer = self._open(before.dim)
+
+    def take(self, entry: Entry, item: str | None) -> None:
+        """Add one item, or note why not."""
+        if item is None:
+            self.report.unmatched.append(entry.id)
+            return
+        try:
+            if item in self._seen:
+                raise BadFeaturesError("its id came before; the first counts")
+            if self._writer is not None and item in self._writer:
+                self.report.existing += 1
+            else:
+                self._add(item, entry.read())
+                self.report.done += 1
+            self._seen.add(item)
+        except BadFeaturesError as error:
+            self.report.failed.append((f"{entry.place} ({item})", str(error)))
+        now = time.perf_counter()
+        self.report.seconds = now - self._started
+        if self._writer is not None and now - self._committed > COMMIT_SECONDS:
+            self._writer.commit()
+            self._committed = time.perf_counter()
+
+    def finished(self, source: Path) -> ConversionReport:
+        """Return the report, unless nothing came of the conversion."""
+        report = self.report
+        if report.done or report.existing:
+            return report
+        if report.failed:
+            place, reason = report.failed[0]
+            raise DataError(
+                f"{source}: not one of {report.seen} items can be used (first: {place}: {reason})"
+            )
+        if report.unmatched:
+            raise DataError(
+                f"{source}: none of its {report.seen} items is an image of the data set "
+                f"(first: {report.unmatched[0]!r}): give the data set that the features were made from"
+            )
+        raise DataError(f"{source} holds no items: give the file or folder with the features")
+
+    def _add(self, item: str, local: Local) -> None:
+        with np.errstate(over="ignore"):  # the store refuses infinity
+            rows = np.array(local.features, np.float32)
+        if 0 in rows.shape:
+            raise BadFeaturesError("it has no local features")
+        if self._writer is None:
+            self._boxes = self._boxes and local.boxes is not None
+        boxes = local.relative_boxes() if self._boxes else None
+        if self._writer is None:
+            self._writer = self._open(rows.shape[1])
+        self._writer.add(
+            item,
+            torch.from_numpy(rows),
+            None if boxes is None else torch.from_numpy(boxes),
+        )
+
+    def _open(self, dim: int) -> FeatureStoreWriter:
+        return self._stack.enter_context(
+            FeatureStoreWriter(
+                self._store, fingerprint=self._fingerprint, dim=dim, dtype=self._dtype, boxes=self._boxes
+            )
+        )

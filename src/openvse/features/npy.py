@@ -1,0 +1,70 @@
+"""``.npy`` files: a folder with one for each image, or one array for all of them and a file of ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Shaped
+
+from openvse.errors import BadFeaturesError, DataError
+from openvse.features.entries import Entry, Local, as_rows, read_id_file, without_padding
+
+
+def read_npy(source: Path, ids: Path | None = None) -> Iterator[Entry]:
+    """Read a folder of ``.npy`` files, ``[N, C]`` or ``[C]`` each, or one array ``[items, N, C]`` or ``[items, C]``.
+
+    A file of the folder is named by its path without the suffix. The one array needs a text file with an id a
+    line: ``ids``, or ``NAME_ids.txt`` or ``ids.txt`` beside ``NAME.npy``. It is read an item at a time, and rows of
+    zeros at an item's end are its padding.
+
+    Raises:
+        DataError: the array cannot be read, it has no ids or another number of them, or a folder has ids.
+    """
+    if source.is_dir():
+        if ids is not None:
+            raise DataError(f"{source} names its items by its files: leave --ids out")
+        for path in sorted(source.rglob("*.npy")):
+            name = path.relative_to(source).as_posix()
+            yield Entry(name.removesuffix(".npy"), name, partial(_read_file, path))
+        return
+    array = _mapped(source)
+    for position, item in enumerate(read_id_file(ids or _ids_beside(source), len(array), source.name)):
+        yield Entry(item, f"{source.name}, item {position}", partial(_read_item, source, array, position))
+
+
+def _read_file(path: Path) -> Local:
+    try:
+        return Local(as_rows(np.load(path, mmap_mode="r", allow_pickle=False)))
+    except (OSError, ValueError, EOFError) as error:
+        raise BadFeaturesError(f"it cannot be read ({error}): cut off or damaged") from error
+
+
+def _mapped(path: Path) -> Shaped[np.memmap, "items ..."]:
+    try:
+        array: Shaped[np.memmap, "items ..."] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path} is no whole .npy file ({error}): give it again") from error
+    if array.ndim not in (2, 3) or array.dtype.kind not in "fiu" or not array.flags.c_contiguous:
+        raise DataError(
+            f"{path} holds {array.dtype} {list(array.shape)}: expected are numbers "
+            f"[items, N, C] or [items, C] in C order"
+        )
+    return array
+
+
+def _read_item(path: Path, array: Shaped[np.memmap, "items ..."], position: int) -> Local:
+    # Read, not mapped: the pages of a map count as this process's memory until the whole file does.
+    size = int(np.prod(array.shape[1:]))
+    start = array.offset + position * size * array.itemsize
+    rows = np.fromfile(path, array.dtype, size, offset=start).reshape(-1, array.shape[-1])
+    return Local(without_padding(rows))
+
+
+def _ids_beside(path: Path) -> Path:
+    for name in (f"{path.stem}_ids.txt", f"{path.stem.removesuffix('_ims')}_ids.txt", "ids.txt"):
+        if (path.parent / name).is_file():
+            return path.parent / name
+    raise DataError(f"{path} does not say which item is which: give --ids FILE, with one id a line")

@@ -1,0 +1,230 @@
+"""Writing a feature store: append, commit, be killed at any moment, continue."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import openvse
+from openvse.errors import BadFeaturesError, StoreError
+from openvse.features.layout import (
+    BOXES,
+    FEATURES,
+    HEADER_BYTES,
+    IDS,
+    LENGTHS,
+    MANIFEST,
+    Manifest,
+    StoreDtype,
+    encode_ids,
+    read_ids,
+    read_manifest,
+)
+from openvse.files import locked
+
+
+class FeatureStoreWriter:
+    """Creates a feature store, or continues one; a context manager that commits when it ends.
+
+    Items become part of the store with ``commit``. A writer that is killed loses what came after its last
+    commit and nothing else: the next writer cuts the remains off and goes on.
+
+    Example:
+        >>> with FeatureStoreWriter(Path("features"), fingerprint="vit", dim=768) as writer:  # doctest: +SKIP
+        ...     writer.add("a.jpg", local)
+    """
+
+    def __init__(
+        self, path: Path, *, fingerprint: str, dim: int, dtype: StoreDtype = "float16", boxes: bool = False
+    ) -> None:
+        """Lock the store and make it ready for more.
+
+        Args:
+            path: folder of the store, created where it is missing.
+            fingerprint: the encoder that makes the features.
+            dim: C, the width of a local feature.
+            dtype: how a number is stored; float16 halves the disk and holds numbers up to 65504.
+            boxes: keep where each local feature lies in its picture; then every item needs boxes.
+
+        Raises:
+            StoreError: the folder holds a damaged store or one of another encoder, width or number format, or
+                another process writes to it.
+        """
+        self.path = path
+        with ExitStack() as opening, _disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            opening.enter_context(locked(path, "feature store", StoreError))
+            if not (path / MANIFEST).exists():
+                _create(path, Manifest(fingerprint, dim, dtype, openvse.__version__, boxes=boxes))
+            self._manifest = read_manifest(path)
+            self._manifest.check(path, fingerprint)
+            _check_numbers(path, self._manifest, dim, dtype, boxes)
+            self._files = {name: opening.enter_context((path / name).open("r+b")) for name in self._sizes}
+            for name, size in self._sizes.items():
+                self._files[name].truncate(size)
+            # The row behind each item; of those committed before, only the last matters. Adding an item and
+            # committing each change one thing, at their end, so an interrupt leaves nothing half-done.
+            self._ends = dict.fromkeys(read_ids(path, self._manifest), self._manifest.rows)
+            self._open = opening.pop_all()
+
+    def __enter__(self) -> FeatureStoreWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._ends
+
+    def add(self, item: str, local: Float[Tensor, "N C"], boxes: Float[Tensor, "R 4"] | None = None) -> None:
+        """Append the local features of one item; they count once they are committed.
+
+        Args:
+            item: identifier, for instance the file name.
+            local: at least one local feature, on any device.
+            boxes: left, top, right and bottom of each feature (R = N) as fractions of the picture's width and
+                height, in a store that keeps boxes.
+
+        Raises:
+            BadFeaturesError: the identifier is there already or cannot be one; the features are none, of another
+                width, not finite, or too large for the number format; or the boxes are missing or no boxes. The
+                store stays as it was.
+            StoreError: the disk refuses.
+        """
+        self._check_item(item, local)
+        rows = {FEATURES: local}
+        if self._manifest.boxes:
+            rows[BOXES] = _checked_boxes(item, boxes, len(local))
+        with _disk_errors(self.path):
+            for name, values in rows.items():
+                row = self._manifest.row_types[name]
+                # Sought anew each time: after a failed write the position is anywhere.
+                self._files[name].seek(HEADER_BYTES + self._rows * row.itemsize)
+                self._files[name].write(
+                    values.detach().float().cpu().numpy().astype(row.base, order="C").data
+                )
+        self._ends[item] = self._rows + len(local)
+
+    def commit(self) -> None:
+        """Make everything added so far a durable part of the store.
+
+        Raises:
+            StoreError: the disk refuses; the store stays at its last commit.
+        """
+        old = self._manifest
+        new = dict(islice(self._ends.items(), old.items, None))
+        if not new:
+            return
+        ids = encode_ids(new)
+        lengths = np.diff(np.fromiter(new.values(), "<i8"), prepend=old.rows).tobytes()
+        manifest = replace(old, items=len(self), rows=self._rows, id_bytes=old.id_bytes + len(ids))
+        with _disk_errors(self.path):
+            for name in self._files:
+                self._append(name, {LENGTHS: lengths, IDS: ids}.get(name, b""), manifest.header(name))
+            manifest.write(self.path)
+        self._manifest = manifest
+
+    def close(self) -> None:
+        """Commit, and let others write."""
+        with _disk_errors(self.path), self._open:
+            self.commit()
+
+    @property
+    def _rows(self) -> int:
+        return next(reversed(self._ends.values()), 0)
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return self._manifest.file_bytes
+
+    def _append(self, name: str, tail: bytes, header: bytes) -> None:
+        """Write what is new behind what is committed, and the header in its place; then wait for the disk."""
+        file = self._files[name]
+        if tail:
+            file.seek(self._sizes[name])
+            file.write(tail)
+        file.seek(0)
+        file.write(header)
+        file.flush()
+        os.fsync(file.fileno())
+
+    def _check_item(self, item: str, local: Tensor) -> None:
+        dim, dtype = self._manifest.dim, self._manifest.dtype
+        if item in self:
+            raise BadFeaturesError(
+                f"feature store {self.path} holds {item!r} already: give each item an id of its own"
+            )
+        if not item or "\n" in item:
+            raise BadFeaturesError(f"{item!r} cannot be an id of a feature store: give one line of text")
+        if local.shape[0] == 0 or local.shape[1] != dim:
+            raise BadFeaturesError(
+                f"features of {item!r} have shape {list(local.shape)}, this store takes [N, {dim}], N >= 1"
+            )
+        peak = float(local.detach().abs().max())
+        if not math.isfinite(peak):
+            raise BadFeaturesError(
+                f"features of {item!r} hold NaN or infinity: check the picture and the encoder"
+            )
+        largest = float(np.finfo(dtype).max)  # numpy would round the peak to float16 to compare them
+        if peak > largest:
+            raise BadFeaturesError(
+                f"features of {item!r} reach {peak:.6g}, {dtype} ends at {largest:.6g}: "
+                f"write to a new store with dtype float32"
+            )
+
+
+def _checked_boxes(item: str, boxes: Tensor | None, count: int) -> Tensor:
+    if boxes is None or boxes.shape != (count, 4):
+        found = "no boxes" if boxes is None else f"boxes {list(boxes.shape)}"
+        raise BadFeaturesError(f"{item!r} has {found}, this store takes boxes [{count}, 4] with its features")
+    left, top, right, bottom = boxes.unbind(1)
+    if not torch.stack([left >= 0, top >= 0, right <= 1, bottom <= 1, left <= right, top <= bottom]).all():
+        raise BadFeaturesError(
+            f"boxes of {item!r} are no fractions of the picture: give left, top, right, bottom from 0 to 1"
+        )
+    return boxes
+
+
+def _create(folder: Path, empty: Manifest) -> None:
+    features = folder / FEATURES
+    if features.exists() and features.stat().st_size > HEADER_BYTES:
+        # Somebody's data, or a store that lost its manifest: not ours to overwrite.
+        raise StoreError(f"{folder} holds {FEATURES} but no {MANIFEST}: delete it, or choose another folder")
+    for name in empty.file_bytes:
+        (folder / name).write_bytes(empty.header(name))
+    empty.write(folder)
+
+
+def _check_numbers(folder: Path, manifest: Manifest, dim: int, dtype: StoreDtype, boxes: bool) -> None:
+    def told(dtype: StoreDtype, dim: int, boxes: bool) -> str:
+        return f"{dtype} of width {dim}{' with boxes' if boxes else ''}"
+
+    if (manifest.dim, manifest.dtype, manifest.boxes) != (dim, dtype, boxes):
+        raise StoreError(
+            f"feature store {folder} holds {told(manifest.dtype, manifest.dim, manifest.boxes)}, "
+            f"not {told(dtype, dim, boxes)}: write to another folder"
+        )
+
+
+@contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"feature store {folder} cannot be written ({error.strerror or error}): "
+            f"make room or choose another folder, and run again; it continues from the last commit"
+        ) from error

@@ -1,0 +1,3 @@
+"""Layers that several parts share."""
+
+from __future__ import annotations

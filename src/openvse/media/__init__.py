@@ -1,0 +1,3 @@
+"""Images, animations and videos, decoded safely."""
+
+from __future__ import annotations

@@ -1,0 +1,344 @@
+"""Reading clips safely: a video or an animation becomes a few upright RGB frames or a BadVideoError, nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Float, Int
+from PIL import Image
+
+from openvse.errors import BadImageError, BadVideoError, OpenVSEError
+from openvse.media.animations import frame_starts, opened_starts
+from openvse.media.images import MAX_PIXELS, PictureSource, find_images, read_image
+
+ClipSource: TypeAlias = PictureSource
+"""What ``PictureSource`` allows, path or bytes of a video, and ``uint8 [T, H, W, 3]``: frames at the rate asked for."""
+
+SamplingMode = Literal["run", "even"]
+
+# FFmpeg reads playlists and scripts that name other files and addresses: only containers of videos are opened.
+_CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,ogg,asf,h264,hevc,m4v"
+_VIDEO_NAME = re.compile(
+    r"[^.].*\.(3gp|asf|avi|flv|m4v|mkv|mov|mp4|mpe?g|mts|m2ts|ogv|ts|webm|wmv)", re.IGNORECASE
+)
+_ANIMATIONS = ("GIF", "WEBP")
+_TRUNCATED = "it is truncated: get the whole file again"
+_NOW = 1e-6  # seconds by which a frame may come late and still count as shown
+
+
+@dataclass(frozen=True)
+class FrameSampling:
+    """Which frames stand for a clip; no frame is taken twice, so a short clip yields fewer.
+
+    ``run`` (PVSE, section 3.5): the frames that are seen at ``fps`` instants a second; of more than
+    ``num_frames`` a run of consecutive ones in training, evenly spread ones otherwise. ``even``: the frames in
+    the middle of ``num_frames`` equal parts of the clip, in training too.
+
+    Attributes:
+        mode: run or even.
+        num_frames: most frames of a clip.
+        fps: instants a second of ``run``.
+    """
+
+    mode: SamplingMode = "run"
+    num_frames: int = 8
+    fps: float = 8.0
+
+    def choose(
+        self, starts: Float[np.ndarray, "T"], end: float, place: float | None = None
+    ) -> Int[np.ndarray, "N"]:
+        """Choose frames by the times at which they appear.
+
+        Args:
+            starts: seconds at which each frame appears, sorted, at least one.
+            end: seconds at which the last one disappears.
+            place: where the run of training begins, as a share in [0, 1) of the possible places; None spreads
+                the frames evenly.
+
+        Returns:
+            Positions of the chosen frames, increasing.
+        """
+        if self.mode == "even":
+            parts = (np.arange(self.num_frames) + 0.5) / self.num_frames
+            return _shown(starts, starts[0] + parts * (end - starts[0]))
+        # The first frame is always seen; an instant at the very end is not.
+        count = max(1, int(np.ceil((end - starts[0]) * self.fps - _NOW)))
+        seen = _shown(starts, starts[0] + np.arange(count) / self.fps)
+        if len(seen) <= self.num_frames:
+            return seen
+        if place is None:
+            chosen = evenly_spread(len(seen), self.num_frames)
+        else:
+            chosen = np.arange(self.num_frames) + int(place * (len(seen) - self.num_frames + 1))
+        return np.asarray(seen[chosen])
+
+
+def evenly_spread(length: int, count: int) -> Int[np.ndarray, "N"]:
+    """Return the positions in the middle of ``count`` equal parts of ``length`` >= ``count`` elements."""
+    middles: Int[np.ndarray, "N"] = (2 * np.arange(count) + 1) * length // (2 * count)
+    return middles
+
+
+def read_frames(
+    source: ClipSource,
+    sampling: FrameSampling | None = None,
+    *,
+    place: float | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> list[Image.Image]:
+    """Decode some frames of a clip to upright RGB, and no others where the file allows it.
+
+    Animated GIF and WebP are decoded by Pillow, so that their frames are the same whatever is installed; other
+    pictures are clips of one frame; everything else is a video and needs PyAV (extra ``video``).
+
+    Args:
+        source: see ``ClipSource``.
+        sampling: which frames; PVSE's by default.
+        place: see ``FrameSampling.choose``.
+        max_pixels: a larger width x height is refused before anything is decoded.
+
+    Returns:
+        Pictures of mode RGB, one or more, in order of time.
+
+    Raises:
+        BadVideoError: with the path and the reason, when the clip cannot be used.
+        OpenVSEError: PyAV is needed and not installed.
+    """
+    chosen = sampling or FrameSampling()
+
+    def choose(starts: Float[np.ndarray, "T"], end: float) -> list[int]:
+        positions: list[int] = chosen.choose(starts, end, place).tolist()
+        return positions
+
+    path = Path(source) if isinstance(source, str | Path) else None
+    label = str(path or "a clip")
+    try:
+        if isinstance(source, np.ndarray) and source.ndim == 4:
+            return _array_frames(source, chosen.fps, choose)
+        kind = _picture_kind(source)
+        if kind in _ANIMATIONS:
+            return _animation_frames(source, choose, max_pixels)
+        if kind:
+            return [read_image(source, max_pixels=max_pixels)]
+        return _video_frames(source, choose, max_pixels)
+    except BadImageError as error:  # it names the source already
+        raise BadVideoError(f"{label}: {str(error).removeprefix(f'{label}: ')}") from None
+    except OpenVSEError as error:
+        if path is None or is_video(path):
+            raise
+        raise BadVideoError(f"{label}: it is no picture that we read; {error}") from None
+    except Exception as error:  # damaged files make decoders raise nearly anything
+        raise BadVideoError(f"{label}: {_reason(error)}") from error
+
+
+def read_poster(source: ClipSource) -> Image.Image:
+    """Return a picture that stands for a clip: the frame in its middle; a picture is its own.
+
+    Raises:
+        BadVideoError: with the path and the reason, when the clip cannot be used.
+        OpenVSEError: PyAV is needed and not installed.
+    """
+    return read_frames(source, FrameSampling("even", num_frames=1))[0]
+
+
+def is_video(path: str | Path) -> bool:
+    """Say whether a file's name is that of a video; animated pictures are pictures."""
+    return _VIDEO_NAME.fullmatch(Path(path).name) is not None
+
+
+def find_clips(folder: str | Path) -> list[Path]:
+    """List the videos and pictures below a folder, recursively and sorted; hidden files and folders are skipped.
+
+    Raises:
+        DataError: when there is no such folder.
+    """
+    found = find_images(folder)
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found.extend(Path(parent, name) for name in names if is_video(name))
+    return sorted(found)
+
+
+def _shown(starts: Float[np.ndarray, "T"], instants: Float[np.ndarray, "N"]) -> Int[np.ndarray, "M"]:
+    """Return the frames that are seen at some instants, each once."""
+    positions = np.searchsorted(starts, instants + _NOW, side="right") - 1
+    return np.unique(positions.clip(min=0))
+
+
+Chooser: TypeAlias = Callable[[Float[np.ndarray, "T"], float], list[int]]
+
+
+def _picture_kind(source: ClipSource) -> str:
+    """Return Pillow's name of a picture's format, or "" for what is no picture."""
+    match source:
+        case Image.Image():
+            return str(source.format or "decoded")
+        case np.ndarray():
+            return "decoded"
+        case bytes():
+            file: Any = BytesIO(source)
+            size = len(source)
+        case _:
+            file, size = source, Path(source).stat().st_size
+    if not size:
+        raise BadVideoError("the file is empty")
+    with suppress(Exception), Image.open(file) as image:  # whatever is wrong, the video reader says it better
+        return str(image.format)
+    return ""
+
+
+def _array_frames(array: np.ndarray, fps: float, choose: Chooser) -> list[Image.Image]:
+    if not len(array):
+        raise BadVideoError("there are no frames in the array")
+    return [read_image(array[n]) for n in choose(np.arange(len(array)) / fps, len(array) / fps)]
+
+
+def _animation_frames(source: Any, choose: Chooser, max_pixels: int) -> list[Image.Image]:
+    """Decode an animation up to the last frame that is wanted: each builds on those before it."""
+    if isinstance(source, Image.Image):
+        return _sought(source, choose(*opened_starts(source)), max_pixels)
+    content = source if isinstance(source, bytes) else Path(source).read_bytes()
+    wanted = choose(*frame_starts(content))
+    with Image.open(BytesIO(content)) as image:
+        width, height = image.size
+        if width * height > max_pixels:
+            raise BadVideoError(f"it has {width} x {height} pixels, at most {max_pixels:,} are decoded")
+        return _sought(image, wanted, max_pixels)
+
+
+def _sought(image: Image.Image, wanted: Sequence[int], max_pixels: int) -> list[Image.Image]:
+    frames = []
+    for position in wanted:
+        image.seek(position)
+        frames.append(read_image(image, max_pixels=max_pixels))
+    return frames
+
+
+def _video_frames(source: Any, choose: Chooser, max_pixels: int) -> list[Image.Image]:
+    av = _import_av()
+    file = BytesIO(source) if isinstance(source, bytes) else str(source)
+    options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"}
+    with av.open(file, options=options, metadata_errors="replace") as container:
+        if not container.streams.video:
+            raise BadVideoError("it has no video stream")
+        stream = container.streams.video[0]
+        if stream.width * stream.height > max_pixels:
+            raise BadVideoError(
+                f"it has {stream.width} x {stream.height} pixels, at most {max_pixels:,} are decoded"
+            )
+        stream.codec_context.thread_count = 1  # callers decode many clips side by side
+        table = _FrameTable.read(container, stream)
+        wanted = [int(table.times[n]) for n in choose(*table.seconds())]
+        return [_upright(frame) for frame in _decoded(container, stream, wanted, table.keys)]
+
+
+@dataclass(frozen=True)
+class _FrameTable:
+    """When the frames of a video appear, in the stream's own units, found without decoding any.
+
+    Attributes:
+        times: of all frames, sorted.
+        keys: of those at which decoding can begin, sorted.
+        last: how long the last frame stays.
+        unit: seconds of one.
+    """
+
+    times: list[int]
+    keys: list[int]
+    last: int
+    unit: float
+
+    @classmethod
+    def read(cls, container: Any, stream: Any) -> _FrameTable:
+        # An mp4 says where each frame lies; what lies beyond the end of the file is not there.
+        if any(entry.pos + entry.size > container.size for entry in stream.index_entries):
+            raise BadVideoError(_TRUNCATED)
+        times, keys, last = [], [], 0
+        for packet in container.demux(stream):
+            time = packet.dts if packet.pts is None else packet.pts
+            if packet.size and time is not None:
+                if packet.is_keyframe:
+                    keys.append(time)
+                if not packet.is_discard:  # cut off by the one who edited the video
+                    times.append(time)
+                    last = packet.duration or last
+        if not times:
+            raise BadVideoError("it has no frames")
+        table = cls(sorted(times), sorted(keys), last, float(stream.time_base))
+        starts, end = table.seconds()
+        if end - min(0.0, starts[0]) < 0.9 * _announced_seconds(stream) - 0.5:
+            raise BadVideoError(_TRUNCATED)
+        return table
+
+    def seconds(self) -> tuple[Float[np.ndarray, "T"], float]:
+        """Return when each frame appears, and when the last one disappears."""
+        starts = np.asarray(self.times, dtype=np.float64) * self.unit
+        gap = (starts[-1] - starts[0]) / max(1, len(starts) - 1)
+        return starts, float(starts[-1] + (self.last * self.unit or gap))
+
+
+def _announced_seconds(stream: Any) -> float:
+    """Return the length of a Matroska stream from its tag; 0 where there is none."""
+    found = re.fullmatch(r"(\d+):(\d+):(\d+(?:\.\d+)?)", stream.metadata.get("DURATION", ""))
+    if found is None:
+        return 0.0
+    hours, minutes, seconds = map(float, found.groups())
+    return 3600 * hours + 60 * minutes + seconds
+
+
+def _decoded(container: Any, stream: Any, wanted: Sequence[int], keys: Sequence[int]) -> Iterator[Any]:
+    """Yield the frames that appear at the wanted times, jumping to a key frame where one lies between."""
+    frames: Iterator[Any] | None = None
+    at: Any = None
+    for time in wanted:
+        key = keys[max(0, bisect_right(keys, time) - 1)] if keys else 0
+        if frames is None or (at is not None and key > at.pts):
+            container.seek(key, stream=stream)
+            frames = container.decode(stream)
+        if at is None or at.pts < time:
+            at = next((frame for frame in frames if frame.pts is not None and frame.pts >= time), None)
+        if at is None:
+            raise BadVideoError("it ends before its last frame")
+        yield at
+
+
+def _upright(frame: Any) -> Image.Image:
+    """Turn a decoded frame into RGB, the way up that the camera wrote down (counter-clockwise degrees)."""
+    picture: Image.Image = frame.to_image()
+    turns = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
+    turn = turns.get(round(getattr(frame, "rotation", 0)) % 360)
+    return picture if turn is None else picture.transpose(turn)
+
+
+def _import_av() -> Any:
+    try:
+        import av
+    except ImportError as error:
+        raise OpenVSEError("videos need PyAV: pip install 'openvse[video]'") from error
+    return av
+
+
+def _reason(error: Exception) -> str:
+    """Say in one line why a decoder or the file system gave up."""
+    match error:
+        case FileNotFoundError():
+            return "there is no such file"
+        case IsADirectoryError():
+            return "it is a folder, not a clip"
+        case PermissionError():
+            return "the file may not be read"
+        case EOFError():
+            return "it ends before its first frame"
+        case _:
+            said = str(getattr(error, "strerror", "") or error)
+            detail = " ".join(said.split()) or type(error).__name__
+            return f"it is truncated, damaged or nothing that we read ({detail})"

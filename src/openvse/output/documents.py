@@ -1,0 +1,84 @@
+"""What is written for people to read: reports in Markdown beside their JSON, and web pages that need no other file."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openvse.files import write_whole
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+CONFIDENCE = 0.95
+"""Of the intervals that reports show."""
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header>
+<h1>{title}</h1>
+{note}
+</header>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table whose columns, but the first, are aligned to the right."""
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+
+
+def write_report(folder: str | Path, name: str, *, markdown: str, json: str) -> Path:
+    """Write ``NAME.md`` and ``NAME.json``, each by write-then-rename, and return their folder, made if it is missing.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    write_whole(target / f"{name}.md", markdown)
+    write_whole(target / f"{name}.json", json)
+    return target
+
+
+def html_page(title: str, body: str, *, note: str = "", style: str = "") -> str:
+    """Return a page in the one look that all of openvse's pages share.
+
+    Args:
+        title: of the page, and its heading; plain text.
+        body: HTML.
+        note: a sentence under the heading; plain text.
+        style: CSS of this page alone, after the shared one.
+    """
+    shared = files("openvse.output").joinpath("documents.css").read_text(encoding="utf-8")
+    page = _PAGE.format(
+        title=escape(title), style=shared + style, note=f"<p>{escape(note)}</p>" if note else "", body=body
+    )
+    # Pure ASCII survives whatever encoding the page is written and served with, odd file names included.
+    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def picture_uri(picture: Image, *, quality: int) -> str:
+    """Return a picture as a ``data:`` URI that holds it as WebP of a quality up to 100."""
+    encoded = io.BytesIO()
+    picture.save(encoded, "WEBP", quality=quality)
+    return f"data:image/webp;base64,{base64.b64encode(encoded.getvalue()).decode()}"

@@ -1,0 +1,3 @@
+"""The task of retrieval: two towers that learn to rank."""
+
+from __future__ import annotations

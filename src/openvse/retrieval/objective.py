@@ -1,0 +1,70 @@
+"""An objective from a recipe, for one of its phases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openvse.assembly.parts import build_part
+from openvse.errors import RecipeError
+from openvse.model import TwoTower
+from openvse.objectives import TERMS, Objective, Term
+from openvse.specs import Part, PhaseSpec, Recipe, apply_override, validated
+
+
+def build_objective(
+    recipe: Recipe, phase: PhaseSpec | None = None, *, model: TwoTower | None = None
+) -> Objective:
+    """Build the recipe's objective with a phase's overrides applied.
+
+    Args:
+        recipe: names the terms.
+        phase: whose overrides hold.
+        model: built from the same recipe; with it, a term that cannot act on its embeddings is refused.
+
+    Raises:
+        RecipeError: an unknown term, part or option, a weight that is no number, or a term that the model's parts
+            do not suit.
+    """
+    tree = recipe.to_dict()
+    for path, value in (phase.objective if phase else {}).items():
+        tree = apply_override(tree, f"objective.{path}", value)
+    terms: dict[str, Term] = {}
+    weights: dict[str, float] = {}
+    for name, part in validated(Recipe, tree).objective.items():
+        where = f"objective.{name}"
+        options = part.options
+        weights[name] = _weight(options, where)
+        terms[name] = build_part(TERMS, Part(name=part.name, **options), where)
+        if model is not None:
+            _check_fit(terms[name], f"{where}: {part.name}", recipe, model)
+    return Objective(terms, weights)
+
+
+def _check_fit(term: Term, who: str, recipe: Recipe, model: TwoTower) -> None:
+    """Raise RecipeError for a term that asks of the embeddings what the model's parts do not yield."""
+    image, text = model.image.aggregator, model.text.aggregator
+    if term.needs_residual and not (image.yields_residual or text.yields_residual):
+        raise RecipeError(
+            f"{who} acts on residuals, and neither image.aggregator {recipe.image.aggregator.name} nor "
+            f"text.aggregator {recipe.text.aggregator.name} yields any: use pie_net on at least one side, or "
+            f"remove the term"
+        )
+    if term.scores_views and not image.fixed_k:
+        raise RecipeError(
+            f"{who} needs the same number of embeddings for every image, and image.aggregator "
+            f"{recipe.image.aggregator.name} yields as many as an image has elements: choose one with a fixed "
+            f"number, such as multi_view"
+        )
+    if term.scores_views and not model.similarity.is_cosine:
+        raise RecipeError(
+            f"{who} scores views by their cosine, and similarity {recipe.similarity.name} is another: set "
+            f"similarity: set_max, or use contrast in place of the term"
+        )
+
+
+def _weight(options: dict[str, Any], where: str) -> float:
+    """Take the term's factor out of its options; every term has one."""
+    weight = options.pop("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise RecipeError(f"recipe: {where}.weight should be a number, got {weight!r}")
+    return float(weight)

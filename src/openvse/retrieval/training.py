@@ -1,0 +1,114 @@
+"""Retrieval as a task: two towers, an objective for each phase, ranks on the validation split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from accelerate import Accelerator
+from torch import nn
+
+from openvse.batches import PairDataset, image_loader, with_features
+from openvse.corpus import Corpus
+from openvse.datasets import open_corpus
+from openvse.evaluation import embed_corpus, evaluate
+from openvse.model import TwoTower
+from openvse.objectives import Objective
+from openvse.retrieval.build import build_model
+from openvse.retrieval.objective import build_objective
+from openvse.specs import Recipe
+from openvse.training.distributed import gather_batch
+from openvse.training.inputs import AUTO, RunInputs, open_features, source_of, spread
+from openvse.training.task import Step, Task
+from openvse.types import Batch, FeatureSource, ScoredBatch
+
+
+class Retrieval(Task[Batch]):
+    """Learns to rank.
+
+    Args:
+        recipe: data, batch size, seed.
+        model: trained in place.
+        objectives: one for each phase.
+        corpus: with the splits train and validation.
+        features: stored local features, or None for pictures.
+        accelerator: which process of how many this is.
+    """
+
+    metric: ClassVar[str] = "rsum"
+    unit: ClassVar[str] = "pairs"
+    collapse: ClassVar[str] = (
+        "all embeddings are becoming equal (hard-negative collapse). Begin with an epoch on all negatives "
+        "(training.phases.0.objective: {ranking.miner: all}), lower optimizer.learning_rate, or warm it up longer"
+    )
+
+    model: TwoTower
+    objectives: Sequence[Objective]
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: TwoTower,
+        objectives: Sequence[Objective],
+        corpus: Corpus,
+        features: FeatureSource | None,
+        accelerator: Accelerator,
+    ) -> None:
+        training = corpus.split("train")
+        images = image_loader(model.image.encoder, training, features, augment=True)
+        dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions))
+        super().__init__(recipe, model, objectives, dataset, accelerator)
+        validation = corpus.split("validation")
+        if recipe.training.validation_images is not None:
+            validation = validation.select(spread(len(validation), recipe.training.validation_images))
+        self._validation, self._features = validation, features
+
+    def step(self, wrapped: nn.Module, batch: Batch, phase: int) -> Step:
+        """Embed, gather over processes, score, and compute the objective of the phase."""
+        objective = self.objectives[phase]
+        images, texts = wrapped(batch.images, batch.texts)
+        gathered = gather_batch(images, texts, batch.positives, batch.image_keys)
+        scores = self.model.similarity(gathered.images, gathered.texts)
+        scored = ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts)
+        return Step(
+            objective(scored),
+            batch.description,
+            at_collapse=lambda: objective.at_collapse(scored),
+            diagnostics=lambda: objective.diagnostics(scored),
+        )
+
+    def validate(self) -> dict[str, float]:
+        """Rank the validation split."""
+        embedded = embed_corpus(self.model, self._validation, self._features)
+        report = evaluate(
+            embedded.images, embedded.texts, embedded.corpus.relevance, self.model.similarity, resamples=0
+        )
+        return dict(report.metrics)
+
+    def summary(self, metrics: Mapping[str, float]) -> str:
+        """Return RSUM and both R@1."""
+        return (
+            f"rsum {metrics['rsum']:5.1f}  i2t R@1 {metrics['i2t_r1']:4.1f}  t2i R@1 {metrics['t2i_r1']:4.1f}"
+        )
+
+    def curves(self) -> dict[str, list[float]]:
+        """Return the curves of both aggregators, as ``image.NAME`` and ``text.NAME``."""
+        aggregators = {"image": self.model.image.aggregator, "text": self.model.text.aggregator}
+        return {
+            f"{side}.{name}": curve
+            for side, aggregator in aggregators.items()
+            for name, curve in aggregator.curves().items()
+        }
+
+
+def open_retrieval(recipe: Recipe, inputs: RunInputs) -> Retrieval:
+    """Open data and features, and build model and objectives."""
+    corpus = open_corpus(source_of(recipe), require_images=recipe.data.features in (None, AUTO))
+    model = build_model(recipe, captions=corpus.split("train").captions)
+    # Refused before hours of extraction, if the model does not suit them.
+    objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
+    features = open_features(recipe, model.image.encoder, corpus, inputs)
+    corpus = with_features(corpus, features)
+    for problem in corpus.problems:
+        inputs.watcher.warn(problem)
+    return Retrieval(recipe, model, objectives, corpus, features, inputs.accelerator)

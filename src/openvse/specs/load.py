@@ -1,0 +1,199 @@
+"""Recipes from YAML: a file or a shipped name, a base it builds on, and dotted overrides."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from openvse.errors import RecipeError, nearest
+from openvse.specs.schema import Part, RunRecipe
+
+SpecT = TypeVar("SpecT", bound=BaseModel)
+RecipeT = TypeVar("RecipeT", bound=RunRecipe)
+
+SHIPPED = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
+
+
+def list_recipes() -> list[str]:
+    """Return the names of the recipes that openvse ships, such as ``vse_infinity/flickr8k_grids_cpu``."""
+    root = next((root for root in SHIPPED if root.is_dir()), None)
+    if root is None:
+        return []
+    files = (path.relative_to(root).with_suffix("") for path in root.rglob("*.yaml"))
+    return sorted(str(name) for name in files if not str(name).startswith("_"))
+
+
+def read_recipe(source: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Read a recipe as nested mappings, merge it over its base and apply overrides; nothing else is checked.
+
+    Args:
+        source: a YAML file, or the name of a shipped recipe.
+        overrides: ``key.path=value`` each, the value in YAML; ``training.phases.0.epochs=2`` reaches into a list.
+
+    Raises:
+        RecipeError: there is no such recipe, it is not YAML, or an override has no place in it.
+    """
+    tree = _read(_find(str(source)), seen=())
+    for path, value in map(parse_override, overrides):
+        tree = apply_override(tree, path, value)
+    return tree
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Read ``key.path=value``, the value in YAML; raise RecipeError for another form."""
+    path, separator, value = text.partition("=")
+    if not separator or not path:
+        raise RecipeError(f"override {text!r} is not of the form key.path=value")
+    try:
+        return path, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"override {text!r}: the value is not YAML ({_one_line(error)})") from error
+
+
+def validated(kind: type[SpecT], tree: Mapping[str, Any]) -> SpecT:
+    """Check nested mappings against a schema; the error names the path and the nearest key.
+
+    Raises:
+        RecipeError: a key is unknown or missing, or a value is out of range.
+    """
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        raise RecipeError(f"recipe: {describe(error, kind)}") from error
+
+
+def expect_task(recipe: RunRecipe, kind: type[RecipeT]) -> RecipeT:
+    """Return a recipe as one of the task that is needed; raise RecipeError if it is of another."""
+    if not isinstance(recipe, kind):
+        raise RecipeError(
+            f"recipe {recipe.name} is for the task {recipe.task}, and this needs one for "
+            f"{kind.model_fields['task'].default}: name another recipe"
+        )
+    return recipe
+
+
+def apply_override(tree: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """Return a copy of ``tree`` with the value at a dotted path replaced.
+
+    A part's shorthand (``miner: all``) opens into a mapping when the path goes below it.
+
+    Raises:
+        RecipeError: the path leads through something that has no keys.
+    """
+    changed = copy.deepcopy(dict(tree))
+    node: Any = changed
+    *parents, last = path.split(".")
+    for depth, key in enumerate(parents):
+        child = _child(node, key, path)
+        if isinstance(child, str):
+            child = {"name": child}
+        if not isinstance(child, dict | list):
+            raise RecipeError(
+                f"override {path}: {'.'.join(parents[: depth + 1])} is {child!r} and has no keys"
+            )
+        _put(node, key, child, path)
+        node = child
+    _put(node, last, value, path)
+    return changed
+
+
+def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
+    """Put the first problem of a validation into one line: where, what was given, what is allowed."""
+    first = error.errors()[0]
+    where = ".".join([prefix, *map(str, first["loc"])] if prefix else map(str, first["loc"]))
+    rest = len(error.errors()) - 1
+    more = f" (and {rest} more)" if rest else ""
+    if first["type"] == "extra_forbidden":
+        allowed = _allowed(model, first["loc"][:-1])
+        return f"unknown key {where}{nearest(str(first['loc'][-1]), allowed)} (allowed: {', '.join(allowed)}){more}"
+    if first["type"] == "value_error":  # one of our own, which says what was given
+        return f"{where}: {first['ctx']['error']}{more}".removeprefix(": ")
+    given = "" if first["type"] == "missing" else f", got {first['input']!r}"
+    return f"{where}: {first['msg'].lower()}{given}{more}"
+
+
+def _find(source: str) -> Path:
+    candidates = [Path(source), *(root / f"{source}.yaml" for root in SHIPPED)]
+    found = next((path for path in candidates if path.is_file()), None)
+    if found is None:
+        names = list_recipes()
+        raise RecipeError(
+            f"no recipe {source!r}{nearest(source, names)}: give a YAML file or one of: {', '.join(names)}"
+        )
+    return found
+
+
+def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in seen:
+        raise RecipeError(f"recipe {path}: its bases lead back to itself")
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"recipe {path} is not YAML: {_one_line(error)}") from error
+    except FileNotFoundError as error:
+        raise RecipeError(
+            f"recipe base {path} does not exist: correct the key 'base' in {seen[-1]}"
+        ) from error
+    if not isinstance(tree, dict):
+        raise RecipeError(f"recipe {path} holds {type(tree).__name__}, not keys and values")
+    base = tree.pop("base", None)
+    if base is None:
+        return tree
+    return _merge(_read(path.parent / str(base), (*seen, path.resolve())), tree)
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge mappings key by key; a part (it has a name) replaces the base's part as a whole."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(value, dict) and isinstance(below, dict) and "name" not in value:
+            merged[key] = _merge(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _child(node: Any, key: str, path: str) -> Any:
+    if isinstance(node, list):
+        return node[_position(node, key, path)]
+    return node.get(key, {})
+
+
+def _put(node: Any, key: str, value: Any, path: str) -> None:
+    if isinstance(node, list):
+        node[_position(node, key, path)] = value
+    else:
+        node[key] = value
+
+
+def _position(node: list[Any], key: str, path: str) -> int:
+    if not key.isdigit() or int(key) >= len(node):
+        raise RecipeError(
+            f"override {path}: {key!r} is no position in a list of {len(node)} (0 to {len(node) - 1})"
+        )
+    return int(key)
+
+
+def _allowed(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    """Return the keys allowed at a place of the schema."""
+    for key in loc:
+        if key not in model.model_fields:
+            continue  # a position in a list, or a name in a mapping
+        annotation = model.model_fields[str(key)].annotation
+        models = [kind for kind in (annotation, *get_args(annotation)) if _is_model(kind)]
+        model = models[0] if models else model
+    return sorted(model.model_fields)
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not Part
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

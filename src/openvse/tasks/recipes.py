@@ -1,0 +1,36 @@
+"""Recipes of every task: read, merged and checked against the task's own schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from openvse.errors import RecipeError, nearest
+from openvse.specs import Recipe, read_recipe, validated
+from openvse.vqa.recipe import VQARecipe
+
+TASKS: Mapping[str, type[Recipe | VQARecipe]] = {"retrieval": Recipe, "vqa": VQARecipe}
+
+
+def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | VQARecipe:
+    """Read a recipe of any task, merge it over its base, apply overrides and check every key.
+
+    Args:
+        source: a YAML file, or the name of a shipped recipe.
+        overrides: ``key.path=value`` each, the value in YAML; ``training.phases.0.epochs=2`` reaches into a list.
+
+    Raises:
+        RecipeError: there is no such recipe, it is not YAML, a key is unknown, or a value is out of range.
+    """
+    return parse_recipe(read_recipe(source, overrides))
+
+
+def parse_recipe(tree: Mapping[str, Any]) -> Recipe | VQARecipe:
+    """Check a recipe given as nested mappings; the error names the path and the nearest key."""
+    task = tree.get("task", "retrieval")
+    kind = TASKS.get(task) if isinstance(task, str) else None
+    if kind is None:
+        close = nearest(str(task), list(TASKS))
+        raise RecipeError(f"recipe: task is {task!r}{close} (allowed: {', '.join(TASKS)})")
+    return validated(kind, tree)

@@ -1,0 +1,118 @@
+"""Batches of questions: for training in a seeded order, for answering with each picture's questions together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from openvse.batches.image_loaders import ImageLoader
+from openvse.batches.pairs import BatchKey
+from openvse.batches.tokens import TokenTable
+from openvse.corpus.questions import QuestionSet
+from openvse.errors import BadImageError, DataError
+from openvse.types import QuestionBatch
+from openvse.vqa.answers import AnswerVocabulary
+
+PlacedQuestions: TypeAlias = tuple[Int[np.ndarray, "Q"], QuestionBatch]
+"""A batch with the positions of its questions in the set."""
+
+
+class QuestionDataset(Dataset[QuestionBatch]):
+    """Batches of a question set by the questions they hold; ``EpochBatches`` over Q gives their order.
+
+    Targets are made for a batch at a time: for all of VQA 2.0 at once they would take 5 GiB.
+
+    Args:
+        questions: the set.
+        images: loads the pictures of ``questions.image_ids``; None for a model that reads questions alone.
+        tokens: token ids of each question.
+        answers: the answers to choose from.
+
+    Raises:
+        DataError: when the numbers of questions or pictures disagree.
+    """
+
+    def __init__(
+        self,
+        questions: QuestionSet,
+        images: ImageLoader | None,
+        tokens: Sequence[Tensor],
+        answers: AnswerVocabulary,
+    ) -> None:
+        if len(tokens) != len(questions) or (images is not None and len(images) != len(questions.image_ids)):
+            raise DataError(
+                f"{questions.name} has {len(questions)} questions about {len(questions.image_ids)} pictures, but "
+                f"{len(tokens)} token lists and other pictures are given; make them from one question set"
+            )
+        self._questions, self._images, self._answers = questions, images, answers
+        self._tokens = TokenTable(tokens)
+        self._image_of = questions.images_of()
+
+    def __len__(self) -> int:
+        return len(self._questions)
+
+    def frequencies(self, block_size: int = 4096) -> Float[Tensor, "A"]:
+        """Return the mean of the targets over all questions: how often each answer is right."""
+        total = np.zeros(len(self._answers))
+        for start in range(0, len(self), block_size):
+            asked = self._questions.questions[start : start + block_size]
+            total += self._answers.targets([question.answers for question in asked]).sum(axis=0)
+        return torch.from_numpy(total / len(self)).float()
+
+    def by_picture(self) -> Int[np.ndarray, "Q"]:
+        """Return the positions of all questions, ordered by their pictures."""
+        return np.argsort(self._image_of, kind="stable")
+
+    def __getitem__(self, key: BatchKey) -> QuestionBatch:
+        """Build a process's share of a batch; its pictures are dealt out, and every question follows its picture.
+
+        Raises:
+            DataError: no question is left for this process, or no picture of the batch can be used.
+        """
+        return self.load(key)[1]
+
+    def load(self, key: BatchKey) -> PlacedQuestions:
+        """Return a batch as ``dataset[key]`` does, and the positions of its questions, in their order."""
+        images = np.unique(self._image_of[key.pairs])[key.rank :: key.num_processes]
+        chosen = key.pairs[np.isin(self._image_of[key.pairs], images)]
+        if not len(chosen):
+            raise DataError(
+                f"a batch of {len(key.pairs)} questions has fewer pictures than the {key.num_processes} processes; "
+                "use larger batches or fewer processes"
+            )
+        inputs = None
+        if self._images is not None:
+            inputs, kept = self._images.load(images)
+            images = images[kept]
+            chosen = chosen[np.isin(self._image_of[chosen], images)]
+        rows = np.searchsorted(images, self._image_of[chosen]) if inputs else np.zeros(len(chosen), np.int64)
+        asked = [self._questions.questions[position] for position in chosen.tolist()]
+        return chosen, QuestionBatch(
+            images=inputs,
+            image_of=torch.from_numpy(rows),
+            questions=self._tokens.take(chosen),
+            targets=torch.from_numpy(self._answers.targets([question.answers for question in asked])),
+            divisor=float(len(chosen)) if key.num_processes == 1 else len(key.pairs) / key.num_processes,
+            description=f"{len(asked)} questions: {asked[0].question_id} to {asked[-1].question_id}",
+        )
+
+
+def question_batches(dataset: QuestionDataset, batch_size: int) -> Iterator[PlacedQuestions]:
+    """Yield all questions once, those about one picture together, without those whose picture cannot be used.
+
+    Args:
+        dataset: the questions.
+        batch_size: questions a batch.
+    """
+    order = dataset.by_picture()
+    for start in range(0, len(order), batch_size):
+        try:
+            yield dataset.load(BatchKey(order[start : start + batch_size]))
+        except BadImageError:
+            continue  # each of the pictures is logged already

@@ -1,0 +1,129 @@
+"""Visual question answering as a task: cross-entropy for each answer, accuracy on the validation split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from accelerate import Accelerator
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from openvse.batches import with_features
+from openvse.datasets import open_questions
+from openvse.errors import DataError
+from openvse.training.inputs import AUTO, RunInputs, open_features, source_of, spread
+from openvse.training.task import Step, Task
+from openvse.types import QuestionBatch
+from openvse.vqa.answerer import Answerer
+from openvse.vqa.answers import AnswerVocabulary
+from openvse.vqa.batches import QuestionDataset
+from openvse.vqa.build import build_answerer
+from openvse.vqa.predict import predict_batches, question_dataset
+from openvse.vqa.recipe import VQARecipe
+
+
+class Answering(Task[QuestionBatch]):
+    """Learns to answer.
+
+    Args:
+        recipe: batch size, seed.
+        model: trained in place.
+        training: batches of the training questions.
+        validation: batches of the validation questions.
+        prior: how often each answer is right in training.
+        accelerator: which process of how many this is.
+    """
+
+    metric: ClassVar[str] = "accuracy"
+    unit: ClassVar[str] = "questions"
+    collapse: ClassVar[str] = (
+        "every question gets the same answers, as often as they are right. Lower optimizer.learning_rate, or "
+        "warm it up (training.phases.0.warmup_epochs)"
+    )
+
+    model: Answerer
+
+    def __init__(
+        self,
+        recipe: VQARecipe,
+        model: Answerer,
+        training: QuestionDataset,
+        validation: QuestionDataset,
+        prior: Float[Tensor, "A"],
+        accelerator: Accelerator,
+    ) -> None:
+        super().__init__(recipe, model, (), training, accelerator)
+        self._validation = validation
+        # What a model says that knows the frequencies and nothing else.
+        self._uninformed = prior.clamp(1e-6, 1 - 1e-6).logit().to(accelerator.device)
+
+    def step(self, wrapped: nn.Module, batch: QuestionBatch, phase: int) -> Step:
+        """Compute the loss of a batch."""
+        logits = wrapped(batch.images, batch.image_of, batch.questions)
+        uninformed = self._uninformed.expand_as(logits)
+        return Step(
+            {"loss": cross_entropy(logits, batch)},
+            batch.description,
+            at_collapse=lambda: float(cross_entropy(uninformed, batch)),
+            diagnostics=dict,
+        )
+
+    def validate(self) -> dict[str, float]:
+        """Return the accuracy on the validation split in percent, and the loss."""
+        right, loss, count = 0.0, 0.0, 0
+        for _, batch, logits in predict_batches(self.model, self._validation):
+            right += float(batch.targets.gather(1, logits.argmax(dim=1, keepdim=True)).sum())
+            loss += float(cross_entropy(logits, batch)) * batch.divisor
+            count += len(logits)
+        if not count:
+            raise DataError("no validation question can be answered, as not one picture can be used")
+        return {"accuracy": 100 * right / count, "loss": loss / count}
+
+    def summary(self, metrics: Mapping[str, float]) -> str:
+        """Return the accuracy and the loss."""
+        return f"accuracy {metrics['accuracy']:5.2f}  loss {metrics['loss']:.3f}"
+
+    def curves(self) -> dict[str, list[float]]:
+        """Return the curves of the aggregators, as ``image.NAME`` and ``text.NAME``."""
+        towers = {"image": self.model.image, "text": self.model.text}
+        return {
+            f"{side}.{name}": curve
+            for side, tower in towers.items()
+            if tower is not None
+            for name, curve in tower.aggregator.curves().items()
+        }
+
+
+def cross_entropy(logits: Float[Tensor, "Q A"], batch: QuestionBatch) -> Float[Tensor, ""]:
+    """Return binary cross-entropy, summed over the answers and averaged over the questions (section III-C)."""
+    total = F.binary_cross_entropy_with_logits(logits.float(), batch.targets, reduction="sum")
+    return total / batch.divisor
+
+
+def open_answering(recipe: VQARecipe, inputs: RunInputs) -> Answering:
+    """Open data and features, and build the model and its answers."""
+    with_pictures = recipe.image is not None and recipe.data.features in (None, AUTO)
+    questions = open_questions(source_of(recipe), require_images=with_pictures)
+    asked = questions.split("train").questions
+    answers = AnswerVocabulary.from_answers(
+        [question.answers for question in asked], min_count=recipe.answers.min_count
+    )
+    model = build_answerer(recipe, questions=[question.text for question in asked], answers=answers)
+    features = None
+    if model.image is not None:
+        features = open_features(recipe, model.image.encoder, questions.as_corpus(), inputs)
+        corpus = with_features(questions.as_corpus(), features)
+        questions = replace(questions.about(corpus.image_ids), problems=corpus.problems)
+    for problem in questions.problems:
+        inputs.watcher.warn(problem)
+    held_out = questions.split("validation")
+    if recipe.training.validation_images is not None:
+        ids = held_out.image_ids
+        held_out = held_out.about([ids[i] for i in spread(len(ids), recipe.training.validation_images)])
+    (_, training), (_, validation) = (
+        question_dataset(model, chosen, features) for chosen in (questions.split("train"), held_out)
+    )
+    return Answering(recipe, model, training, validation, training.frequencies(), inputs.accelerator)

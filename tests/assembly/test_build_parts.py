@@ -1,0 +1,93 @@
+"""Parts from names and options: the signature is the schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import nn
+
+from openvse.aggregators import AGGREGATORS, KMax
+from openvse.assembly import build_part
+from openvse.errors import RecipeError
+from openvse.objectives import All, Contrast, Hardest, InfoNCE
+from openvse.registry import Registry
+from openvse.retrieval.objective import build_objective
+from openvse.specs import Part
+from openvse.tasks.recipes import parse_recipe
+from tests.tiny import tiny_tree
+
+WIDTHS = {"input_dim": 4, "embed_dim": 4}
+
+
+class Choosy(nn.Module):
+    """A part with options of several types."""
+
+    def __init__(self, *, size: int, mode: Literal["a", "b"] = "a", scale: float | None = None) -> None:
+        super().__init__()
+        self.given = (size, mode, scale)
+
+
+CHOOSY: Registry[Choosy] = Registry("choosy", {"choosy": Choosy})
+
+
+def test_options_and_context_reach_the_constructor() -> None:
+    part = build_part(AGGREGATORS, Part(name="k_max", k=3), "image.aggregator", {**WIDTHS, "unused": 1})
+    assert isinstance(part, KMax) and part.k == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kk": 3}, "unknown key image.aggregator.kk; did you mean 'k'"),
+        ({"k": "many"}, r"image.aggregator.k: .*valid integer.*got 'many'"),
+        ({"k": 0}, "image.aggregator: .*at least 1"),
+        ({"input_dim": 3}, "unknown key image.aggregator.input_dim"),
+    ],
+)
+def test_a_wrong_option_names_its_place(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        build_part(AGGREGATORS, Part(name="k_max", **options), "image.aggregator", WIDTHS)
+
+
+def test_types_of_the_signature_are_checked() -> None:
+    assert build_part(CHOOSY, Part(name="choosy", size="3", scale=None), "x").given == (3, "a", None)
+    with pytest.raises(RecipeError, match=r"x\.size: field required"):
+        build_part(CHOOSY, Part(name="choosy"), "x")
+    with pytest.raises(RecipeError, match=r"x\.mode: .*'a' or 'b'.*got 'c'"):
+        build_part(CHOOSY, Part(name="choosy", size=1, mode="c"), "x")
+
+
+def test_nested_parts_and_phase_overrides() -> None:
+    recipe = parse_recipe(tiny_tree(Path()))
+    first, second = (build_objective(recipe, phase).terms["ranking"] for phase in recipe.training.phases)
+    assert isinstance(first, Contrast) and isinstance(first.miner, All)
+    assert isinstance(second, Contrast) and isinstance(second.miner, Hardest)
+
+
+@pytest.mark.parametrize(
+    ("ranking", "message"),
+    [
+        ({"miner": "hardestt"}, "objective.ranking.miner: unknown miner 'hardestt'; did you mean 'hardest'"),
+        ({"miner": {"name": "all", "n": 1}}, "unknown key objective.ranking.miner.n"),
+        ({"weight": "heavy"}, "objective.ranking.weight should be a number"),
+        ({"reduction": "max"}, "objective.ranking.reduction"),
+    ],
+)
+def test_a_wrong_objective_names_its_place(ranking: dict[str, Any], message: str) -> None:
+    tree = tiny_tree(Path())
+    tree["objective"]["ranking"].update(ranking)
+    with pytest.raises(RecipeError, match=message):
+        build_objective(parse_recipe(tree))
+
+
+def test_a_criterion_takes_its_options_through_the_recipe() -> None:
+    tree = tiny_tree(Path())
+    tree["objective"]["ranking"]["criterion"] = {"name": "info_nce", "temperature": 0.07, "learned": True}
+    tree["objective"]["ranking"]["weight"] = 0.5
+    objective = build_objective(parse_recipe(tree))
+    criterion = objective.terms["ranking"].criterion
+    assert isinstance(criterion, InfoNCE) and objective.weights == {"ranking": 0.5}
+    assert torch.isclose((-criterion.log_scale).exp(), torch.tensor(0.07))

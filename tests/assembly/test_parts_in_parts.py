@@ -1,0 +1,99 @@
+"""Parts that make parts: what a recipe gives them, and where their faults are placed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from openvse.aggregators import AGGREGATORS, Aggregator, Mean, MultiView
+from openvse.assembly import build_part
+from openvse.errors import RecipeError
+from openvse.retrieval.build import build_model
+from openvse.specs import Part
+from openvse.tasks.recipes import parse_recipe
+
+CONTEXT = {"input_dim": 6, "embed_dim": 6}
+
+
+def build(**options: Any) -> Aggregator:
+    return build_part(AGGREGATORS, Part(name="multi_view", **options), "image.aggregator", CONTEXT)
+
+
+def test_a_part_makes_as_many_as_it_likes() -> None:
+    torch.manual_seed(0)
+    built = build(aggregator={"name": "gpo", "hidden_dim": 8}, num_views=2)
+    assert isinstance(built, MultiView)
+    first, second = built.views
+    assert first.score.weight.shape == (1, 8)
+    assert not torch.equal(first.score.weight, second.score.weight)
+
+
+def test_the_part_around_it_decides_the_widths() -> None:
+    wide = {"input_dim": 10, "embed_dim": 6}
+    part = Part(name="multi_view", aggregator="mean", share_projection=False)
+    built = build_part(AGGREGATORS, part, "image.aggregator", wide)
+    assert all(isinstance(view, Mean) for view in built.views)
+
+
+def test_parts_nest_more_than_once() -> None:
+    built = build(aggregator={"name": "multi_view", "aggregator": "gpo", "num_views": 2}, num_views=2)
+    assert [len(view.views) for view in built.views] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("inner", "message"),
+    [
+        ("gpoo", r"^image\.aggregator\.aggregator: unknown aggregator 'gpoo'; did you mean 'gpo'"),
+        ({"name": "k_max", "kk": 3}, r"^recipe: .*image\.aggregator\.aggregator\.kk"),
+        ({"name": "k_max", "k": 0}, r"^image\.aggregator\.aggregator: k_max got k = 0"),
+        ({"name": "gpo", "hidden_dim": "wide"}, r"^recipe: image\.aggregator\.aggregator\.hidden_dim"),
+        ({"name": "gpo", "input_dim": 3}, r"^recipe: .*image\.aggregator\.aggregator\.input_dim"),
+        (
+            {"name": "multi_view", "num_views": 0},
+            r"^image\.aggregator\.aggregator: multi_view got num_views = 0",
+        ),
+        (
+            {"name": "multi_view", "aggregator": {"name": "k_max", "k": 0}},
+            r"^image\.aggregator\.aggregator\.aggregator: k_max got k = 0",
+        ),
+    ],
+)
+def test_a_fault_inside_names_its_own_path_once(inner: Any, message: str) -> None:
+    with pytest.raises(RecipeError, match=message) as caught:
+        build(aggregator=inner)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).count("image.aggregator") == 1
+
+
+def tree(image: dict[str, Any], text: dict[str, Any]) -> dict[str, Any]:
+    hinge = {"name": "contrast", "miner": "all", "criterion": "hinge"}
+    return {
+        "name": "x",
+        "embed_dim": 8,
+        "image": {"encoder": {"name": "precomputed", "feature_dim": 6, **image}, "aggregator": "pie_net"},
+        "text": {"encoder": {"name": "bigru", "min_count": 1, **text}, "aggregator": "pie_net"},
+        "objective": {"ranking": hinge},
+        "training": {"phases": [{"epochs": 1}]},
+    }
+
+
+def test_pie_net_reads_what_its_encoders_yield() -> None:
+    recipe = parse_recipe(tree({"pooled": True, "projection": "none"}, {"output": "words", "word_dim": 10}))
+    model = build_model(recipe, captions=["a red dog"])
+    assert model.image.aggregator.hidden.in_features == 6
+    assert model.text.aggregator.hidden.in_features == 10
+    texts = model.encode_text(["a dog", "red"])
+    assert texts.vectors.shape == (2, 2, 8)
+    torch.testing.assert_close(texts.vectors.norm(dim=-1), torch.ones(2, 2))
+    assert texts.residual is not None
+
+
+@pytest.mark.parametrize(
+    ("image", "text", "side"),
+    [({}, {"output": "words"}, "image"), ({"pooled": True}, {}, "text")],
+)
+def test_an_encoder_without_a_global_vector_is_refused(image, text, side) -> None:
+    with pytest.raises(RecipeError, match=f"^{side}.aggregator: pie_net needs a global vector.*pooled: true"):
+        build_model(parse_recipe(tree(image, text)), captions=["a red dog"])

@@ -1,0 +1,162 @@
+"""Images from a store and from picture files."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from openvse.batches.image_loaders import (
+    ImageLoader,
+    PixelImages,
+    RandomView,
+    StoredImages,
+    image_loader,
+    own_features,
+    with_features,
+)
+from openvse.encoders.precomputed import Precomputed
+from openvse.errors import BadImageError, DataError, ModelError, StoreError
+from toy_data import MeanColour, MemoryFeatures, five_captions, make_corpus
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """Ten pictures of one grey each: 0, 10, 20, ..."""
+    found = [tmp_path / f"i{number}.png" for number in range(10)]
+    for number, path in enumerate(found):
+        Image.new("RGB", (4, 4), (10 * number,) * 3).save(path)
+    return found
+
+
+def reds(inputs):
+    return inputs.values[:, 0, 0, 0].tolist()
+
+
+def test_stored_images_are_gathered_at_once_in_the_order_asked():
+    source = MemoryFeatures(6)
+    loader = StoredImages(source, ["i4", "i0", "i2"])
+    inputs, kept = loader.load(np.array([2, 0]))
+    assert len(loader) == 3 and source.reads == 1
+    assert inputs.values.flatten().tolist() == [2.0, 4.0]
+    assert kept.tolist() == [True, True]
+    with pytest.raises(StoreError):
+        StoredImages(source, ["i4", "unknown"])
+
+
+def test_features_that_are_not_finite_are_reported_once_and_left_out(caplog):
+    source = MemoryFeatures(6)
+    whole = source.gather
+
+    def gather(positions):
+        inputs = whole(positions)
+        inputs.values[(positions == 4 + 3) | (positions == 5 + 3)] = torch.nan
+        return inputs
+
+    source.gather = gather
+    loader = StoredImages(source, [f"i{number}" for number in range(6)])
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            inputs, kept = loader.load(np.array([5, 1, 2]))
+    assert inputs.values.flatten().tolist() == [1.0, 2.0] and kept.tolist() == [False, True, True]
+    assert inputs.mask is not None and len(inputs.mask) == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "skipped an image: the features of i5 hold numbers that are not finite"
+    ]
+    with pytest.raises(BadImageError, match="none of 2 images has finite features .first: i4.; make"):
+        loader.load(np.array([4, 5]))
+
+
+def test_a_data_sets_own_features_are_for_encoders_without_a_backbone(paths):
+    bare = make_corpus([(0, 0), (1, 1)], 2, 2)
+    corpus = replace(bare, features=MemoryFeatures(2))
+    stored = Precomputed(embed_dim=2, feature_dim=1, projection="linear")
+    assert own_features(bare, stored) is None
+    assert own_features(corpus, stored) is corpus.features
+    assert corpus.split("train", (0.5, 0.5, 0.0)).features is corpus.features
+    with pytest.raises(
+        ModelError, match=r"1 wide, and the encoder expects 3: set image\.encoder\.feature_dim=1"
+    ):
+        own_features(corpus, Precomputed(embed_dim=2, feature_dim=3, projection="linear"))
+    with pytest.raises(
+        DataError, match=r"1 wide and no pictures .such as i0\.png., .*name: precomputed, feature_dim: 1"
+    ):
+        own_features(corpus, MeanColour())
+    assert own_features(replace(corpus, image_paths=tuple(paths[:2])), MeanColour()) is None
+
+
+def test_pixel_images_decode_in_the_order_asked(paths):
+    loader = PixelImages(paths, MeanColour())
+    inputs, kept = loader.load(np.array([3, 1, 7]))
+    assert inputs.mask is None and inputs.values.shape == (3, 3, 1, 1)
+    assert reds(inputs) == [30.0, 10.0, 70.0]
+    assert kept.all() and len(loader) == 10
+
+
+def test_a_bad_file_is_reported_once_and_left_out(paths, caplog):
+    paths[1].write_bytes(b"no picture")
+    loader = PixelImages(paths, MeanColour())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            inputs, kept = loader.load(np.array([0, 1, 2]))
+    assert reds(inputs) == [0.0, 20.0]
+    assert kept.tolist() == [True, False, True]
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [f"skipped a picture: {paths[1]}: it is not a picture we read"]
+
+
+def test_a_batch_of_nothing_but_bad_files(paths):
+    for path in paths[:2]:
+        path.unlink()
+    with pytest.raises(BadImageError, match="none of 2 pictures can be used") as caught:
+        PixelImages(paths, MeanColour()).load(np.array([0, 1]))
+    assert str(paths[0]) in str(caught.value)
+
+
+def test_random_views_follow_from_seed_epoch_and_image_alone(paths):
+    loader = PixelImages(paths, MeanColour(), augment=True)
+
+    def view(positions, seed=1, epoch=0):
+        return loader.load(np.array(positions), RandomView(seed, epoch))[0].values
+
+    torch.testing.assert_close(view([3, 5])[1], view([0, 1, 5])[2], rtol=0, atol=0)
+    assert not torch.equal(view([3]), view([3], epoch=1))
+    assert not torch.equal(view([3]), view([3], seed=2))
+    noise = view([3, 5]) - torch.tensor([30.0, 50.0]).view(2, 1, 1, 1)
+    assert not torch.allclose(noise[0], noise[1], atol=1e-3)
+
+
+def test_views_are_random_only_where_both_sides_ask_for_it(paths):
+    view = RandomView(0, 0)
+    assert reds(PixelImages(paths, MeanColour()).load(np.array([2]), view)[0]) == [20.0]
+    assert reds(PixelImages(paths, MeanColour(), augment=True).load(np.array([2]))[0]) == [20.0]
+
+
+def test_a_view_leaves_the_global_stream_alone():
+    torch.manual_seed(0)
+    before = torch.random.get_rng_state()
+    RandomView(3, 4).generator(5)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert RandomView(3, 4).generator(5).initial_seed() == RandomView(3, 4).generator(5).initial_seed()
+
+
+def test_image_loader_takes_the_store_where_there_is_one():
+    corpus = make_corpus([(0, 0)], 2, 1)
+    assert isinstance(image_loader(MeanColour(), corpus, MemoryFeatures(2)), StoredImages)
+    loader = image_loader(MeanColour(), corpus, None, augment=True)
+    assert isinstance(loader, PixelImages)
+    assert isinstance(loader, ImageLoader)
+
+
+def test_with_features_leaves_out_what_a_store_lacks():
+    corpus = five_captions()
+    assert with_features(corpus, None) is corpus
+    assert with_features(corpus, MemoryFeatures(12)) is corpus
+    chosen = with_features(corpus, MemoryFeatures(9))
+    assert chosen.image_ids == tuple(f"i{number}" for number in range(9))
+    assert len(chosen.captions) == 45
+    assert chosen.problems == ("toy: 3 image(s) have no stored features and are skipped (first: i9)",)
+    with pytest.raises(StoreError, match="none of the 12 images of toy"):
+        with_features(corpus, MemoryFeatures(0))

@@ -1,0 +1,108 @@
+"""open_corpus finds out what a path holds."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from openvse.datasets import DATASETS, open_corpus
+from openvse.errors import DataError, RecipeError
+
+
+def folder_data(root: Path) -> Path:
+    root.mkdir(exist_ok=True)
+    (root / "metadata.jsonl").write_text(json.dumps({"file_name": "a.jpg", "captions": ["a dog", "runs"]}))
+    (root / "a.jpg").touch()
+    return root
+
+
+def flickr_data(root: Path) -> Path:
+    (root / "images").mkdir(parents=True)
+    (root / "images" / "a.jpg").touch()
+    (root / "captions.txt").write_text("a.jpg#0\ta dog\n")
+    return root
+
+
+def test_the_names():
+    images = ["coco", "csv", "flickr30k", "flickr8k", "folder", "openmoji", "precomputed"]
+    clips = ["mrw", "msr_vtt", "msr_vtt_1k_a", "msvd", "tgif", "vatex"]
+    assert DATASETS.names() == sorted(images + clips)
+
+
+def test_kinds_are_detected(tmp_path):
+    root = folder_data(tmp_path / "pets")
+    assert open_corpus(root).captions == ("a dog", "runs")
+    (root / "pets.CSV").write_text("image,caption\na.jpg,from a table\n")
+    assert open_corpus(root / "pets.CSV").captions == ("from a table",)
+    (root / "pets.tsv").write_text("image\tcaption\na.jpg\tfrom tabs\n")
+    assert open_corpus(str(root / "pets.tsv")).captions == ("from tabs",)
+    assert open_corpus(flickr_data(tmp_path / "f")).name == "flickr8k"
+
+
+def test_a_kind_can_be_named(tmp_path):
+    root = flickr_data(tmp_path / "f")
+    assert open_corpus(f"flickr30k:{root}").name == "flickr30k"
+    assert open_corpus(f"folder:{folder_data(tmp_path / 'pets')}").image_ids == ("a.jpg",)
+
+
+def test_a_path_may_hold_a_colon(tmp_path):
+    root = folder_data(tmp_path / "my:pets")
+    assert open_corpus(root).name == "my:pets"
+
+
+def test_the_home_folder_is_understood(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder_data(tmp_path / "pets")
+    assert open_corpus("~/pets").image_ids == open_corpus("folder:~/pets").image_ids == ("a.jpg",)
+
+
+def test_options_are_passed_on(tmp_path):
+    root = folder_data(tmp_path)
+    (root / "b.jpg").touch()
+    with pytest.raises(DataError, match="without a caption"):
+        open_corpus(root, strict=True)
+    (root / "a.jpg").unlink()
+    assert open_corpus(root, require_images=False).image_ids == ("a.jpg",)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda root: root / "missing", "there is no such file or folder; check the path"),
+        (lambda root: root, r"no picture.s. and no captions there .expected metadata\.jsonl"),
+        (lambda root: f"flickr8k:{root / 'missing'}", "there is no such file or folder"),
+        (lambda root: f"flickr8k:{root}", "no picture folder"),
+        (lambda root: f"folder:{root}", r"no metadata\.jsonl or metadata\.csv"),
+    ],
+)
+def test_missing_and_empty(tmp_path, make, message):
+    with pytest.raises(DataError, match=message) as caught:
+        open_corpus(make(tmp_path))
+    assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_pictures_without_any_captions_are_counted(tmp_path):
+    (tmp_path / "a.jpg").touch()
+    with pytest.raises(DataError, match=r"1 picture.s. and no captions there"):
+        open_corpus(tmp_path)
+
+
+def test_a_file_of_another_kind(tmp_path):
+    path = tmp_path / "captions.parquet"
+    path.touch()
+    with pytest.raises(DataError, match="not a data set"):
+        open_corpus(path)
+
+
+def test_a_file_or_folder_where_the_other_is_due(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"):
+        open_corpus(f"csv:{tmp_path}")
+    path = tmp_path / "x.csv"
+    path.touch()
+    with pytest.raises(DataError, match=r"no metadata\.jsonl or metadata\.csv"):
+        open_corpus(f"folder:{path}")
+
+
+def test_an_unknown_name(tmp_path):
+    with pytest.raises(RecipeError, match="unknown data set 'flicker8k'; did you mean 'flickr8k'"):
+        open_corpus(f"flicker8k:{tmp_path}")

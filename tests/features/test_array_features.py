@@ -1,0 +1,97 @@
+"""Features that a data set brings along: gathered by batch, and looked through for faults."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from array_files import random_features
+from openvse.errors import DataError, StoreError
+from openvse.features.array_features import ArrayFeatures, ArrayPart
+from openvse.features.array_rows import ArrayRows
+from openvse.types import FeatureSource
+
+
+def part(folder: Path, split: str, array: np.ndarray, ids: str, repeats: int = 1) -> ArrayPart:
+    path = folder / f"{split}_ims.npy"
+    np.save(path, np.repeat(array, repeats, axis=0))
+    return ArrayPart(split, ArrayRows(path), tuple(ids), repeats)
+
+
+def test_batches_over_two_files(tmp_path):
+    train, test = random_features(3, 1), random_features(2, 2, num_local=5).astype(np.float16)
+    source = ArrayFeatures([part(tmp_path, "train", train, "abc", 5), part(tmp_path, "test", test, "de")])
+    assert isinstance(source, FeatureSource)
+    assert (len(source), source.dim) == (5, 4)
+    assert "c" in source and "x" not in source
+    for given in (source, pickle.loads(pickle.dumps(source))):
+        inputs = given.gather(given.positions(["e", "b", "e"]))
+        assert inputs.mask is not None
+        assert inputs.mask.tolist() == [[True] * 5, [True] * 3 + [False] * 2, [True] * 5]
+        np.testing.assert_array_equal(inputs.values[0], test[1].astype(np.float32))
+        np.testing.assert_array_equal(inputs.values[1, :3], train[1])
+        assert not inputs.values[1, 3:].any()
+
+
+def test_zeros_at_the_end_are_padding(tmp_path):
+    array = random_features(3, num_local=6)
+    array[0, 4:], array[1, 2], array[2] = 0, 0, 0
+    source = ArrayFeatures([part(tmp_path, "train", array, "abc")])
+    inputs = source.gather(np.array([0, 2]))
+    assert inputs.mask is not None
+    assert inputs.values.shape == (2, 4, 4) and inputs.mask.sum(dim=1).tolist() == [4, 1]
+    assert source.gather(np.array([1])).mask.all()  # zeros between others are a feature
+    assert source.gather(np.array([], dtype=np.int64)).values.shape == (0, 0, 4)
+
+
+def test_an_image_in_two_files_is_taken_from_the_last(tmp_path):
+    train, test = random_features(2, 1), random_features(2, 2)
+    source = ArrayFeatures([part(tmp_path, "train", train, "ab"), part(tmp_path, "test", test, "bc")])
+    assert len(source) == 3
+    np.testing.assert_array_equal(source.gather(source.positions(["b"])).values[0], test[0])
+
+
+def test_unknown_items_and_widths_are_refused(tmp_path):
+    train = part(tmp_path, "train", random_features(2), "ab")
+    with pytest.raises(StoreError, match=r"no features of 2 of 3 items: 'x', 'y'"):
+        ArrayFeatures([train]).positions(["a", "x", "y"])
+    with pytest.raises(DataError, match="is 4 wide and .*is 6 wide: give all splits features of one"):
+        ArrayFeatures([train, part(tmp_path, "test", random_features(1, dim=6), "c")])
+
+
+def test_memory_is_that_of_the_batch(tmp_path):
+    """A sparse file of 40 GB is opened and read in the middle."""
+    path = tmp_path / "train_ims.npy"
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(136_000, 36, 2048))
+    array[[70_000, 135_999], -1, -1] = 1
+    del array
+    source = ArrayFeatures([ArrayPart("train", ArrayRows(path), tuple(map(str, range(136_000))))])
+    assert source.gather(source.positions(["135999", "70000"])).values.shape == (2, 36, 2048)
+
+
+def test_sound_features_have_no_faults(tmp_path):
+    source = ArrayFeatures(
+        [
+            part(tmp_path, "train", random_features(9, 1), "abcdefghi", 5),
+            part(tmp_path, "test", random_features(2, 2), "xy"),
+        ]
+    )
+    assert list(source.faults()) == []
+
+
+def test_faults_are_counted_and_the_first_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("openvse.features.array_rows._BLOCK_BYTES", 500)  # several blocks
+    train, test = random_features(8, 1), random_features(3, 2)
+    train[5, 1, 2], train[6, 0, 0] = np.nan, np.inf
+    test[1] = train[3]
+    parts = [part(tmp_path, "train", train, "abcdefgh", 2), part(tmp_path, "test", test, "xyz")]
+    rows = np.load(tmp_path / "train_ims.npy")
+    rows[9] += 1  # the second row of image e
+    np.save(tmp_path / "train_ims.npy", rows)
+    one, other = (tmp_path / f"{split}_ims.npy" for split in ("train", "test"))
+    assert list(ArrayFeatures(parts).faults()) == [
+        f"features: 2 image(s) have numbers that are not finite (first: f in {one})",
+        f"features: 1 image(s) whose 2 rows are not equal (first: e in {one})",
+        f"leakage: 1 image(s) of test have the features of one of another split (first: y in {other})",
+    ]

@@ -1,0 +1,147 @@
+"""Recipes from files, names, bases and overrides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openvse.errors import RecipeError
+from openvse.specs import apply_override, list_recipes
+from openvse.tasks.recipes import load_recipe, parse_recipe
+
+MINIMAL = """
+name: mine
+image: {encoder: {name: precomputed, feature_dim: 8}, aggregator: gpo}
+text: {encoder: bigru, aggregator: {name: k_max, k: 3}}
+objective: {ranking: {name: contrast, miner: hardest, criterion: {name: hinge, margin: 0.2}}}
+training: {phases: [{epochs: 1, objective: {ranking.miner: all}}, {epochs: 2, learning_rate: 5e-5}]}
+"""
+
+
+@pytest.fixture
+def minimal(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINIMAL)
+    return path
+
+
+def test_defaults_shorthand_and_numbers(minimal: Path) -> None:
+    recipe = load_recipe(minimal)
+    assert recipe.image.aggregator.name == "gpo"
+    assert recipe.text.aggregator.options == {"k": 3}
+    assert recipe.training.phases[1].learning_rate == pytest.approx(5e-5)  # YAML 1.1 reads 5e-5 as a string
+    assert recipe.similarity.name == "set_max"
+    assert parse_recipe(recipe.to_dict()) == recipe
+
+
+def test_overrides_reach_into_lists_and_open_shorthand(minimal: Path) -> None:
+    recipe = load_recipe(
+        minimal,
+        [
+            "training.phases.0.epochs=7",
+            "image.aggregator.temperature=0.2",
+            "data.source=a=b",
+            "text.aggregator=max",
+        ],
+    )
+    assert recipe.training.phases[0].epochs == 7
+    assert (recipe.image.aggregator.name, recipe.image.aggregator.options) == ("gpo", {"temperature": 0.2})
+    assert recipe.data.source == "a=b"
+    assert (recipe.text.aggregator.name, recipe.text.aggregator.options) == ("max", {})
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.bach_size=3", "unknown key training.bach_size; did you mean 'batch_size'"),
+        ("seeed=3", "unknown key seeed; did you mean 'seed'"),
+        ("training.phases.0.epoch=3", "unknown key training.phases.0.epoch; did you mean 'epochs'"),
+        ("training.phases.9.epochs=3", r"'9' is no position in a list of 2 \(0 to 1\)"),
+        ("training.batch_size=one", "training.batch_size: .*valid integer.*got 'one'"),
+        ("training.batch_size=1", "greater than or equal to 2"),
+        ("seed.x=1", "seed is 0 and has no keys|seed: "),
+        ("nonsense", "not of the form key.path=value"),
+        ("data.source=[", "value is not YAML"),
+        ("objective.loss=contrast", "'loss'"),
+    ],
+)
+def test_a_wrong_override_is_one_clear_line(minimal: Path, override: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message) as error:
+        load_recipe(minimal, [override])
+    assert "\n" not in str(error.value)
+
+
+def test_a_base_is_merged_key_by_key_and_a_part_is_replaced_whole(tmp_path: Path, minimal: Path) -> None:
+    child = tmp_path / "deep" / "child.yaml"
+    child.parent.mkdir()
+    child.write_text("base: ../mine.yaml\nname: child\nseed: 3\ntext: {aggregator: {name: max}}\n")
+    recipe = load_recipe(child)
+    assert (recipe.name, recipe.seed) == ("child", 3)
+    assert recipe.text.aggregator.options == {}  # k belonged to the part that was replaced
+    assert recipe.text.encoder.name == "bigru"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("base: gone.yaml", "does not exist"),
+        ("base: bad.yaml", "lead back to itself"),
+        ("- a", "holds list"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(path)
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'vse_infinity/flickr8k_grids_cpu'"):
+        load_recipe("vse_infinity/flickr8k_grid_cpu")
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_shipped_recipe_is_valid_and_calls_itself_by_its_name(name: str) -> None:
+    assert load_recipe(name).name == name
+
+
+def test_methods_of_the_comparison_differ_in_the_aggregator_alone() -> None:
+    def rest(name: str) -> dict[str, Any]:
+        tree = load_recipe(f"{name}/flickr8k_grids_cpu").to_dict()
+        del tree["name"], tree["image"]["aggregator"], tree["text"]["aggregator"]
+        return tree
+
+    methods = ["vse_pp", "max_pool", "k_max_pool", "vse_infinity"]
+    assert all(rest(method) == rest("vse_pp") for method in methods)
+
+
+def test_override_leaves_the_original_alone() -> None:
+    tree = {"a": {"b": [1, 2]}}
+    assert apply_override(tree, "a.b.1", 5) == {"a": {"b": [1, 5]}}
+    assert tree == {"a": {"b": [1, 2]}}
+
+
+def test_published_figures_are_those_of_the_same_protocol() -> None:
+    recipe = load_recipe("vse_infinity/coco_regions_bigru")
+    (one_k,) = recipe.published_for(5000, 5).items()
+    (five_k,) = recipe.published_for(5000, 1).items()
+    assert one_k[0] == "VSE-infinity, Table 2: COCO, 1K test, mean of 5 folds"
+    assert (one_k[1]["rsum"], five_k[1]["rsum"]) == (520.8, 421.9)
+    assert recipe.published_for(1000, 1) == {}
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_published_recalls_add_up(name: str) -> None:
+    for told in load_recipe(name).published:
+        if len(told.metrics) == 7 and "add up to" not in told.source:
+            recalls = sum(value for key, value in told.metrics.items() if key != "rsum")
+            assert recalls == pytest.approx(told.metrics["rsum"], abs=0.35), told.source
+
+
+def test_a_model_saved_without_figures_still_loads() -> None:
+    tree = load_recipe("vse_pp/flickr8k_grids_cpu").to_dict()
+    assert parse_recipe(tree | {"published": None}).published == ()

@@ -1,0 +1,180 @@
+"""Whole runs of visual question answering on a tiny set: learning, resuming, and refusing."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file
+
+from openvse.datasets import open_questions
+from openvse.errors import DataError, RecipeError, TrainingError
+from openvse.features import FeatureStore
+from openvse.tasks.load import load_answerer
+from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.run import train
+from openvse.training import EpochReport, Silent, StepReport
+from openvse.training.inputs import RunInputs
+from openvse.types import Inputs, QuestionBatch
+from openvse.vqa.predict import predict
+from openvse.vqa.training import cross_entropy, open_answering
+from tests.tiny import read_metrics
+from tests.tiny_questions import answering_recipe, answering_tree, question_only, write_tiny_questions
+
+
+class Recorder(Silent):
+    """Remembers what it is told, and stops a run abruptly after some steps."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.stop = stop
+        self.steps: list[StepReport] = []
+        self.epochs: list[EpochReport] = []
+        self.warnings: list[str] = []
+
+    def step(self, report: StepReport) -> None:
+        self.steps.append(report)
+        if report.global_step == self.stop:
+            raise InterruptedError
+
+    def epoch(self, report: EpochReport) -> None:
+        self.epochs.append(report)
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_questions(tmp_path_factory.mktemp("tiny"))
+
+
+def share_right(run: Path, questions: Path, split: str) -> float:
+    """Return the share of questions that the best model of a run answers as the data do."""
+    asked = open_questions(f"question_folder:{questions}", require_images=False).split(split)
+    found = predict(load_answerer(run / "best"), asked, FeatureStore.open(questions / "features"))
+    assert [each.question_id for each in found] == [question.question_id for question in asked.questions]
+    right = [each.answer in question.answers for each, question in zip(found, asked.questions, strict=True)]
+    return sum(right) / len(right)
+
+
+def test_a_run_leaves_everything_behind(questions: Path, tmp_path: Path) -> None:
+    watcher = Recorder()
+    result = train(answering_recipe(questions), tmp_path, watcher=watcher)
+    assert {path.name for path in tmp_path.iterdir()} >= {"recipe.yaml", "last.pt", "metrics.jsonl", "best"}
+    assert len(watcher.steps) == 3 * 4  # 32 questions in batches of 8
+    assert set(watcher.steps[0].terms) == {"loss"} and watcher.steps[0].unit == "questions"
+    best = max(watcher.epochs, key=lambda report: report.metrics["accuracy"])
+    assert (result.progress.metric, result.progress.best_score) == ("accuracy", best.metrics["accuracy"])
+    assert result.progress.best_epoch == best.epoch
+    assert best.summary.startswith(f"accuracy {best.metrics['accuracy']:5.2f}")
+    # The model folder alone gives the validation result again.
+    assert 100 * share_right(tmp_path, questions, "validation") == pytest.approx(best.metrics["accuracy"])
+
+
+def test_it_learns(questions: Path, tmp_path: Path) -> None:
+    watcher = Recorder()
+    train(answering_recipe(questions, phases=[{"epochs": 8}]), tmp_path, watcher=watcher)
+    assert watcher.epochs[-1].loss < 0.8 * watcher.epochs[0].loss
+    assert share_right(tmp_path, questions, "train") > 0.5  # one in five by chance
+
+
+def test_questions_alone_cannot_tell_pictures_apart(questions: Path, tmp_path: Path) -> None:
+    tree = question_only(answering_tree(questions, phases=[{"epochs": 6}]))
+    del tree["data"]["features"]  # no picture is there either
+    train(parse_recipe(tree), tmp_path)
+    model = load_answerer(tmp_path / "best")
+    assert model.ask(None, ["what colour is the dog"]) == model.ask("nowhere.jpg", ["what colour is the dog"])
+    assert share_right(tmp_path, questions, "train") < 0.75
+
+
+@pytest.mark.parametrize("stop", [2, 4, 7])  # within an epoch, at its last step, in a later phase
+def test_a_stopped_run_resumes_to_the_same_bits(questions: Path, tmp_path: Path, stop: int) -> None:
+    recipe = answering_recipe(questions, checkpoint_every_s=1e-6)
+    train(recipe, tmp_path / "whole")
+    with pytest.raises(InterruptedError):
+        train(recipe, tmp_path / "parts", watcher=Recorder(stop))
+    train(recipe, tmp_path / "parts", resume=True)
+    assert read_metrics(tmp_path / "parts") == read_metrics(tmp_path / "whole")
+    whole, parts = (load_file(tmp_path / name / "best" / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_the_loss_is_summed_over_answers_and_averaged_over_questions() -> None:
+    logits, targets = torch.randn(3, 5, dtype=torch.float64), torch.rand(3, 5, dtype=torch.float64)
+    slow = 0.0
+    for question in range(3):
+        for answer in range(5):
+            chance = 1 / (1 + math.exp(-logits[question, answer]))
+            worth = float(targets[question, answer])
+            slow -= worth * math.log(chance) + (1 - worth) * math.log(1 - chance)
+    ids = Inputs(torch.zeros(3, 1, dtype=torch.int64), torch.ones(3, 1, dtype=torch.bool))
+    batch = QuestionBatch(None, torch.zeros(3, dtype=torch.int64), ids, targets.float(), divisor=3.0)
+    assert float(cross_entropy(logits, batch)) == pytest.approx(slow / 3, rel=1e-5)
+
+
+def test_nan_stops_and_names_the_batch(questions: Path, tmp_path: Path) -> None:
+    tree = answering_tree(questions, clip_norm=None)
+    tree["optimizer"]["learning_rate"] = 1e30
+    tree["training"]["phases"] = [{"epochs": 3}]
+    with pytest.raises(
+        TrainingError, match=r"the loss is (nan|inf) at step \d+ on 8 questions: \d+.jpg#\d to"
+    ):
+        train(parse_recipe(tree), tmp_path)
+
+
+def test_at_collapse_the_model_knows_frequencies_alone(questions: Path, tmp_path: Path) -> None:
+    recipe = answering_recipe(questions, batch_size=32)
+    task = open_answering(recipe, RunInputs(tmp_path, Accelerator(cpu=True), Silent()))
+    (batch,) = task.epoch(0, 0)  # all questions
+    often = batch.targets.mean(dim=0)
+    slow = -sum(p * math.log(p) + (1 - p) * math.log(1 - p) for p in often.tolist())
+    step = task.step(task.model, batch, 0)
+    assert step.at_collapse() == pytest.approx(slow, rel=1e-5)
+    assert float(step.terms["loss"].detach()) > slow  # untrained
+    assert "every question gets the same answers" in task.collapse
+
+
+def test_pictures_that_the_store_lacks_are_reported(questions: Path, tmp_path: Path) -> None:
+    folder = write_tiny_questions(tmp_path / "data")
+    with (folder / "metadata.jsonl").open("a") as file:
+        file.write('{"file_name": "gone.jpg", "question": "what is it", "answer": "red", "split": "train"}\n')
+    watcher = Recorder()
+    train(answering_recipe(folder, phases=[{"epochs": 1}]), tmp_path / "run", watcher=watcher)
+    assert any("gone.jpg" in warning for warning in watcher.warnings)
+
+
+def test_refusals(questions: Path, tmp_path: Path) -> None:
+    tree = answering_tree(questions)
+    cases = [
+        ({"answers": {"min_count": 99}}, DataError, "no answer occurs 99 times"),
+        (
+            {"text": {**tree["text"], "aggregator": "mean"}},
+            RecipeError,
+            "text.aggregator mean sums up before",
+        ),
+        (
+            {**question_only(tree), "text": tree["text"]},
+            RecipeError,
+            "text.aggregator tokens keeps every token",
+        ),
+        ({"fusion": {"name": "scor_attention"}}, RecipeError, "did you mean 'score_attention'"),
+        ({"fusion": {"name": "pooled", "aggregator": "tokens"}}, RecipeError, "fusion: pooled cannot reduce"),
+        ({"data": {"source": ""}}, RecipeError, "data.source is not set"),
+    ]
+    for change, error, message in cases:
+        with pytest.raises(error, match=message) as caught:
+            train(parse_recipe({**tree, **change}), tmp_path / "run")
+        assert "\n" not in str(caught.value)
+
+
+def test_validation_on_some_pictures_alone(questions: Path, tmp_path: Path) -> None:
+    tree = answering_tree(questions)
+    tree["training"]["validation_images"] = 2
+    accelerator = Accelerator(cpu=True)
+    task = open_answering(parse_recipe(tree), RunInputs(tmp_path, accelerator, Silent(), None))
+    asked = open_questions(f"question_folder:{questions}", require_images=False).split("validation")
+    some = asked.about([asked.image_ids[0], asked.image_ids[len(asked.image_ids) // 2]])
+    assert len(task._validation) == len(some) < len(asked)

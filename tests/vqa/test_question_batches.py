@@ -1,0 +1,95 @@
+"""Batches of questions: pictures once, targets of the batch, shares of processes, and what cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from openvse.batches import BatchKey, PixelImages, image_loader
+from openvse.corpus import Question, QuestionSet
+from openvse.encoders import EfficientNetLite0
+from openvse.errors import DataError
+from openvse.vqa.answers import AnswerVocabulary
+from openvse.vqa.batches import QuestionDataset, question_batches
+from tests.conftest import PhotoMaker
+
+ANSWERS = ("red", "2", "blue")
+
+
+def asked(paths: list[Path]) -> QuestionSet:
+    """Two questions about each picture, the second ones behind all first ones."""
+    questions = [
+        Question(f"{path.stem}#{number}", path.name, path, f"question {number}", [ANSWERS[position % 3]])
+        for number in range(2)
+        for position, path in enumerate(paths)
+    ]
+    return QuestionSet("toy", tuple(questions))
+
+
+def dataset(questions: QuestionSet, *, pictures: bool = True) -> QuestionDataset:
+    encoder = EfficientNetLite0(embed_dim=4, pretrained=False, image_size=32)
+    images = image_loader(encoder, questions.as_corpus(), None) if pictures else None
+    tokens = [torch.arange(1, 3 + number) for number in range(len(questions))]
+    return QuestionDataset(questions, images, tokens, AnswerVocabulary(ANSWERS, votes=False))
+
+
+def test_a_picture_stands_in_a_batch_once(make_photos: PhotoMaker) -> None:
+    batch = dataset(asked(make_photos(3)))[BatchKey(np.array([3, 0, 2]))]
+    assert batch.images is not None and len(batch.images) == 2  # of questions 0 and 3, and of 2
+    assert batch.image_of.tolist() == [0, 0, 1]
+    assert batch.questions.mask is not None
+    assert batch.questions.mask.sum(dim=1).tolist() == [5, 2, 4]  # in the order of the key
+    assert batch.targets.tolist() == [[1, 0, 0], [1, 0, 0], [0, 0, 1]]
+    assert batch.divisor == 3
+    assert batch.description == "3 questions: photo_0#1 to photo_2#0"
+    assert torch.equal(batch.to("cpu").targets, batch.targets)
+
+
+def test_without_pictures_there_are_none(make_photos: PhotoMaker) -> None:
+    batch = dataset(asked(make_photos(2)), pictures=False)[BatchKey(np.arange(4))]
+    assert batch.images is None and batch.image_of.tolist() == [0, 0, 0, 0]
+
+
+def test_processes_share_the_pictures_and_their_mean_is_that_of_the_batch(make_photos: PhotoMaker) -> None:
+    whole = dataset(asked(make_photos(3)))
+    key = np.arange(6)
+    parts = [whole[BatchKey(key, rank=rank, num_processes=2)] for rank in range(2)]
+    assert [len(part.questions) for part in parts] == [4, 2]
+    # Data parallelism takes the mean over the processes of each one's sum by its divisor.
+    mean = sum(part.targets[:, 0].sum() / part.divisor for part in parts) / 2
+    assert mean == pytest.approx(float(whole[BatchKey(key)].targets[:, 0].mean()))
+    with pytest.raises(DataError, match="fewer pictures than the 4 processes"):
+        _ = whole[BatchKey(key, rank=3, num_processes=4)]
+
+
+def test_unreadable_pictures_take_their_questions_along(
+    make_photos: PhotoMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    photos = make_photos(3)
+    photos[1].write_bytes(b"no picture")
+    found = list(question_batches(dataset(asked(photos)), batch_size=2))
+    assert [positions.tolist() for positions, _ in found] == [[0, 3], [2, 5]]  # by picture
+    assert all(len(batch.questions) == len(positions) for positions, batch in found)
+    assert "photo_1.jpg" in caplog.text
+    (_, mixed), *_ = list(question_batches(dataset(asked(photos)), batch_size=6))
+    assert mixed.image_of.tolist() == [0, 0, 1, 1] and mixed.divisor == 4
+
+
+def test_frequencies_are_the_mean_of_the_targets(make_photos: PhotoMaker) -> None:
+    several = dataset(asked(make_photos(4)))
+    expected = several[BatchKey(np.arange(8))].targets.mean(dim=0)
+    for block_size in (3, 100):
+        torch.testing.assert_close(several.frequencies(block_size), expected)
+
+
+def test_parts_of_different_sets_are_refused(make_photos: PhotoMaker) -> None:
+    questions = asked(make_photos(2))
+    encoder = EfficientNetLite0(embed_dim=4, pretrained=False, image_size=32)
+    vocabulary = AnswerVocabulary(ANSWERS, votes=False)
+    with pytest.raises(DataError, match="toy has 4 questions about 2 pictures"):
+        QuestionDataset(questions, None, [torch.tensor([1])], vocabulary)
+    with pytest.raises(DataError, match="make them from one question set"):
+        QuestionDataset(questions, PixelImages([], encoder), [torch.tensor([1])] * 4, vocabulary)
