@@ -262,7 +262,7 @@ def test_interrupt_ends_with_130(invoke, monkeypatch) -> None:
     def interrupted() -> list[str]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("openvse.recipe.list_recipes", interrupted)
+    monkeypatch.setattr("openvse.specs.list_recipes", interrupted)
     result = invoke("recipes")
     assert (result.exit_code, result.stderr) == (
         130,
@@ -274,5 +274,5 @@ def test_an_error_of_our_own_is_not_hidden(invoke, monkeypatch) -> None:
     def broken() -> list[str]:
         raise OSError("no file is named")
 
-    monkeypatch.setattr("openvse.recipe.list_recipes", broken)
+    monkeypatch.setattr("openvse.specs.list_recipes", broken)
     assert isinstance(invoke("recipes").exception, OSError)

@@ -19,7 +19,7 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 import torch
-from openvse.recipe import parse_recipe
+from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 
 folder, allowed = Path(sys.argv[1]), int(sys.argv[2]) << 20

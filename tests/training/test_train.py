@@ -189,7 +189,7 @@ def test_a_run_from_before_there_were_tasks_goes_on(corpus: Path, tmp_path: Path
 KILLED_RUN = """
 import sys, time, yaml
 from pathlib import Path
-from openvse.recipe import parse_recipe
+from openvse.tasks.recipes import parse_recipe
 from openvse.training import Silent
 from openvse.tasks.run import train
 
