@@ -30,7 +30,7 @@ from openvse.objectives import (
 from openvse.types import EmbeddingSet, ScoredBatch
 
 BATCH, WIDTH = 256, 1024
-MARGIN, TEMPERATURE = 0.2, 0.01
+MARGIN, TEMPERATURE = 0.2, 0.05
 
 
 def scored_batch(k: int, text_k: int) -> ScoredBatch:

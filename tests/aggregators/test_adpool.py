@@ -68,6 +68,20 @@ def test_the_released_pooling_counts_padding_in_its_token_weights(token_weights:
     torch.testing.assert_close(counting(features).vectors[1], masked(features).vectors[1])
 
 
+@pytest.mark.parametrize(("token_weights", "outputs"), [("scalar", 1), ("per_dimension", 600)])
+def test_the_token_weights_start_as_pytorch_starts_them_or_as_released(
+    token_weights: str, outputs: int
+) -> None:
+    bounds = {"uniform": 600**-0.5, "xavier": (6 / (600 + outputs)) ** 0.5}
+    for start, bound in bounds.items():
+        torch.manual_seed(0)
+        pool = AdPool(input_dim=600, embed_dim=600, token_weights=token_weights, token_start=start)
+        layer = pool.token if token_weights == "scalar" else pool.token[0]
+        assert 0.98 * bound < layer.weight.abs().max() <= bound
+        if token_weights == "per_dimension":
+            assert bool(layer.bias.any()) is (start == "uniform")
+
+
 def test_an_item_of_one_element_is_that_element() -> None:
     features = ragged([1], 4)
     torch.testing.assert_close(

@@ -147,6 +147,19 @@ def test_augmentation_shortens_captions_in_training_only() -> None:
     assert torch.equal(encoder.eval()(batch).mask, batch.mask)
 
 
+def test_boundaries_may_go_like_words_where_they_are_not_protected() -> None:
+    """Of 14 tokens 92 % stay, boundaries among them; protected ones stay always (bert_style deletes 8 %)."""
+    kept = {}
+    for protect in (True, False):
+        encoder = make(size_augmentation="bert_style", protect_boundaries=protect)
+        batch = collate(encoder.tokenize([" ".join(["dog"] * 12)] * 20_000))
+        ids, mask = encoder.augmentation(batch.values, batch.mask)
+        assert bool((ids[:, 0] == START).all()) is protect
+        kept[protect] = float(mask.sum(dim=1).float().mean())
+    assert abs(kept[True] - (12 * 0.92 + 2)) < 0.03
+    assert abs(kept[False] - 14 * 0.92) < 0.03
+
+
 def test_autocast_to_bfloat16_runs_forward_and_backward() -> None:
     encoder = make(size_augmentation="none")
     batch = collate(encoder.tokenize(CAPTIONS))

@@ -113,6 +113,54 @@ def test_without_protection_every_token_may_go() -> None:
     assert (new_ids[:, 0] != START).any()
 
 
+WORD = (10, 20, 21)  # a first piece and two that continue it
+
+
+def words(mode: str, rate: float = 0.2) -> TokenAugmentation:
+    return TokenAugmentation(
+        mode,
+        rate=rate,
+        mask_id=HIDDEN,
+        replacements=range(1000, 1010),
+        protected=(START, END),
+        continuing=(20, 21),
+    )
+
+
+def fates(augmentation: TokenAugmentation, items: int, count: int) -> list[list[int]]:
+    """Augment captions of so many words of three pieces between boundaries, and return what is left of them."""
+    ids = torch.tensor([[START, *WORD * count, END]]).repeat(items, 1)
+    new_ids, mask = augmentation(ids, full(items, 3 * count + 2))
+    return [row[kept].tolist() for row, kept in zip(new_ids, mask, strict=True)]
+
+
+def test_the_pieces_of_a_word_share_its_fate() -> None:
+    torch.manual_seed(0)
+    seen = set()
+    for left in fates(words("bert_style", rate=0.8), 500, 2):
+        assert (left[0], left[-1], len(left) % 3) == (START, END, 2)
+        for start in range(1, len(left) - 1, 3):
+            word = left[start : start + 3]
+            kind = "random" if word[0] >= 1000 else "masked" if word[0] == HIDDEN else "whole"
+            assert {"random": min(word) >= 1000, "masked": set(word) == {HIDDEN}, "whole": word == [*WORD]}[
+                kind
+            ]
+            seen.add(kind)
+        seen.add(len(left))
+    assert seen == {"random", "masked", "whole", 2, 5, 8}
+    drawn = [left[1:4] for left in fates(words("bert_style", rate=0.8), 500, 1) if max(left) >= 1000]
+    assert any(len(set(word)) > 1 for word in drawn)  # each piece of a random word is drawn for itself
+
+
+@pytest.mark.parametrize(("make", "spread"), [(words, 3 * 0.543), (tokens, 0.940)])
+def test_lengths_spread_more_where_words_go_as_a_whole(make, spread: float) -> None:
+    """Of 4 words of 3 pieces 8 % are deleted: the deviation is 3 sqrt(4 p q) in place of sqrt(12 p q)."""
+    torch.manual_seed(0)
+    lengths = torch.tensor([float(len(left)) for left in fates(make("bert_style"), 20_000, 4)])
+    assert abs(lengths.mean() - (14 - 12 * 0.08)) < 0.05
+    assert abs(lengths.std() - spread) < 0.03
+
+
 def test_evaluation_changes_nothing() -> None:
     mask, ids = full(3, 9), torch.arange(27).view(3, 9)
     assert FeatureAugmentation("region", rate=0.9).eval()(mask) is mask

@@ -91,7 +91,49 @@ def test_random_tokens_are_words(bert_checkpoint) -> None:
     assert sorted(encoder.augmentation.protected.tolist()) == [PAD, UNKNOWN, CLS, SEP, MASK]
 
 
-def test_bert_style_needs_a_mask_token(tmp_path) -> None:
+def test_words_lose_their_pieces_together(bert_checkpoint) -> None:
+    torch.manual_seed(0)
+    encoder = TransformersText(
+        embed_dim=8, model=bert_checkpoint, size_augmentation="drop", augmentation_rate=0.5, augment="words"
+    )
+    cat, piece = encoder.tokenizer.convert_tokens_to_ids(["cat", "##s"])
+    batch = collate(encoder.tokenize(["cats cats zebra"] * 200))
+    assert batch.values[0].tolist() == [CLS, cat, piece, cat, piece, UNKNOWN, SEP]
+    ids, mask = encoder.augmentation(batch.values, batch.mask)
+    rows = [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]
+    whole = {
+        (CLS, *([cat, piece] * cats), *([UNKNOWN] * known), SEP) for cats in range(3) for known in (0, 1)
+    }
+    assert {tuple(row) for row in rows} == whole  # an unknown word may go, too
+    pieces = TransformersText(
+        embed_dim=8, model=bert_checkpoint, size_augmentation="drop", augmentation_rate=0.5
+    )
+    ids, _ = pieces.augmentation(batch.values, batch.mask)
+    assert ((ids == cat).sum(dim=1) != (ids == piece).sum(dim=1)).any()
+
+
+def test_words_need_a_tokenizer_that_marks_them(gpt2_checkpoint: str) -> None:
+    with pytest.raises(RecipeError, match="marks no piece with '##' .*: set augment: pieces"):
+        TransformersText(embed_dim=8, model=gpt2_checkpoint, size_augmentation="drop", augment="words")
+
+
+def test_the_projection_may_start_as_pytorch_does(bert_checkpoint) -> None:
+    layers = {
+        start: TransformersText(
+            embed_dim=200, model=bert_checkpoint, projection_start=start
+        ).projection.linear
+        for start in ("xavier", "uniform")
+    }
+    wide, bound = (6 / 216) ** 0.5, 16**-0.5
+    assert layers["xavier"].bias.abs().max() == 0
+    assert 0.95 * wide < layers["xavier"].weight.abs().max() <= wide
+    assert 0.9 * bound < layers["uniform"].bias.abs().max() <= bound
+    assert 0.95 * bound < layers["uniform"].weight.abs().max() <= bound
+
+
+@pytest.fixture
+def gpt2_checkpoint(tmp_path) -> str:
+    """Return a text model whose tokenizer has neither a mask token nor marks on the pieces of a word."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import GPT2Config, GPT2Model, PreTrainedTokenizerFast
 
@@ -101,9 +143,13 @@ def test_bert_style_needs_a_mask_token(tmp_path) -> None:
     GPT2Model(GPT2Config(vocab_size=2, n_embd=8, n_layer=1, n_head=2, n_positions=16)).save_pretrained(
         tmp_path
     )
+    return str(tmp_path)
+
+
+def test_bert_style_needs_a_mask_token(gpt2_checkpoint: str) -> None:
     with pytest.raises(RecipeError, match="mask token: use 'drop'"):
-        TransformersText(embed_dim=8, model=str(tmp_path))
-    encoder = TransformersText(embed_dim=8, model=str(tmp_path), size_augmentation="drop").eval()
+        TransformersText(embed_dim=8, model=gpt2_checkpoint)
+    encoder = TransformersText(embed_dim=8, model=gpt2_checkpoint, size_augmentation="drop").eval()
     assert [row.tolist() for row in encoder.tokenize(["dog dog", ""])] == [[1, 1], [0]]
     assert encoder(collate(encoder.tokenize(["dog dog", ""]))).local.shape == (2, 2, 8)
 

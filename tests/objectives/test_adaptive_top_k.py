@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from set_batches import random_set_batch
 from torch import Tensor
 
-from openvse.objectives import AdaptiveTopK, All, Contrast, InfoNCE
+from openvse.objectives import AdaptiveTopK, All, Contrast, InfoNCE, Objective
 from openvse.types import ScoredBatch
 
 RULES = ["released", "paper"]
+UNIFORMITIES = ["off_diagonal", "all_cells"]
 
 
 def slow_num_negatives(scores: Tensor, positives: Tensor, rule: str) -> int:
@@ -115,6 +116,42 @@ def test_the_released_rule_comes_down_to_few_and_the_printed_one_does_not() -> N
     assert AdaptiveTopK(rule="paper").diagnostics(*trained)["num_negatives"] == 113
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 12), st.integers(0, 999), st.floats(0.0, 0.9))
+def test_k_is_the_released_one_where_uniformity_sees_all_cells(size: int, seed: int, shift: float) -> None:
+    """The release multiplies the diagonal away, so that each of its cells counts e^0, and averages all B * B."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = (torch.rand(size, size, generator=generator, dtype=torch.float64) - 0.5) * 0.2 + shift
+    positives = torch.eye(size, dtype=torch.bool)
+    align = sum(float(scores[i, i]) for i in range(size)) / size
+    cells = [math.exp(0.0 if i == j else -float(scores[i, j])) for i in range(size) for j in range(size)]
+    maturity = align + sum(cells) / size**2
+    expected = min(max(int(size * math.cos(maturity**1.25)) + 1, 1), size - 1)
+    report = AdaptiveTopK(uniformity="all_cells").diagnostics(scores, positives)
+    assert report["num_negatives"] == expected
+    assert report["uniformity"] == pytest.approx(sum(cells) / size**2, rel=1e-12)
+
+
+def test_the_cells_of_the_positives_bring_u_nearer_to_1() -> None:
+    scores, positives = matured(0.3, 0.25)
+    without, among = (AdaptiveTopK(uniformity=way).diagnostics(scores, positives) for way in UNIFORMITIES)
+    assert without["uniformity"] == pytest.approx(math.exp(-0.25))
+    assert among["uniformity"] == pytest.approx((127 * math.exp(-0.25) + 1) / 128)
+    assert (without["num_negatives"], among["num_negatives"]) == (59, 58)
+
+
+def test_half_the_weight_is_the_released_mean_of_the_two_directions() -> None:
+    b = random_set_batch(6, 6, 1, seed=3)
+    criterion = InfoNCE(temperature=0.05, margin=0.2).double()
+    term = Contrast(miner=AdaptiveTopK(), criterion=criterion, reduction="mean")
+    ways = [
+        criterion(scores, positives, AdaptiveTopK()(scores, positives)).mean()
+        for scores, positives in ((b.scores, b.positives), (b.scores.T, b.positives.T))
+    ]
+    loss = Objective({"ranking": term}, {"ranking": 0.5})(b)["loss"]
+    torch.testing.assert_close(loss, (ways[0] + ways[1]) / 2, rtol=0, atol=0)
+
+
 def test_positives_are_not_mined_though_every_score_is_below_zero() -> None:
     scores, positives = matured(-0.5, -0.9, size=6)
     assert not (AdaptiveTopK()(scores, positives) & positives).any()
@@ -135,4 +172,5 @@ def test_diagnostics_name_both_directions() -> None:
 def test_a_batch_without_negatives_is_harmless() -> None:
     scores, positives = torch.full((1, 1), 0.3, dtype=torch.float64), torch.ones(1, 1, dtype=torch.bool)
     for rule in RULES:
-        assert not AdaptiveTopK(rule=rule)(scores, positives).any()
+        for uniformity in UNIFORMITIES:
+            assert not AdaptiveTopK(rule=rule, uniformity=uniformity)(scores, positives).any()

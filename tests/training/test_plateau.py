@@ -21,19 +21,42 @@ from tests.tiny import tiny_tree
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(1, 4), st.sampled_from([0.5, 0.1]))
-def test_equals_pytorch(values: list[int], patience: int, factor: float) -> None:
+@given(
+    st.lists(st.floats(0, 600) | st.integers(0, 4), min_size=1, max_size=30),
+    st.integers(1, 4),
+    st.sampled_from([0.5, 0.1]),
+    st.sampled_from(["max", "min"]),
+    st.sampled_from([0.0, 1e-4, 0.3]),
+)
+def test_equals_pytorch(
+    values: list[float], patience: int, factor: float, mode: str, threshold: float
+) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     # PyTorch's patience is the number of bad epochs that change nothing.
     oracle = torch.optim.lr_scheduler.ReduceLROnPlateau(
-        optimizer, mode="max", factor=factor, patience=patience - 1, threshold=0.0, eps=0.0
+        optimizer, mode=mode, factor=factor, patience=patience - 1, threshold=threshold, eps=0.0
     )
-    spec, plateau = PlateauSpec(patience=patience, factor=factor), Plateau()
+    spec = PlateauSpec(patience=patience, factor=factor, mode=mode, threshold=threshold)
+    plateau = Plateau()
     for value in values:
         oracle.step(float(value))
         plateau = plateau.after(float(value), spec)
         assert plateau.rate_factor == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
-    assert plateau.best == max(values)
+        assert plateau.best == (oracle.best if mode == "max" else -oracle.best)
+
+
+def test_the_released_schedule_of_pvse_halves_while_rsum_rises() -> None:
+    """Its scheduler is PyTorch's with the defaults, mode min and patience 10 among them, given RSUM."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2e-4)
+    oracle = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, min_lr=1e-10)
+    spec, plateau, halved = PlateauSpec(patience=11, mode="min", threshold=1e-4), Plateau(), []
+    for epoch in range(50):
+        before = plateau.rate_factor
+        oracle.step(300.0 + epoch)
+        plateau = plateau.after(300.0 + epoch, spec)
+        assert 2e-4 * plateau.rate_factor == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
+        halved += [epoch] if plateau.rate_factor < before else []
+    assert halved == [11, 22, 33, 44]
 
 
 def test_an_example_by_hand() -> None:
@@ -58,6 +81,8 @@ def test_every_metric_that_it_offers_is_measured_and_is_better_when_larger() -> 
         ({"patience": 0}, r"training\.plateau\.patience: .*greater than or equal to 1"),
         ({"patience": 1, "factor": 1.0}, r"training\.plateau\.factor: .*less than 1"),
         ({"patience": 1, "metric": "i2t_medr"}, r"training\.plateau\.metric: .*'rsum'.*got 'i2t_medr'"),
+        ({"patience": 1, "mode": "maximum"}, r"training\.plateau\.mode: .*'max' or 'min'.*got 'maximum'"),
+        ({"patience": 1, "threshold": -0.1}, r"training\.plateau\.threshold: .*greater than or equal to 0"),
         ({"patience": 1, "metrics": "rsum"}, "unknown key training.plateau.metrics; did you mean 'metric'"),
     ],
 )

@@ -27,6 +27,9 @@ class AdPool(Pooling):
         embed_dim: D = L.
         token_weights: ``scalar`` is one theta for all dimensions, W_tok of shape L x 1 (the paper);
             ``per_dimension`` is one for each, ``softmax_n(relu(u_n W_tok + b))`` (the released code).
+        token_start: where W_tok starts: ``uniform``, within 1 / sqrt(L) as PyTorch starts a layer, or ``xavier``,
+            uniform within sqrt(6 / (inputs + outputs)), b at 0. The released code starts ``per_dimension`` by the
+            latter, whose weights are 1.7 times as large.
         count_padding: let padding take its share of the token weights, as zeros behind the sorted elements, as
             released; an index can not serve that.
     """
@@ -38,15 +41,18 @@ class AdPool(Pooling):
         embed_dim: int,
         token_weights: Literal["scalar", "per_dimension"] = "scalar",
         count_padding: bool = False,
+        token_start: Literal["uniform", "xavier"] = "uniform",
     ) -> None:
         super().__init__(input_dim=input_dim, embed_dim=embed_dim)
         self.count_padding = count_padding
         self.indexable = not count_padding
-        self.token = (
-            nn.Linear(input_dim, 1, bias=False)
-            if token_weights == "scalar"
-            else nn.Sequential(nn.Linear(input_dim, input_dim), nn.ReLU())
-        )
+        scalar = token_weights == "scalar"
+        layer = nn.Linear(input_dim, 1 if scalar else input_dim, bias=not scalar)
+        if token_start == "xavier":
+            nn.init.xavier_uniform_(layer.weight)
+            if not scalar:
+                nn.init.zeros_(layer.bias)
+        self.token = layer if scalar else nn.Sequential(layer, nn.ReLU())
         self.balance = nn.Linear(input_dim, 1, bias=False)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:

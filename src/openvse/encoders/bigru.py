@@ -42,6 +42,8 @@ class BiGRU(TextEncoder):
         freeze_words: keep the word embeddings as they start.
         size_augmentation: what training does to the tokens: none, drop or bert_style.
         augmentation_rate: probability that a token is chosen for it.
+        protect_boundaries: never choose the start and the end token; VSE-infinity's released code may drop or
+            replace them like words, VSE+2AD's never does.
         output: ``contextual`` yields the states at each word; ``words`` yields the word embeddings, and as the
             global vector the last states of both directions, D/2 each, concatenated (PVSE, section 3.1).
         tokenizer: ``words`` takes runs of letters and digits; ``nltk`` is the tokenizer of the released code of
@@ -74,6 +76,7 @@ class BiGRU(TextEncoder):
         tokenizer: SplitterName = "words",
         global_state: Literal["final", "last_word"] = "final",
         max_words: int | None = None,
+        protect_boundaries: bool = True,
     ) -> None:
         super().__init__()
         if max_words is not None and max_words < 1:
@@ -103,7 +106,7 @@ class BiGRU(TextEncoder):
             rate=augmentation_rate,
             mask_id=MASK,
             replacements=range(len(SPECIALS), len(self.vocabulary)),
-            protected=(START, END),
+            protected=(START, END) if protect_boundaries else (),
         )
 
     def tokenize(self, captions: Sequence[str]) -> list[Tensor]:

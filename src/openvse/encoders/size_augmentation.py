@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from openvse.errors import RecipeError, nearest
@@ -62,12 +62,17 @@ class TokenAugmentation(nn.Module):
     probability ``rate``; of the chosen ones half become the mask token, a tenth a random token, and the rest
     are deleted (the released default). ``none``: nothing happens.
 
+    Each token is drawn for alone, unless ``continuing`` says which ones go on with the word of the token before
+    them: all pieces of a word then have the same fate, as in the released code for BERT. Of a word that is
+    replaced at random, each piece becomes a token of its own.
+
     Args:
         mode: none, drop or bert_style.
         rate: probability that a token is chosen, in [0, 1).
         mask_id: the token that hides another one; only ``bert_style`` needs it.
         replacements: ids that a random token is drawn from.
         protected: ids that are never chosen, such as sentence boundaries.
+        continuing: ids that continue a word; none where every token stands for itself.
 
     Raises:
         RecipeError: an unknown mode, a rate outside [0, 1), or ``bert_style`` without a mask token.
@@ -75,6 +80,7 @@ class TokenAugmentation(nn.Module):
 
     replacements: Tensor
     protected: Tensor
+    continuing: Tensor
 
     def __init__(
         self,
@@ -84,6 +90,7 @@ class TokenAugmentation(nn.Module):
         mask_id: int | None,
         replacements: Sequence[int],
         protected: Sequence[int] = (),
+        continuing: Sequence[int] = (),
     ) -> None:
         super().__init__()
         _check(mode, TokenMode, rate)
@@ -98,6 +105,9 @@ class TokenAugmentation(nn.Module):
             "replacements", torch.tensor(list(replacements), dtype=torch.int64), persistent=False
         )
         self.register_buffer("protected", torch.tensor(list(protected), dtype=torch.int64), persistent=False)
+        self.register_buffer(
+            "continuing", torch.tensor(list(continuing), dtype=torch.int64), persistent=False
+        )
 
     def forward(
         self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]
@@ -105,16 +115,24 @@ class TokenAugmentation(nn.Module):
         """Return the augmented ids and their mask, M <= N; in evaluation both come back as they are."""
         if not self.training or self.mode == "none":
             return ids, mask
-        chosen = (torch.rand(ids.shape, device=ids.device) < self.rate) & ~torch.isin(ids, self.protected)
+        chosen = (self._draw(ids) < self.rate) & ~torch.isin(ids, self.protected)
         if self.mode == "bert_style":
-            ids, chosen = self._replace(ids, chosen)
+            ids, chosen = self._replace(ids, chosen, self._draw(ids))
         return compact(ids, keep_at_least_one(~chosen, mask))
 
+    def _draw(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N"]:
+        """Draw a number in [0, 1) for each token, or one for all pieces of a word."""
+        drawn = torch.rand(ids.shape, device=ids.device)
+        if not len(self.continuing):
+            return drawn
+        place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        first = place.masked_fill(torch.isin(ids, self.continuing), 0).cummax(dim=1).values
+        return drawn.gather(1, first)
+
     def _replace(
-        self, ids: Int[Tensor, "B N"], chosen: Bool[Tensor, "B N"]
+        self, ids: Int[Tensor, "B N"], chosen: Bool[Tensor, "B N"], fate: Float[Tensor, "B N"]
     ) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
         """Replace some of the chosen tokens; return the ids and the tokens that are left to delete."""
-        fate = torch.rand(ids.shape, device=ids.device)
         masked = chosen & (fate < MASK_SHARE)
         swapped = chosen & ~masked & (fate < MASK_SHARE + RANDOM_SHARE)
         drawn = self.replacements[torch.randint(len(self.replacements), ids.shape, device=ids.device)]

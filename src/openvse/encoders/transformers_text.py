@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from openvse.encoders.backbone import checkpoint_blocks, freeze_unreached, set_backbone_mode
@@ -16,12 +16,13 @@ from openvse.encoders.base import TextEncoder
 from openvse.encoders.pretrained import load_backbone, load_or_explain
 from openvse.encoders.projection import PROJECTIONS, xavier_linear
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
-from openvse.errors import ModelError
+from openvse.errors import ModelError, RecipeError
 from openvse.functional import masked_mean
 from openvse.types import Features, Inputs
 
 # SigLIP was trained on captions that fill all its positions, and attends to the padding.
 ATTENDS_TO_PADDING = ("siglip_text_model", "siglip2_text_model")
+WORD_PIECE_MARK = "##"
 
 
 class TransformersText(TextEncoder):
@@ -40,12 +41,19 @@ class TransformersText(TextEncoder):
         max_length: tokens a caption, special ones included, at most what the model reads; the rest is cut.
         size_augmentation: what training does to the tokens: none, drop or bert_style; never to special ones.
         augmentation_rate: probability that a token is chosen for it.
+        augment: what is chosen: ``pieces``, each by itself; ``words``, all pieces of a word together and unknown
+            words too, as the released code of VSE-infinity and VSE+2AD does. ``words`` needs a WordPiece
+            tokenizer, such as BERT's.
+        projection_start: where the linear layers of the projection start: ``xavier``, uniform with a bias of 0, or
+            ``uniform``, weights and bias within 1 / sqrt(width) as PyTorch starts them. The released code of both
+            leaves BERT's at the latter, whose weights are 0.62 times as large from 768 to 1024.
         pooled: yield a global vector too, one linear layer of the ``first`` state (BERT's class token), the
             ``last`` (the end of text of CLIP; of SigLIP the last position, padding or not), or the ``mean``.
 
     Raises:
         ModelError: the checkpoint cannot be loaded.
-        RecipeError: ``bert_style`` with a tokenizer that has no mask token.
+        RecipeError: ``bert_style`` with a tokenizer that has no mask token, or ``augment: words`` with one that
+            does not mark the pieces that continue a word.
     """
 
     backbone: Any
@@ -63,6 +71,8 @@ class TransformersText(TextEncoder):
         size_augmentation: TokenMode = "bert_style",
         augmentation_rate: float = 0.2,
         pooled: Literal["none", "first", "last", "mean"] = "none",
+        augment: Literal["pieces", "words"] = "pieces",
+        projection_start: Literal["xavier", "uniform"] = "xavier",
     ) -> None:
         super().__init__()
         source = model if assets is None else str(assets)
@@ -73,16 +83,11 @@ class TransformersText(TextEncoder):
         self.max_length = min(max_length, positions, self.tokenizer.model_max_length)
         self.fill_to = positions if self.backbone.config.model_type in ATTENDS_TO_PADDING else None
         self._prepare_training(gradient_checkpointing=gradient_checkpointing)
-        special = set(self.tokenizer.all_special_ids)
-        self.augmentation = TokenAugmentation(
-            size_augmentation,
-            rate=augmentation_rate,
-            mask_id=self.tokenizer.mask_token_id,
-            replacements=[index for index in range(len(self.tokenizer)) if index not in special],
-            protected=sorted(special),
-        )
+        self.augmentation = self._make_augmentation(size_augmentation, augmentation_rate, augment)
         width = self.backbone.config.hidden_size
         self.projection = PROJECTIONS.get(projection)(input_dim=width, embed_dim=embed_dim)
+        if projection_start == "uniform":
+            _start_uniform(self.projection)
         self.local_dim = self.projection.output_dim
         self.pooled = pooled
         self.gives_pooled = pooled != "none"
@@ -124,6 +129,23 @@ class TransformersText(TextEncoder):
         self.tokenizer.save_pretrained(folder)
         self.backbone.config.save_pretrained(folder)
 
+    def _make_augmentation(
+        self, mode: TokenMode, rate: float, augment: Literal["pieces", "words"]
+    ) -> TokenAugmentation:
+        special = set(self.tokenizer.all_special_ids)
+        protected, continuing = special, list[int]()
+        if augment == "words":
+            protected = special - {self.tokenizer.unk_token_id}
+            continuing = _continuing_pieces(self.tokenizer)
+        return TokenAugmentation(
+            mode,
+            rate=rate,
+            mask_id=self.tokenizer.mask_token_id,
+            replacements=[index for index in range(len(self.tokenizer)) if index not in special],
+            protected=sorted(protected),
+            continuing=continuing,
+        )
+
     def _prepare_training(self, *, gradient_checkpointing: bool) -> None:
         """Let those parameters train that the hidden states depend on, or none."""
         self.backbone.requires_grad_(self.fine_tune)
@@ -150,6 +172,25 @@ class TransformersText(TextEncoder):
         if self.fill_to is not None:
             return states[:, -1]
         return states[torch.arange(len(states), device=states.device), mask.sum(dim=1) - 1]
+
+
+def _continuing_pieces(tokenizer: Any) -> list[int]:
+    """Return the ids of the pieces that continue a word, which WordPiece marks."""
+    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    continuing = [index for index, piece in enumerate(pieces) if piece.startswith(WORD_PIECE_MARK)]
+    if not continuing:
+        raise RecipeError(
+            f"augment is 'words', but the tokenizer marks no piece with {WORD_PIECE_MARK!r} as the continuation of a "
+            f"word: set augment: pieces, or take a model with a WordPiece tokenizer such as BERT's"
+        )
+    return continuing
+
+
+def _start_uniform(projection: nn.Module) -> None:
+    """Draw the weights and biases of all linear layers again, as PyTorch does."""
+    for module in projection.modules():
+        if isinstance(module, nn.Linear):
+            module.reset_parameters()
 
 
 def _load_tokenizer(source: str) -> Any:

@@ -45,7 +45,7 @@ class InfoNCE(Criterion):
     """``-log( e^(s_p/t) / (e^(s_p/t) + sum_n e^((s_n + m)/t)) )`` (van den Oord et al. 2018; CLIP; VSE+2AD).
 
     Deviation: VSE+2AD prints the sum without the positive and without a margin; its released code has both, with
-    m = 0.2 and t = 0.01 (0.05 in the text).
+    m = 0.2. Both take t = 0.05.
 
     Args:
         temperature: t, which divides the scores.

@@ -35,7 +35,7 @@ class AdaptiveTopK(Miner):
 
     With ``align`` the mean score of the positive pairs and C the number of candidates:
 
-    - ``released``: ``K = floor( C cos( (align + u)^1.25 ) ) + 1``, u the mean of ``e^(-s)`` over the other pairs;
+    - ``released``: ``K = floor( C cos( (align + u)^1.25 ) ) + 1``, u the mean of ``e^(-s)`` (see ``uniformity``);
     - ``paper``: ``K = floor( C cos( (align + u) pi/4 ) )``, u the log of the mean of ``e^s`` over all pairs;
 
     and K is kept in [1, C - 1]. The printed rule hardly shrinks: once a model is trained, u is near 0 and align
@@ -46,11 +46,20 @@ class AdaptiveTopK(Miner):
 
     Args:
         rule: how K follows from the scores.
+        uniformity: what u of the released rule is averaged over: ``off_diagonal``, the pairs that are not positive;
+            ``all_cells``, all of them, each positive counted as a score of 0. The released code does the latter;
+            u is then nearer to 1, which changes K by one in about a third of batches. ``paper`` has its own u.
     """
 
-    def __init__(self, *, rule: Literal["released", "paper"] = "released") -> None:
+    def __init__(
+        self,
+        *,
+        rule: Literal["released", "paper"] = "released",
+        uniformity: Literal["off_diagonal", "all_cells"] = "off_diagonal",
+    ) -> None:
         super().__init__()
         self.rule = rule
+        self.uniformity = uniformity
 
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
         """Choose the K highest scores once the positives are at minus infinity; what ties with the last is in, too."""
@@ -68,6 +77,8 @@ class AdaptiveTopK(Miner):
         align = scores[positives].mean()
         if self.rule == "paper":
             return align.item(), scores.exp().mean().log().item()
+        if self.uniformity == "all_cells":
+            return align.item(), scores.masked_fill(positives, 0.0).neg().exp().mean().item()
         others = scores[~positives]
         # A batch of positives only has nothing to mine; 0 keeps K a number.
         return align.item(), others.neg().exp().mean().item() if len(others) else 0.0

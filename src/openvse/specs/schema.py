@@ -93,13 +93,19 @@ class PlateauSpec(Strict):
 
     Attributes:
         factor: of the learning rate, each time; it multiplies what the phases say, to the end of the run.
-        patience: validations in a row without a new best after which it does.
-        metric: of the validation; more must be better. Answering questions has ``accuracy`` alone.
+        patience: validations in a row without a new best after which it does: one more than the ``patience`` of
+            ``torch.optim.lr_scheduler.ReduceLROnPlateau``, which lowers the rate at the validation after those.
+        metric: of the validation. Answering questions has ``accuracy`` alone.
+        mode: max takes a larger value for a better one. min takes a smaller one, as PVSE's released code does with
+            RSUM: the rate is then lowered every ``patience`` validations while RSUM stays above its first value.
+        threshold: share of the best by which a value must be better to be a new best (1e-4 in PyTorch).
     """
 
     factor: float = Field(0.5, gt=0, lt=1)
     patience: int = Field(ge=1)
     metric: Literal["rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "accuracy"] = "rsum"
+    mode: Literal["max", "min"] = "max"
+    threshold: float = Field(0.0, ge=0, lt=1)
 
 
 class TrainingSpec(Strict):

@@ -1,4 +1,4 @@
-"""Lowering the learning rate when validation no longer improves."""
+"""Lowering the learning rate by what validation says."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Plateau:
     """How long validation has stagnated, and how far that has lowered the learning rate.
 
     Attributes:
-        best: the largest value so far.
-        waited: validations in a row that did not exceed it.
+        best: the largest value so far; with ``mode: min`` minus the smallest.
+        waited: validations in a row that were no better.
         rate_factor: what the learning rates of the phases are multiplied by.
     """
 
@@ -24,7 +24,11 @@ class Plateau:
 
     def after(self, value: float, spec: PlateauSpec) -> Plateau:
         """Return the state after one more validation."""
-        if value > self.best:
+        if spec.mode == "min":
+            value, bar = -value, self.best * (1.0 - spec.threshold)
+        else:
+            bar = self.best * (1.0 + spec.threshold)
+        if value > bar:
             return replace(self, best=value, waited=0)
         if self.waited + 1 < spec.patience:
             return replace(self, waited=self.waited + 1)
