@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from openvse.demo import QUERIES, TOP_K, DemoResult, run_demo
-from openvse.training import Silent
+from openvse.training.records import Silent
 
 SMALL = [
     "embed_dim=16",

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from openvse.features import FeatureStoreWriter
-from openvse.specs import Recipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import parse_recipe
 
 WORDS = ("red", "green", "blue", "dog", "cat", "bird", "runs", "sits", "sleeps", "jumps", "water", "grass")
@@ -39,7 +39,7 @@ def write_tiny_corpus(folder: Path, *, train: int = 32, validation: int = 8) -> 
     return folder
 
 
-def tiny_recipe(folder: Path, **training: Any) -> Recipe:
+def tiny_recipe(folder: Path, **training: Any) -> RetrievalRecipe:
     """Return VSE-infinity's shape at a width of 16; keyword arguments go into the recipe's training section."""
     return parse_recipe(tiny_tree(folder, **training))
 

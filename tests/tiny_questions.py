@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from openvse.features import FeatureStoreWriter
-from openvse.specs import expect_task
 from openvse.tasks.recipes import parse_recipe
 from openvse.vqa.recipe import VQARecipe
 
@@ -87,4 +86,4 @@ def question_only(tree: dict[str, Any]) -> dict[str, Any]:
 
 def answering_recipe(folder: Path, **training: Any) -> VQARecipe:
     """Return the tiny recipe."""
-    return expect_task(parse_recipe(answering_tree(folder, **training)), VQARecipe)
+    return parse_recipe(answering_tree(folder, **training))

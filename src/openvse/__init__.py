@@ -8,16 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Answerer", "SearchEngine", "TwoTower", "__version__", "load"]
+__all__ = ["Answerer", "SearchEngine", "TwoTower", "__version__", "load", "load_recipe", "train"]
 
 if TYPE_CHECKING:
     from openvse.model import TwoTower
     from openvse.search import SearchEngine
     from openvse.tasks.load import load
+    from openvse.tasks.recipes import load_recipe
+    from openvse.tasks.run import train
     from openvse.vqa.answerer import Answerer
 
 _LAZY = {
     "load": ("openvse.tasks.load", "load"),
+    "load_recipe": ("openvse.tasks.recipes", "load_recipe"),
+    "train": ("openvse.tasks.run", "train"),
     "Answerer": ("openvse.vqa.answerer", "Answerer"),
     "TwoTower": ("openvse.model", "TwoTower"),
     "SearchEngine": ("openvse.search", "SearchEngine"),

@@ -13,11 +13,12 @@ from openvse.features import FeatureStore
 from openvse.files import write_whole
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.search import Hit, Index, SearchEngine, build_index, contact_sheet
-from openvse.tasks.load import load_model
-from openvse.tasks.recipes import load_recipe
+from openvse.specs import read_recipe, validated
+from openvse.tasks.load import load_as
 from openvse.tasks.run import train
-from openvse.training import Watcher
+from openvse.training.records import Watcher
 
 RECIPE = "vse_infinity/openmoji_cpu"
 QUERIES = ("a happy cat", "something to drink", "music", "vehicle on water", "crying", "fruit")
@@ -71,7 +72,9 @@ def run_demo(
         overrides: of the recipe, as on the command line of ``openvse train``.
     """
     source = f"openmoji:{out / 'pictures'}"
-    recipe = load_recipe(RECIPE, [f"data.source={source}", f"seed={seed}", *overrides])
+    recipe = validated(
+        RetrievalRecipe, read_recipe(RECIPE, [f"data.source={source}", f"seed={seed}", *overrides])
+    )
     run = out / f"run-s{seed}"
     result = train(
         recipe,
@@ -81,8 +84,8 @@ def run_demo(
         on_extraction=lambda state: on_images(state.done, state.total, state.images_per_s),
     )
     corpus = open_corpus(source)
-    trained = load_model(result.best)
-    untrained = build_model(recipe, captions=corpus.split("train").captions).eval()
+    trained = load_as(TwoTower, result.best)
+    untrained = build_model(recipe, captions=corpus.split("train").captions, seed=seed).eval()
     features = FeatureStore.open(run / "features", trained.image.encoder.fingerprint)
     test = corpus.split("test")
     before = _evaluate(untrained, test, features)

@@ -121,11 +121,11 @@ def test_what_does_not_go_together(
 ) -> None:
     answers, ranks = answered / "run" / "best", trained / "run" / "best"
     data, photo = f"question_folder:{answered / 'data'}", answered / "data" / "00.png"
-    assert "has no embeddings to compare" in refused(
+    assert "needs a model that compares images and sentences" in refused(
         "index", answers, answered / "data", "--out", tmp_path / "index"
     )
-    assert "has no embeddings" in refused("search", answers, trained / "index", "a dog")
-    assert "answers no questions" in refused("ask", ranks, photo, "what is it")
+    assert "needs a model that compares" in refused("search", answers, trained / "index", "a dog")
+    assert "needs a model that answers questions" in refused("ask", ranks, photo, "what is it")
     assert "name it alone" in refused("evaluate", answers, ranks, data)
     assert "name it alone" in refused("evaluate", ranks, answers, data)
     assert "--folds is of retrieval" in refused("evaluate", answers, data, "--folds", 5)

@@ -89,7 +89,7 @@ def test_published_figures_stand_beside_those_of_the_same_protocol(
     model = shutil.copytree(trained / "run" / "best", tmp_path / "model")
     config = json.loads((model / "config.json").read_text())
     figures = {"i2t_r1": 12.3, "rsum": 456.7}
-    config["recipe"]["published"] = [
+    config["provenance"]["published"] = [
         {"source": "a paper, four images", "num_images": 4, "metrics": figures},
         {"source": "a paper, five images", "num_images": 5, "metrics": figures},
     ]

@@ -45,7 +45,7 @@ def plugin(tmp_path: Path, monkeypatch) -> Path:
 
 def test_a_model_in_python(workplace: Path, capsys) -> None:
     scope: dict[str, object] = {}
-    exec(block("openvse.load"), scope)
+    exec(block("openvse.load("), scope)
     assert list(scope["scores"].shape) == [2, 3]
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [rank for rank, _, _ in printed] == ["1", "2", "3", "4", "5"]
@@ -54,7 +54,7 @@ def test_a_model_in_python(workplace: Path, capsys) -> None:
 
 def test_training_in_python(monkeypatch) -> None:
     calls = []
-    monkeypatch.setattr("openvse.training.train", lambda recipe, folder: calls.append((recipe, folder)))
+    monkeypatch.setattr("openvse.tasks.run.train", lambda recipe, folder: calls.append((recipe, folder)))
     exec(block("load_recipe"), {})
     ((recipe, folder),) = calls
     assert (recipe.name, recipe.data.source) == ("vse_infinity/folder_cpu", "photos")

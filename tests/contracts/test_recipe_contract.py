@@ -15,8 +15,8 @@ from openvse.model import TwoTower
 from openvse.objectives import Objective
 from openvse.retrieval.build import build_model
 from openvse.retrieval.objective import build_objective
-from openvse.specs import Recipe, list_recipes
-from openvse.tasks.load import load_model
+from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.specs import list_recipes
 from openvse.tasks.recipes import load_recipe
 from openvse.types import Inputs, ScoredBatch
 
@@ -27,7 +27,7 @@ CAPTIONS = [
 ][:PAIRS]
 
 
-def shrink(name: str, checkpoints: Checkpoints) -> Recipe:
+def shrink(name: str, checkpoints: Checkpoints) -> RetrievalRecipe:
     """The same recipe at a width that a test can afford, without random drops, its hub models replaced by tiny ones."""
     recipe = load_recipe(name)
     changed = ["embed_dim=32", "text.encoder.size_augmentation=none"]
@@ -95,7 +95,7 @@ def test_recipe_builds_learns_saves_and_reloads(name: str, checkpoints: Checkpoi
     assert losses[1] < losses[0]
     with torch.inference_mode():  # a caller may load a model in any mode
         scores = score(model, images).scores
-        again = score(load_model(model.save(tmp_path)), images).scores
+        again = score(load_as(TwoTower, model.save(tmp_path)), images).scores
     assert torch.equal(scores, again)
 
 

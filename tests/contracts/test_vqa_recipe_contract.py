@@ -9,7 +9,6 @@ import torch
 
 from openvse.functional import pad
 from openvse.specs import list_recipes
-from openvse.tasks.load import load_answerer
 from openvse.tasks.recipes import load_recipe
 from openvse.types import QuestionBatch
 from openvse.vqa.answers import AnswerVocabulary
@@ -49,5 +48,5 @@ def test_recipe_builds_learns_saves_and_reloads(name: str, tmp_path: Path) -> No
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad), "a part does not learn"
     with torch.inference_mode():
         logits = model(batch.images, batch.image_of, batch.questions)
-        again = load_answerer(model.save(tmp_path))(batch.images, batch.image_of, batch.questions)
+        again = load_as(Answerer, model.save(tmp_path))(batch.images, batch.image_of, batch.questions)
     assert torch.equal(logits, again)

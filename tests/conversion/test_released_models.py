@@ -189,7 +189,7 @@ def test_pvse_of_clips(run: Any, tmp_path: Path, legacy: bool) -> None:
 
 
 def test_a_published_file_of_clips_is_taken_for_tgif(run: Any) -> None:
-    config = run(tiny.pvse(video=True)["model"]).config["image"]["encoder"]
+    config = run(tiny.pvse(video=True)["model"]).spec.image.encoder.options
     assert (config["num_frames"], config["pooled_by"]) == (8, "bigru_last")
 
 
@@ -201,7 +201,7 @@ def test_the_released_files_of_pvse_hold_weights_alone(run: Any) -> None:
     assert torch.equal(
         from_release.encode_text(captions).vectors, from_training.encode_text(captions).vectors
     )
-    assert from_release.config["text"]["encoder"]["global_state"] == "last_word"
+    assert from_release.spec.text.encoder.options["global_state"] == "last_word"
 
 
 def test_a_converted_model_can_be_trained_further(run: Any) -> None:

@@ -179,7 +179,7 @@ def test_the_command_converts_and_says_what_it_took(tmp_path: Path) -> None:
 def test_the_folder_says_where_the_model_came_from(tmp_path: Path) -> None:
     path = tiny.save(tiny.vse_infinity(), tmp_path / "model_best.pth")
     vocabulary = tiny.write_vocabulary(tmp_path / "vocab.json")
-    config = convert(path, tmp_path / "out", vocabulary=vocabulary).model.config
-    assert config["name"] == "converted/vse_infinity"
-    assert config["description"] == "converted from model_best.pth (epoch 25, best_rsum 513.25)"
+    provenance = convert(path, tmp_path / "out", vocabulary=vocabulary).model.provenance
+    assert provenance["recipe"] == "converted/vse_infinity"
+    assert provenance["description"] == "converted from model_best.pth (epoch 25, best_rsum 513.25)"
     assert str(tmp_path) not in (tmp_path / "out" / "config.json").read_text()

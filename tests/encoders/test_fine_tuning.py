@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from openvse.retrieval.build import build_model
-from openvse.specs import Recipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 from openvse.training.optimizer import build_optimizer
@@ -95,7 +95,7 @@ def test_checkpointing_trains_to_the_same_weights(photos: Path, vision_checkpoin
     assert all(torch.equal(weight, saving[name]) for name, weight in plain.items())
 
 
-def bert_recipe(folder: Path, checkpoint: str) -> Recipe:
+def bert_recipe(folder: Path, checkpoint: str) -> RetrievalRecipe:
     image = {"name": "precomputed", "feature_dim": 6}
     recipe = tree(folder, image, {"name": "transformers_text", "model": checkpoint}, [{"epochs": 1}])
     recipe["optimizer"]["multipliers"] = {"text.encoder.backbone": 0.1}

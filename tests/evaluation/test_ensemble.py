@@ -203,7 +203,7 @@ def test_a_model_that_reads_fewer_pictures_than_those_before_it(tmp_path: Path, 
     tree = tiny_tree(tmp_path)
     tree["image"]["encoder"] = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32}
     corpus = open_corpus(paths[0].parent / "captions.csv")
-    models = [build_model(parse_recipe({**tree, "seed": seed}), captions=corpus.captions) for seed in (0, 1)]
+    models = [build_model(parse_recipe(tree), captions=corpus.captions, seed=seed) for seed in (0, 1)]
     with FeatureStoreWriter(
         tmp_path / "store", fingerprint="x", dim=models[0].image.encoder.feature_dim, dtype="float32"
     ) as writer:

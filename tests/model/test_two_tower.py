@@ -14,7 +14,6 @@ import openvse
 from openvse.errors import BadImageError, DataError, ModelError, OpenVSEError
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.tasks.load import load_model
 from openvse.tasks.recipes import parse_recipe
 from tests.conftest import PhotoMaker
 from tests.tiny import tiny_tree
@@ -83,7 +82,7 @@ def test_saved_and_loaded_it_scores_the_same(
 
 
 def test_the_fingerprint_follows_the_weights(model: TwoTower, tmp_path: Path) -> None:
-    other = load_model(model.save(tmp_path))
+    other = load_as(TwoTower, model.save(tmp_path))
     with torch.no_grad():
         other.text.encoder.get_parameter("gru.weight_hh_l0").add_(1e-3)
     assert other.fingerprint != model.fingerprint
@@ -98,37 +97,49 @@ class TestDamagedFolders:
     def test_a_missing_file(self, folder: Path, missing: str) -> None:
         (folder / missing).unlink()
         with pytest.raises(ModelError, match=f"no model folder: it has no {missing}"):
-            load_model(folder)
+            load_as(TwoTower, folder)
 
     def test_truncated_weights(self, folder: Path) -> None:
         weights = folder / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:1000])
         with pytest.raises(ModelError, match="cannot be read"):
-            load_model(folder)
+            load_as(TwoTower, folder)
 
     def test_weights_of_another_model(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
-        config["recipe"]["embed_dim"] = 8
+        config["model"]["embed_dim"] = 8
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(ModelError, match="does not fit its config.json"):
-            load_model(folder)
+            load_as(TwoTower, folder)
 
     def test_a_newer_format(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "format_version": 99}))
         with pytest.raises(ModelError, match="model format 99.*update openvse"):
-            load_model(folder)
+            load_as(TwoTower, folder)
 
-    @pytest.mark.parametrize("content", ["{", "[]", '{"format_version": 1, "recipe": 3}'])
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "{",
+            "[]",
+            '{"format_version": 1, "recipe": 3}',
+            '{"format_version": 2, "task": "retrieval"}',
+            '{"format_version": 2, "task": "retrieval", "model": {"embed_dim": 0}}',
+        ],
+    )
     def test_a_damaged_config(self, folder: Path, content: str) -> None:
         (folder / "config.json").write_text(content)
-        with pytest.raises(ModelError, match=r"config.json (is damaged|holds no recipe)"):
-            load_model(folder)
+        with pytest.raises(
+            ModelError,
+            match=r"config.json (is damaged|does not (say what the model is made of|describe a model))",
+        ):
+            load_as(TwoTower, folder)
 
     def test_a_missing_vocabulary(self, folder: Path) -> None:
         (folder / "text" / "vocabulary.json").unlink()
         with pytest.raises(OpenVSEError, match="vocabulary.json"):
-            load_model(folder)
+            load_as(TwoTower, folder)
 
 
 class TestHub:
@@ -151,7 +162,7 @@ class TestHub:
 
         monkeypatch.setattr("huggingface_hub.HfApi", Api)
         assert model.push_to_hub("me/tiny", private=True) == "https://hub/me/tiny"
-        assert load_model(sent["me/tiny"]).fingerprint == model.fingerprint
+        assert load_as(TwoTower, sent["me/tiny"]).fingerprint == model.fingerprint
 
     def test_download_from_the_cache_offline(
         self, model: TwoTower, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -166,11 +177,11 @@ class TestHub:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         monkeypatch.setattr("huggingface_hub._snapshot_download.HF_HUB_CACHE", str(tmp_path), raising=False)
         monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: True, raising=False)
-        assert load_model("me/tiny").fingerprint == model.fingerprint
+        assert load_as(TwoTower, "me/tiny").fingerprint == model.fingerprint
 
     @pytest.mark.parametrize("name", ["no/such-model", "not a valid id!"])
     def test_neither_folder_nor_hub_id(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         with pytest.raises(ModelError, match="neither a folder nor a model") as error:
-            load_model(name)
+            load_as(TwoTower, name)
         assert "\n" not in str(error.value)

@@ -12,7 +12,6 @@ from openvse.encoders import IMAGE_ENCODERS, EfficientNetLite0, Frames
 from openvse.errors import RecipeError
 from openvse.retrieval.build import build_model
 from openvse.specs import Part
-from openvse.tasks.load import load_model
 from openvse.tasks.recipes import load_recipe, parse_recipe
 
 BACKBONE = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32}
@@ -55,7 +54,7 @@ def test_a_model_of_clips_is_saved_whole(tmp_path: Path) -> None:
     tree = load_recipe("vse_infinity/clips_cpu", ["embed_dim=8", "text.encoder.min_count=1"]).to_dict()
     tree["image"]["encoder"]["backbone"] = BACKBONE
     model = build_model(parse_recipe(tree), captions=["a dog"])
-    again = load_model(model.save(tmp_path / "model"))
+    again = load_as(TwoTower, model.save(tmp_path / "model"))
     assert again.reads_videos and again.fingerprint == model.fingerprint
     assert again.image.encoder.fingerprint == model.image.encoder.fingerprint
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openvse.specs import Recipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import load_recipe
 from openvse.training.optimizer import Schedule
 
@@ -20,9 +20,9 @@ VSE_2AD = [
 RELEASED = ["vse_2ad/flickr30k_regions_bigru_released", "vse_2ad/flickr30k_regions_bert_released"]
 
 
-def read(name: str) -> Recipe:
+def read(name: str) -> RetrievalRecipe:
     recipe = load_recipe(name)
-    assert isinstance(recipe, Recipe)
+    assert isinstance(recipe, RetrievalRecipe)
     return recipe
 
 

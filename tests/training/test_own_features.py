@@ -14,7 +14,8 @@ from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError
 from openvse.evaluation import embed_corpus, evaluate
 from openvse.features import FeatureStore
-from openvse.tasks.load import load_model
+from openvse.model import TwoTower
+from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
@@ -60,7 +61,7 @@ def test_a_run_without_a_store_is_the_run_with_it(features, places, run_with_sto
     own = train(parse_recipe(tree_on(arrays, features=features)), tmp_path / "own")
     assert read_metrics(tmp_path / "own") == read_metrics(run_with_store)
     assert not (tmp_path / "own" / "features").exists()
-    model = load_model(own.best)
+    model = load_as(TwoTower, own.best)
     embedded = embed_corpus(model, open_corpus(arrays).split("validation"))
     report = evaluate(
         embedded.images, embedded.texts, embedded.corpus.relevance, model.similarity, resamples=0

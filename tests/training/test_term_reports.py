@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from openvse.tasks.load import load_model
+from openvse.model import TwoTower
+from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 from tiny import read_metrics, tiny_tree, write_tiny_corpus
@@ -50,7 +51,7 @@ def test_coefficients_of_gpo_are_logged_after_each_epoch(corpus: Path, tmp_path:
     train(parse_recipe(tree), tmp_path / "run")
     curves = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "curves"]
     assert [record["epoch"] for record in curves] == [1, 2]
-    model = load_model(tmp_path / "run" / "best")
+    model = load_as(TwoTower, tmp_path / "run" / "best")
     last = curves[-1]
     assert {
         "image.view1.coefficients_36",

@@ -22,11 +22,12 @@ from openvse.errors import DataError, RecipeError, StoreError, TrainingError
 from openvse.evaluation import embed_corpus, evaluate
 from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.files import locked
-from openvse.tasks.load import load_model
+from openvse.model import TwoTower
+from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
-from openvse.training import EpochReport, Silent, StepReport
 from openvse.training.plateau import Plateau
+from openvse.training.records import EpochReport, Silent, StepReport
 from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 
@@ -87,7 +88,7 @@ def test_a_run_leaves_everything_behind(corpus: Path, tmp_path: Path) -> None:
     best = max(watcher.epochs, key=lambda report: report.metrics["rsum"])
     assert result.progress.best_score == best.metrics["rsum"]
     # The model folder alone gives the validation result again.
-    model = load_model(result.best)
+    model = load_as(TwoTower, result.best)
     validation = open_corpus(corpus / "tiny.csv", require_images=False).split("validation")
     embedded = embed_corpus(model, validation, FeatureStore.open(corpus / "features"))
     report = evaluate(
@@ -114,7 +115,7 @@ def test_validation_on_some_images_alone(corpus: Path, tmp_path: Path) -> None:
     records = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "validation"]
     validation = open_corpus(corpus / "tiny.csv", require_images=False).split("validation")
     some = validation.select(np.array([0, 2, 5]))  # of eight
-    model = load_model(tmp_path / "run" / "best")
+    model = load_as(TwoTower, tmp_path / "run" / "best")
     embedded = embed_corpus(model, some, FeatureStore.open(corpus / "features"))
     report = evaluate(embedded.images, embedded.texts, some.relevance, model.similarity, resamples=0).metrics
     assert max(record["rsum"] for record in records) == pytest.approx(report["rsum"])
@@ -190,7 +191,7 @@ KILLED_RUN = """
 import sys, time, yaml
 from pathlib import Path
 from openvse.tasks.recipes import parse_recipe
-from openvse.training import Silent
+from openvse.training.records import Silent
 from openvse.tasks.run import train
 
 class Slow(Silent):

@@ -13,11 +13,10 @@ from safetensors.torch import load_file
 from openvse.datasets import open_questions
 from openvse.errors import DataError, RecipeError, TrainingError
 from openvse.features import FeatureStore
-from openvse.tasks.load import load_answerer
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
-from openvse.training import EpochReport, Silent, StepReport
 from openvse.training.inputs import RunInputs
+from openvse.training.records import EpochReport, Silent, StepReport
 from openvse.types import Inputs, QuestionBatch
 from openvse.vqa.predict import predict
 from openvse.vqa.training import cross_entropy, open_answering
@@ -54,7 +53,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def share_right(run: Path, questions: Path, split: str) -> float:
     """Return the share of questions that the best model of a run answers as the data do."""
     asked = open_questions(f"question_folder:{questions}", require_images=False).split(split)
-    found = predict(load_answerer(run / "best"), asked, FeatureStore.open(questions / "features"))
+    found = predict(load_as(Answerer, run / "best"), asked, FeatureStore.open(questions / "features"))
     assert [each.question_id for each in found] == [question.question_id for question in asked.questions]
     right = [each.answer in question.answers for each, question in zip(found, asked.questions, strict=True)]
     return sum(right) / len(right)
@@ -85,7 +84,7 @@ def test_questions_alone_cannot_tell_pictures_apart(questions: Path, tmp_path: P
     tree = question_only(answering_tree(questions, phases=[{"epochs": 6}]))
     del tree["data"]["features"]  # no picture is there either
     train(parse_recipe(tree), tmp_path)
-    model = load_answerer(tmp_path / "best")
+    model = load_as(Answerer, tmp_path / "best")
     assert model.ask(None, ["what colour is the dog"]) == model.ask("nowhere.jpg", ["what colour is the dog"])
     assert share_right(tmp_path, questions, "train") < 0.75
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openvse.errors import RecipeError
-from openvse.specs import Recipe, expect_task
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.vqa.recipe import VQARecipe
 from tests.tiny import tiny_tree
@@ -17,14 +17,10 @@ from tests.tiny_questions import answering_tree, question_only
 
 def test_the_task_decides_the_kind_of_a_recipe() -> None:
     assert isinstance(parse_recipe(answering_tree(Path())), VQARecipe)
-    assert isinstance(parse_recipe(tiny_tree(Path())), Recipe)  # as before there were tasks
+    assert isinstance(parse_recipe(tiny_tree(Path())), RetrievalRecipe)  # as before there were tasks
     assert parse_recipe(tiny_tree(Path()) | {"task": "retrieval"}) == parse_recipe(tiny_tree(Path()))
     recipe = parse_recipe(answering_tree(Path()))
     assert parse_recipe(recipe.to_dict()) == recipe
-    with pytest.raises(
-        RecipeError, match="recipe tiny_questions is for the task vqa, and this needs one for retrieval"
-    ):
-        expect_task(recipe, Recipe)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +49,7 @@ def test_a_wrong_recipe_names_its_place(change: dict[str, Any], message: str) ->
 
 
 def test_without_pictures() -> None:
-    recipe = expect_task(parse_recipe(question_only(answering_tree(Path()))), VQARecipe)
+    recipe = parse_recipe(question_only(answering_tree(Path())))
     assert recipe.image is None and recipe.fusion is None
 
 
@@ -64,7 +60,7 @@ def test_a_plateau_follows_accuracy() -> None:
 
 
 def test_published_figures_are_those_of_as_many_questions() -> None:
-    recipe = expect_task(load_recipe("score_attention/vqa2_regions_bigru"), VQARecipe)
+    recipe = load_recipe("score_attention/vqa2_regions_bigru")
     figures = recipe.published_for(214_354)
     assert figures["Score attention, Table I, k = 5: VQA 2.0, validation"]["accuracy"] == 60.99
     assert recipe.published_for(1) == {}

@@ -15,9 +15,9 @@ from openvse.conversion.text_assets import write_text_assets
 from openvse.errors import CheckpointError, nearest
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.specs import apply_override, parse_override
-from openvse.tasks.recipes import parse_recipe
+from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
 
+OF_THE_TRAINING = ("name", "objective", "optimizer")  # of a plan's recipe; the rest is the model's spec
 NOT_LEARNED = "num_batches_tracked"  # counts batches, and older PyTorch does not have it
 
 
@@ -117,18 +117,17 @@ def _plan(repository: str, found: Released) -> Plan:
 
 def _build(plan: Plan, vocabulary: str | None, overrides: Sequence[str], description: str) -> TwoTower:
     """Build the plan's model and fill in every weight."""
-    tree: dict[str, Any] = {
-        **plan.recipe,
-        "description": description,
-        "training": {"phases": [{"epochs": 1}]},
-    }
+    tree: dict[str, Any] = dict(plan.recipe)
     for path, value in map(parse_override, overrides):
         tree = apply_override(tree, path, value)
+    stated = {key: tree.pop(key) for key in OF_THE_TRAINING if key in tree}
+    spec = validated(TwoTowerSpec, tree)
     with tempfile.TemporaryDirectory() as folder:
         assets = Path(folder)
         weights = write_text_assets(plan, vocabulary, assets / "text")
-        model = build_model(parse_recipe(tree), assets=assets)
+        model = build_model(spec, assets=assets)
     _fill(model, weights)
+    model.provenance = {"recipe": stated.pop("name"), "description": description, **stated}
     return model.eval()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.features.choose import open_fitting
+from openvse.features.choose import open_fitting, open_store
 from openvse.features.entries import Entry, Local
 from openvse.features.extract import ExtractionProgress, ExtractionReport, extract_features
 from openvse.features.feature_files import FEATURE_FILES
@@ -24,4 +24,5 @@ __all__ = [
     "convert_features",
     "extract_features",
     "open_fitting",
+    "open_store",
 ]

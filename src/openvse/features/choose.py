@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from openvse.encoders import ImageEncoder
 from openvse.errors import StoreError
 from openvse.features.layout import MANIFEST, Manifest, read_manifest
 from openvse.features.store import FeatureStore
+from openvse.types import FeatureSource
+
+
+def open_store(path: Path | None, encoder: ImageEncoder) -> FeatureSource | None:
+    """Open the store, or the one of a folder of stores, that an encoder can read; None where none is named.
+
+    Raises:
+        StoreError: as ``open_fitting`` says.
+    """
+    if path is None:
+        return None
+    return open_fitting(path, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
 
 
 def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureStore:

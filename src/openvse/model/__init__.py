@@ -1,10 +1,10 @@
-"""Models: two towers, or an answerer; their folder on disk, and the hub."""
+"""Models: their parts, their folder on disk, and the hub."""
 
 from __future__ import annotations
 
 from openvse.model.base import Model
-from openvse.model.folder import read_config, read_weights, write_model
+from openvse.model.folder import ModelConfig, read_config, read_weights
 from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower, embed
 
-__all__ = ["Model", "Tower", "TwoTower", "embed", "read_config", "read_weights", "write_model"]
+__all__ = ["Model", "ModelConfig", "Tower", "TwoTower", "embed", "read_config", "read_weights"]

@@ -1,4 +1,4 @@
-"""What every model is: modules that were built from a recipe, with a folder and a fingerprint."""
+"""What every model is: modules with the spec that builds them, a folder and a fingerprint."""
 
 from __future__ import annotations
 
@@ -13,24 +13,51 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from openvse.model.folder import write_model
+from openvse.files import write_whole
+from openvse.model.card import CARD, model_card
+from openvse.model.folder import write_folder
+from openvse.specs import ModelSpec
 
 
 class Model(nn.Module, ABC):
     """A model of any task.
 
     Args:
-        config: the resolved recipe that built it; it goes into the model folder.
+        spec: what it is made of; None works it out of the parts (see ``describe``).
+        provenance: where it comes from (the recipe's name, the data set, its figures on validation), for people and
+            for reports. Nothing checks it; it goes into the model folder.
 
     Attributes:
-        identity: the keys of the recipe that make the model what it is; its fingerprint covers them.
+        task: a name of the registry of tasks.
+        purpose: what the model does, to end a sentence that begins with its name.
     """
 
-    identity: ClassVar[tuple[str, ...]]
+    task: ClassVar[str]
+    purpose: ClassVar[str]
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, spec: ModelSpec | None, provenance: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        self.config = dict(config)
+        self._spec = spec
+        self.provenance = dict(provenance or {})
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What the model is made of.
+
+        Raises:
+            ModelError: it was put together of parts that no recipe can name.
+        """
+        if self._spec is None:
+            self._spec = self.describe()
+        return self._spec
+
+    @abstractmethod
+    def describe(self) -> ModelSpec:
+        """Work the spec out of the parts, for a model that was put together without one.
+
+        Raises:
+            ModelError: a part is not registered, or was made for other widths than a build would give it.
+        """
 
     @abstractmethod
     def save_assets(self, folder: Path) -> None:
@@ -38,14 +65,13 @@ class Model(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
+        """Where the weights are."""
         return next(self.parameters()).device
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the weights and of the recipe's model part: what an index must agree with."""
-        told = {key: self.config.get(key) for key in self.identity}
-        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+        """A hash of the weights and of the spec: what an index must agree with."""
+        digest = hashlib.sha256(json.dumps(self.spec.identity(), sort_keys=True).encode())
         for name, weight in sorted(self.state_dict().items()):
             digest.update(name.encode())
             digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
@@ -53,13 +79,22 @@ class Model(nn.Module, ABC):
 
     def save(self, folder: str | Path) -> Path:
         """Write the model folder: config.json, model.safetensors and what is needed besides."""
-        return write_model(self, Path(folder))
+        return write_folder(
+            Path(folder),
+            self,
+            task=self.task,
+            spec=self.spec,
+            provenance=self.provenance,
+            assets=self.save_assets,
+        )
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
-        """Upload the model folder to the Hugging Face hub and return its address."""
+        """Upload the model folder and a model card to the Hugging Face hub, and return the address."""
         from huggingface_hub import HfApi
 
         api = HfApi(token=token)
         api.create_repo(repo_id, private=private, exist_ok=True)
-        with tempfile.TemporaryDirectory() as folder:
-            return str(api.upload_folder(repo_id=repo_id, folder_path=self.save(folder)))
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = self.save(temporary)
+            write_whole(folder / CARD, model_card(repo_id, self.task, self.spec, self.provenance))
+            return str(api.upload_folder(repo_id=repo_id, folder_path=folder))

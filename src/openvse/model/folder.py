@@ -1,42 +1,89 @@
-"""A model on disk: config.json, model.safetensors and the encoders' assets. No pickle is ever read from it."""
+"""A model on disk: config.json, model.safetensors and the encoders' assets. No pickle is ever read from it.
+
+``config.json`` of format 2 holds ``library_name``, ``format_version``, ``task``, the model's spec under ``model``, and
+under ``provenance`` what nobody checks: the openvse that wrote it, the recipe's name, the data set and how many images
+each of its splits has, the figures on validation. Format 1 held the whole recipe of the run in the place of the spec.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
+from torch import nn
 
+from openvse import __version__
 from openvse.errors import ModelError
 from openvse.files import replacing, write_whole
+from openvse.specs import ModelSpec
 
-if TYPE_CHECKING:
-    from openvse.model.base import Model
-
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 
+_OF_A_RECIPE = ("name", "description", "seed", "published")
+"""What a format-1 folder's recipe says about where the model comes from."""
 
-def write_model(model: Model, folder: Path) -> Path:
-    """Write a model folder; the weights appear last and by rename, so what was there stays whole until then."""
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What a model folder says of its model.
+
+    Attributes:
+        task: a name of the registry of tasks.
+        spec: what the model is made of, not checked yet; a folder of format 1 says more than a spec does.
+        provenance: where the model comes from.
+    """
+
+    task: str
+    spec: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+
+def write_folder(
+    folder: Path,
+    modules: nn.Module,
+    *,
+    task: str,
+    spec: ModelSpec,
+    provenance: Mapping[str, Any],
+    assets: Callable[[Path], None],
+) -> Path:
+    """Write a model folder; the weights appear last and by rename, so what was there stays whole until then.
+
+    Args:
+        folder: created where it is missing.
+        modules: the model, whose weights are written.
+        task: a name of the registry of tasks.
+        spec: what the model is made of; paths of this machine are cut to their last name.
+        provenance: where the model comes from.
+        assets: writes what the weights do not hold.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_assets(folder)
-    config = {"library_name": "openvse", "format_version": FORMAT_VERSION, "recipe": model.config}
+    assets(folder)
+    config = {
+        "library_name": "openvse",
+        "format_version": FORMAT_VERSION,
+        "task": task,
+        "model": spec.portable().model_dump(mode="json"),
+        "provenance": {"openvse": __version__, **provenance},
+    }
     write_whole(folder / CONFIG, json.dumps(config, indent=2, default=str) + "\n")
     with replacing(folder / WEIGHTS) as partial:
-        save_model(model, str(partial))
+        save_model(modules, str(partial))
     return folder
 
 
-def read_config(folder: Path) -> Mapping[str, Any]:
-    """Return the recipe that a model folder was built from.
+def read_config(folder: Path) -> ModelConfig:
+    """Return what a model folder says of its model.
 
     Raises:
-        ModelError: the folder is no model, is incomplete, or comes from a newer openvse.
+        ModelError: the folder holds no model, is incomplete, or comes from a newer openvse.
     """
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
@@ -44,27 +91,33 @@ def read_config(folder: Path) -> Mapping[str, Any]:
                 f"{folder} is no model folder: it has no {name} (train one, or name a finished run's best/)"
             )
     try:
-        config = json.loads((folder / CONFIG).read_text())
-        version, recipe = config["format_version"], config["recipe"]
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        version = config["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{folder / CONFIG} is damaged ({error}): save the model again") from error
-    if version != FORMAT_VERSION:
+    if version not in (1, FORMAT_VERSION):
         raise ModelError(
-            f"{folder} has model format {version}, this openvse reads {FORMAT_VERSION}: update openvse"
+            f"{folder} has model format {version}, this openvse ({__version__}) reads 1 to {FORMAT_VERSION}: "
+            f"update openvse"
         )
-    if not isinstance(recipe, dict):
-        raise ModelError(f"{folder / CONFIG} holds no recipe: save the model again")
-    return recipe
+    tree = config.get("recipe" if version == 1 else "model")
+    if not isinstance(tree, dict):
+        raise ModelError(f"{folder / CONFIG} does not say what the model is made of: save the model again")
+    if version == 1:
+        provenance = {key: tree[key] for key in _OF_A_RECIPE if tree.get(key)}
+        return ModelConfig(str(tree.get("task", "retrieval")), tree, provenance)
+    provenance = config.get("provenance")
+    return ModelConfig(str(config.get("task")), tree, provenance if isinstance(provenance, dict) else {})
 
 
-def read_weights(model: Model, folder: Path) -> None:
-    """Load the weights into a model of the same recipe.
+def read_weights(modules: nn.Module, folder: Path) -> None:
+    """Load the weights into a model of the same spec.
 
     Raises:
         ModelError: the file is truncated, or its tensors are not this model's.
     """
     try:
-        load_model(model, str(folder / WEIGHTS))
+        load_model(modules, str(folder / WEIGHTS))
     except (SafetensorError, OSError) as error:
         raise ModelError(
             f"{folder / WEIGHTS} cannot be read ({error}): copy or save the model again"

@@ -15,8 +15,10 @@ from openvse.errors import DataError
 from openvse.functional import pad
 from openvse.media.videos import ClipSource
 from openvse.model.base import Model
+from openvse.model.describe import describe_two_tower
 from openvse.model.tower import Tower
 from openvse.similarities import Similarity
+from openvse.specs import TwoTowerSpec
 from openvse.types import EmbeddingSet, Inputs
 
 Positions = Int[np.ndarray, "B"]
@@ -29,23 +31,26 @@ class TwoTower(Model):
         image: the tower of images.
         text: the tower of sentences.
         similarity: scores the embeddings of the two.
-        config: the resolved recipe that built the model; it goes into the model folder.
+        spec: what the model is made of; None works it out of the parts.
+        provenance: where the model comes from; see ``Model``.
 
     Example:
         >>> model = openvse.load("runs/emoji/best")  # doctest: +SKIP
         >>> scores = model.score(model.encode_image(["a.jpg"]), model.encode_text(["a dog"]))  # doctest: +SKIP
     """
 
-    identity: ClassVar[tuple[str, ...]] = ("embed_dim", "image", "text", "similarity")
+    task: ClassVar[str] = "retrieval"
+    purpose: ClassVar[str] = "compares images and sentences"
 
     def __init__(
         self,
         image: Tower[ImageEncoder],
         text: Tower[TextEncoder],
         similarity: Similarity,
-        config: Mapping[str, Any],
+        spec: TwoTowerSpec | None = None,
+        provenance: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(config)
+        super().__init__(spec, provenance)
         self.image = image
         self.text = text
         self.similarity = similarity
@@ -101,6 +106,10 @@ class TwoTower(Model):
         """Score all pairs, ``[I, T]``; for large sets use ``similarities.score_blocks``."""
         scores: torch.Tensor = self.similarity(images, texts)
         return scores
+
+    def describe(self) -> TwoTowerSpec:
+        """Work the spec out of the parts; see ``Model.describe``."""
+        return describe_two_tower(self.image, self.text, self.similarity)
 
     def save_assets(self, folder: Path) -> None:
         """Write what the encoders need besides their weights."""

@@ -12,40 +12,43 @@ from openvse.assembly import build_aggregator, build_image_encoder, build_part, 
 from openvse.errors import RecipeError
 from openvse.model import Tower, TwoTower
 from openvse.similarities import SIMILARITIES, Similarity
-from openvse.specs import Recipe, RunRecipe, expect_task
+from openvse.specs import TwoTowerSpec
 
 
-# Encoders find by a gradient what of a backbone can train; a caller in inference mode wants a whole model too.
+# Encoders learn from a gradient which parameters of a backbone can train, also when the caller is in inference mode.
 @torch.inference_mode(False)
 @torch.enable_grad()
-def build_model(recipe: RunRecipe, *, captions: Sequence[str] = (), assets: Path | None = None) -> TwoTower:
+def build_model(
+    spec: TwoTowerSpec, *, captions: Sequence[str] = (), assets: Path | None = None, seed: int = 0
+) -> TwoTower:
     """Build an untrained model.
 
     Args:
-        recipe: names the parts; one for retrieval.
+        spec: names the parts; a recipe for retrieval is one.
         captions: the training captions, from which a vocabulary is built; never those of validation or test.
         assets: a model folder whose vocabulary, tokenizer and backbone configuration are read instead.
+        seed: of the first weights.
 
     Raises:
         RecipeError: a part is unknown, an option is wrong, or the parts do not fit together.
     """
-    recipe = expect_task(recipe, Recipe)
-    torch.manual_seed(recipe.seed)
-    image = build_image_encoder(recipe.image, recipe.embed_dim, assets)
-    text = build_text_encoder(recipe.text, recipe.embed_dim, captions, assets)
-    similarity = build_part(SIMILARITIES, recipe.similarity, "similarity", {"embed_dim": recipe.embed_dim})
+    own = TwoTowerSpec.of(spec.model_dump(mode="json"))
+    torch.manual_seed(seed)
+    image = build_image_encoder(spec.image, spec.embed_dim, assets)
+    text = build_text_encoder(spec.text, spec.embed_dim, captions, assets)
+    similarity = build_part(SIMILARITIES, spec.similarity, "similarity", {"embed_dim": spec.embed_dim})
     towers = (
-        Tower(image, build_aggregator(recipe.image, recipe.embed_dim, "image", image)),
-        Tower(text, build_aggregator(recipe.text, recipe.embed_dim, "text", text)),
+        Tower(image, build_aggregator(spec.image, spec.embed_dim, "image", image)),
+        Tower(text, build_aggregator(spec.text, spec.embed_dim, "text", text)),
     )
-    _check_lengths(recipe, similarity, towers)
-    return TwoTower(*towers, similarity, recipe.to_dict())
+    _check_lengths(spec, similarity, towers)
+    return TwoTower(*towers, similarity, own if assets else own.portable())
 
 
-def _check_lengths(recipe: Recipe, similarity: Similarity, towers: Sequence[Tower[Any]]) -> None:
+def _check_lengths(spec: TwoTowerSpec, similarity: Similarity, towers: Sequence[Tower[Any]]) -> None:
     """Raise RecipeError where a similarity of unit vectors would get vectors of any length."""
     if similarity.reads_unit_vectors and not all(tower.aggregator.unit_length for tower in towers):
         raise RecipeError(
-            f"similarity {recipe.similarity.name} compares embeddings of unit length, and an aggregator tokens keeps "
+            f"similarity {spec.similarity.name} compares embeddings of unit length, and an aggregator tokens keeps "
             f"their length: set its unit_length: true, or similarity: fused"
         )

@@ -8,11 +8,12 @@ from openvse.assembly.parts import build_part
 from openvse.errors import RecipeError
 from openvse.model import TwoTower
 from openvse.objectives import TERMS, Objective, Term
-from openvse.specs import Part, PhaseSpec, Recipe, apply_override, validated
+from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.specs import Part, PhaseSpec, apply_override, validated
 
 
 def build_objective(
-    recipe: Recipe, phase: PhaseSpec | None = None, *, model: TwoTower | None = None
+    recipe: RetrievalRecipe, phase: PhaseSpec | None = None, *, model: TwoTower | None = None
 ) -> Objective:
     """Build the recipe's objective with a phase's overrides applied.
 
@@ -30,7 +31,7 @@ def build_objective(
         tree = apply_override(tree, f"objective.{path}", value)
     terms: dict[str, Term] = {}
     weights: dict[str, float] = {}
-    for name, part in validated(Recipe, tree).objective.items():
+    for name, part in validated(RetrievalRecipe, tree).objective.items():
         where = f"objective.{name}"
         options = part.options
         weights[name] = _weight(options, where)
@@ -40,7 +41,7 @@ def build_objective(
     return Objective(terms, weights)
 
 
-def _check_fit(term: Term, who: str, recipe: Recipe, model: TwoTower) -> None:
+def _check_fit(term: Term, who: str, recipe: RetrievalRecipe, model: TwoTower) -> None:
     """Raise RecipeError for a term that asks of the embeddings what the model's parts do not yield."""
     image, text = model.image.aggregator, model.text.aggregator
     if term.needs_residual and not (image.yields_residual or text.yields_residual):

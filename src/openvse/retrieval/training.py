@@ -16,14 +16,14 @@ from openvse.model import TwoTower
 from openvse.objectives import Objective
 from openvse.retrieval.build import build_model
 from openvse.retrieval.objective import build_objective
-from openvse.specs import Recipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.training.distributed import gather_batch
-from openvse.training.inputs import AUTO, RunInputs, open_features, source_of, spread
+from openvse.training.inputs import AUTO, RunInputs, data_of, open_features, source_of, spread
 from openvse.training.task import Step, Task
 from openvse.types import Batch, FeatureSource, ScoredBatch
 
 
-class Retrieval(Task[Batch]):
+class RetrievalTask(Task[Batch]):
     """Learns to rank.
 
     Args:
@@ -47,7 +47,7 @@ class Retrieval(Task[Batch]):
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: RetrievalRecipe,
         model: TwoTower,
         objectives: Sequence[Objective],
         corpus: Corpus,
@@ -57,7 +57,7 @@ class Retrieval(Task[Batch]):
         training = corpus.split("train")
         images = image_loader(model.image.encoder, training, features, augment=True)
         dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions))
-        super().__init__(recipe, model, objectives, dataset, accelerator)
+        super().__init__(recipe, model, objectives, dataset, data_of(corpus), accelerator)
         validation = corpus.split("validation")
         if recipe.training.validation_images is not None:
             validation = validation.select(spread(len(validation), recipe.training.validation_images))
@@ -80,9 +80,8 @@ class Retrieval(Task[Batch]):
     def validate(self) -> dict[str, float]:
         """Rank the validation split."""
         embedded = embed_corpus(self.model, self._validation, self._features)
-        report = evaluate(
-            embedded.images, embedded.texts, embedded.corpus.relevance, self.model.similarity, resamples=0
-        )
+        report = evaluate(embedded.images, embedded.texts, embedded.corpus.relevance, self.model.similarity)
+        self.intervals = report.intervals
         return dict(report.metrics)
 
     def summary(self, metrics: Mapping[str, float]) -> str:
@@ -101,14 +100,14 @@ class Retrieval(Task[Batch]):
         }
 
 
-def open_retrieval(recipe: Recipe, inputs: RunInputs) -> Retrieval:
+def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     """Open data and features, and build model and objectives."""
     corpus = open_corpus(source_of(recipe), require_images=recipe.data.features in (None, AUTO))
-    model = build_model(recipe, captions=corpus.split("train").captions)
+    model = build_model(recipe, captions=corpus.split("train").captions, seed=recipe.seed)
     # Refused before hours of extraction, if the model does not suit them.
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
     features = open_features(recipe, model.image.encoder, corpus, inputs)
     corpus = with_features(corpus, features)
     for problem in corpus.problems:
         inputs.watcher.warn(problem)
-    return Retrieval(recipe, model, objectives, corpus, features, inputs.accelerator)
+    return RetrievalTask(recipe, model, objectives, corpus, features, inputs.accelerator)

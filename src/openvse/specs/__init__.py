@@ -5,39 +5,28 @@ from __future__ import annotations
 from openvse.specs.load import (
     apply_override,
     describe,
-    expect_task,
     list_recipes,
     parse_override,
     read_recipe,
     validated,
 )
-from openvse.specs.schema import (
-    DataSpec,
-    OptimizerSpec,
-    Part,
-    PhaseSpec,
-    PlateauSpec,
-    Published,
-    Recipe,
-    RunRecipe,
-    TowerSpec,
-    TrainingSpec,
-)
+from openvse.specs.model import ModelSpec, Part, Strict, TowerSpec, TwoTowerSpec
+from openvse.specs.recipe import DataSpec, OptimizerSpec, PhaseSpec, PlateauSpec, RunRecipe, TrainingSpec
 
 __all__ = [
     "DataSpec",
+    "ModelSpec",
     "OptimizerSpec",
     "Part",
     "PhaseSpec",
     "PlateauSpec",
-    "Published",
-    "Recipe",
     "RunRecipe",
+    "Strict",
     "TowerSpec",
     "TrainingSpec",
+    "TwoTowerSpec",
     "apply_override",
     "describe",
-    "expect_task",
     "list_recipes",
     "parse_override",
     "read_recipe",

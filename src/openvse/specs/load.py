@@ -11,10 +11,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from openvse.errors import RecipeError, nearest
-from openvse.specs.schema import Part, RunRecipe
+from openvse.specs.model import Part
 
 SpecT = TypeVar("SpecT", bound=BaseModel)
-RecipeT = TypeVar("RecipeT", bound=RunRecipe)
 
 SHIPPED = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
 
@@ -65,16 +64,6 @@ def validated(kind: type[SpecT], tree: Mapping[str, Any]) -> SpecT:
         return kind.model_validate(tree)
     except ValidationError as error:
         raise RecipeError(f"recipe: {describe(error, kind)}") from error
-
-
-def expect_task(recipe: RunRecipe, kind: type[RecipeT]) -> RecipeT:
-    """Return a recipe as one of the task that is needed; raise RecipeError if it is of another."""
-    if not isinstance(recipe, kind):
-        raise RecipeError(
-            f"recipe {recipe.name} is for the task {recipe.task}, and this needs one for "
-            f"{kind.model_fields['task'].default}: name another recipe"
-        )
-    return recipe
 
 
 def apply_override(tree: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from pydantic import ValidationError
 
-from openvse.errors import ModelError
-from openvse.model import TwoTower, read_config, read_weights
-from openvse.retrieval.build import build_model
-from openvse.tasks.recipes import parse_recipe
-from openvse.vqa.answerer import Answerer
-from openvse.vqa.build import build_answerer
-from openvse.vqa.recipe import VQARecipe
+from openvse.errors import ModelError, nearest
+from openvse.model import Model, read_config, read_weights
+from openvse.model.folder import CONFIG
+from openvse.specs import describe
+from openvse.tasks import TASKS
+
+ModelT = TypeVar("ModelT", bound=Model)
 
 
-def load(
-    source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None
-) -> TwoTower | Answerer:
+def load(source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None) -> Model:
     """Load a model folder, or download one from the Hugging Face hub, ready to use.
 
     Args:
@@ -26,54 +26,46 @@ def load(
         revision: branch, tag or commit on the hub.
 
     Returns:
-        Two towers, or an ``Answerer`` if the model was trained to answer questions.
+        The model of whatever task: a ``TwoTower``, or an ``Answerer`` if it was trained to answer questions.
 
     Raises:
-        ModelError: no such folder or hub id, or a damaged one.
+        ModelError: there is no such folder or hub id, it is damaged, or a newer openvse wrote it.
     """
     folder = Path(source)
     if not folder.exists():
         folder = _download(str(source), revision)
-    recipe = parse_recipe(read_config(folder))
-    model: TwoTower | Answerer = (
-        build_answerer(recipe, assets=folder)
-        if isinstance(recipe, VQARecipe)
-        else build_model(recipe, assets=folder)
-    )
+    config = read_config(folder)
+    if config.task not in TASKS:
+        raise ModelError(
+            f"{folder / CONFIG}: the model is for the task {config.task!r}{nearest(config.task, TASKS.names())}, which "
+            f"this openvse does not know ({', '.join(TASKS)}): update openvse, or give the --plugin that has it"
+        )
+    kind = TASKS.get(config.task)()
+    try:
+        model = kind.build(config.spec, folder)
+    except ValidationError as error:
+        reason = describe(error, kind.spec)
+        raise ModelError(
+            f"{folder / CONFIG} does not describe a model ({reason}): save the model again"
+        ) from error
     read_weights(model, folder)
+    model.provenance = dict(config.provenance)
     return model.to(device).eval()
 
 
-def load_model(
-    source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None
-) -> TwoTower:
-    """Load a model that compares pictures and sentences; see ``load``.
+def load_as(
+    kind: type[ModelT], source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None
+) -> ModelT:
+    """Load a model of one kind, such as ``TwoTower``; see ``load``.
 
     Raises:
-        ModelError: it is none, or as ``load`` says.
+        ModelError: it is of another kind, or as ``load`` says.
     """
     model = load(source, device=device, revision=revision)
-    if not isinstance(model, TwoTower):
+    if not isinstance(model, kind):
         raise ModelError(
-            f"{source} answers questions about pictures and has no embeddings to compare: use openvse ask or "
-            f"evaluate with it, and train a recipe of retrieval for this"
-        )
-    return model
-
-
-def load_answerer(
-    source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None
-) -> Answerer:
-    """Load a model that answers questions; see ``load``.
-
-    Raises:
-        ModelError: it is none, or as ``load`` says.
-    """
-    model = load(source, device=device, revision=revision)
-    if not isinstance(model, Answerer):
-        raise ModelError(
-            f"{source} compares pictures and sentences and answers no questions: train a recipe of the task vqa, such "
-            f"as score_attention/folder_cpu"
+            f"{source} {model.purpose}, and this needs a model that {kind.purpose}: name another model, or train a "
+            f"recipe of the task {kind.task}"
         )
     return model
 

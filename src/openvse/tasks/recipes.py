@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from openvse.errors import RecipeError, nearest
-from openvse.specs import Recipe, read_recipe, validated
-from openvse.vqa.recipe import VQARecipe
-
-TASKS: Mapping[str, type[Recipe | VQARecipe]] = {"retrieval": Recipe, "vqa": VQARecipe}
+from openvse.specs import RunRecipe, read_recipe, validated
+from openvse.tasks import TASKS
 
 
-def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | VQARecipe:
+def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> RunRecipe:
     """Read a recipe of any task, merge it over its base, apply overrides and check every key.
 
     Args:
@@ -26,11 +24,10 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe | V
     return parse_recipe(read_recipe(source, overrides))
 
 
-def parse_recipe(tree: Mapping[str, Any]) -> Recipe | VQARecipe:
+def parse_recipe(tree: Mapping[str, Any]) -> RunRecipe:
     """Check a recipe given as nested mappings; the error names the path and the nearest key."""
     task = tree.get("task", "retrieval")
-    kind = TASKS.get(task) if isinstance(task, str) else None
-    if kind is None:
-        close = nearest(str(task), list(TASKS))
+    if not isinstance(task, str) or task not in TASKS:
+        close = nearest(str(task), TASKS.names())
         raise RecipeError(f"recipe: task is {task!r}{close} (allowed: {', '.join(TASKS)})")
-    return validated(kind, tree)
+    return validated(TASKS.get(task)().recipe, tree)

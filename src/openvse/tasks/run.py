@@ -16,16 +16,14 @@ from accelerate.state import AcceleratorState
 from openvse.errors import TrainingError
 from openvse.features import ExtractionProgress
 from openvse.files import locked, write_whole
-from openvse.retrieval.training import open_retrieval
-from openvse.specs import Recipe, RunRecipe, TrainingSpec
+from openvse.specs import RunRecipe, TrainingSpec
+from openvse.tasks import TASKS
 from openvse.tasks.recipes import parse_recipe
 from openvse.training.checkpoint import Progress, require_checkpoint
 from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent, Watcher
 from openvse.training.task import AnyTask
 from openvse.training.trainer import Trainer
-from openvse.vqa.recipe import VQARecipe
-from openvse.vqa.training import open_answering
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class RunResult:
 
 
 def train(
-    recipe: Recipe | VQARecipe,
+    recipe: RunRecipe,
     folder: Path,
     *,
     resume: bool = False,
@@ -70,15 +68,21 @@ def train(
         return _train(recipe, RunInputs(folder, accelerator, watcher, on_extraction), resume)
 
 
-def _train(recipe: Recipe | VQARecipe, inputs: RunInputs, resume: bool) -> RunResult:
-    task: AnyTask = (
-        open_answering(recipe, inputs) if isinstance(recipe, VQARecipe) else open_retrieval(recipe, inputs)
-    )
+def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
+    task = TASKS.get(recipe.task)().open(recipe, inputs)
+    task.model.provenance = _provenance(recipe, task)
     torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
     trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher)
     if resume:
         trainer.resume()
     return RunResult(inputs.folder / "best", trainer.fit())
+
+
+def _provenance(recipe: RunRecipe, task: AnyTask) -> dict[str, Any]:
+    """Return what a model's folder says of this run; the run's own folder keeps the whole recipe."""
+    tree = recipe.to_dict()
+    stated = {key: tree[key] for key in ("description", "published") if tree.get(key)}
+    return {"recipe": recipe.name, "seed": recipe.seed, **stated, "data": task.data}
 
 
 def _accelerator(spec: TrainingSpec) -> Accelerator:

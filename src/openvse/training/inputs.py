@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from accelerate import Accelerator
@@ -13,9 +15,10 @@ from jaxtyping import Int
 
 from openvse.batches import own_features
 from openvse.corpus import Corpus
+from openvse.datasets import FACTS
 from openvse.encoders import ImageEncoder
 from openvse.errors import RecipeError
-from openvse.features import ExtractionProgress, FeatureStore, extract_features, open_fitting
+from openvse.features import ExtractionProgress, FeatureStore, extract_features, open_store
 from openvse.specs import RunRecipe
 from openvse.training.records import Watcher
 from openvse.types import FeatureSource
@@ -67,7 +70,7 @@ def open_features(
     if where is None or own is not None:
         return own
     if where != AUTO:
-        return open_fitting(Path(where), fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
+        return open_store(Path(where), encoder)
     if encoder.fine_tune:
         raise RecipeError(
             "recipe: data.features: auto stores what a frozen backbone yields: set fine_tune: false"
@@ -82,6 +85,13 @@ def open_features(
             _logger.warning("skipped a picture: %s", reason)
     accelerator.wait_for_everyone()
     return FeatureStore.open(store, encoder.fingerprint)
+
+
+def data_of(corpus: Corpus) -> dict[str, Any]:
+    """Return what a model's provenance says of its data: the name, the images of each split, the terms."""
+    splits = {split: count for split, count in Counter(corpus.split_labels()).items() if split}
+    facts = FACTS.get(corpus.name)
+    return {"name": corpus.name, "splits": splits, **({"licence": facts.licence} if facts else {})}
 
 
 def spread(count: int, wanted: int) -> Int[np.ndarray, "B"]:

@@ -46,12 +46,15 @@ class Task(ABC, Generic[BatchT]):
         collapse: what it means, and what to do, if the loss stays at its value at collapse.
         model: trained in place.
         objectives: what is learned beside the model, one for each phase; empty where nothing is.
+        data: the data set's name, how many images each split has, and its terms where they are known.
+        intervals: of the last validation's metrics, as far as there are any.
 
     Args:
         recipe: batch size, seed.
         model: trained in place.
         objectives: see above.
         training: builds a batch from its key, and has as many examples as it says.
+        data: see above.
         accelerator: which process of how many this is.
     """
 
@@ -68,10 +71,12 @@ class Task(ABC, Generic[BatchT]):
         model: Model,
         objectives: Sequence[nn.Module],
         training: Dataset[BatchT],
+        data: Mapping[str, Any],
         accelerator: Accelerator,
     ) -> None:
         self.recipe, self.model, self.objectives = recipe, model, objectives
-        self.training, self.accelerator = training, accelerator
+        self.training, self.data, self.accelerator = training, data, accelerator
+        self.intervals: Mapping[str, tuple[float, float]] = {}
 
     @property
     def steps_per_epoch(self) -> int:

@@ -160,6 +160,8 @@ class Trainer:
             progress.plateau = progress.plateau.after(metrics[plateau.metric], plateau)
         if self.accelerator.is_main_process:
             if best:
+                reached = {"epoch": progress.epoch, "metrics": metrics, "intervals": self.task.intervals}
+                self.model.provenance["validation"] = reached
                 self.model.save(self.folder / "best")
             if log is not None:
                 log.write("validation", progress.epoch, progress.global_step, metrics)

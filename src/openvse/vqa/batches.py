@@ -36,6 +36,9 @@ class QuestionDataset(Dataset[QuestionBatch]):
 
     Raises:
         DataError: when the numbers of questions or pictures disagree.
+
+    Attributes:
+        image_of: the position in ``questions.image_ids`` of the picture of each question.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
             )
         self._questions, self._images, self._answers = questions, images, answers
         self._tokens = TokenTable(tokens)
-        self._image_of = questions.images_of()
+        self.image_of = questions.images_of()
 
     def __len__(self) -> int:
         return len(self._questions)
@@ -67,7 +70,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
 
     def by_picture(self) -> Int[np.ndarray, "Q"]:
         """Return the positions of all questions, ordered by their pictures."""
-        return np.argsort(self._image_of, kind="stable")
+        return np.argsort(self.image_of, kind="stable")
 
     def __getitem__(self, key: BatchKey) -> QuestionBatch:
         """Build a process's share of a batch; its pictures are dealt out, and every question follows its picture.
@@ -79,8 +82,8 @@ class QuestionDataset(Dataset[QuestionBatch]):
 
     def load(self, key: BatchKey) -> PlacedQuestions:
         """Return a batch as ``dataset[key]`` does, and the positions of its questions, in their order."""
-        images = np.unique(self._image_of[key.pairs])[key.rank :: key.num_processes]
-        chosen = key.pairs[np.isin(self._image_of[key.pairs], images)]
+        images = np.unique(self.image_of[key.pairs])[key.rank :: key.num_processes]
+        chosen = key.pairs[np.isin(self.image_of[key.pairs], images)]
         if not len(chosen):
             raise DataError(
                 f"a batch of {len(key.pairs)} questions has fewer pictures than the {key.num_processes} processes; "
@@ -90,8 +93,8 @@ class QuestionDataset(Dataset[QuestionBatch]):
         if self._images is not None:
             inputs, kept = self._images.load(images)
             images = images[kept]
-            chosen = chosen[np.isin(self._image_of[chosen], images)]
-        rows = np.searchsorted(images, self._image_of[chosen]) if inputs else np.zeros(len(chosen), np.int64)
+            chosen = chosen[np.isin(self.image_of[chosen], images)]
+        rows = np.searchsorted(images, self.image_of[chosen]) if inputs else np.zeros(len(chosen), np.int64)
         asked = [self._questions.questions[position] for position in chosen.tolist()]
         return chosen, QuestionBatch(
             images=inputs,

@@ -1,4 +1,4 @@
-"""A model that answers questions, from its recipe."""
+"""A model that answers questions, from its spec."""
 
 from __future__ import annotations
 
@@ -12,78 +12,80 @@ from openvse.assembly import build_aggregator, build_image_encoder, build_part, 
 from openvse.errors import RecipeError
 from openvse.fusion import FUSIONS, Fusion
 from openvse.model import Tower
-from openvse.specs import RunRecipe, TowerSpec, expect_task
+from openvse.specs import TowerSpec
 from openvse.vqa.answerer import ANSWERS_FILE, Answerer
 from openvse.vqa.answers import AnswerVocabulary
-from openvse.vqa.recipe import VQARecipe
+from openvse.vqa.recipe import AnswererSpec
 
 
-# As for retrieval: encoders find by a gradient what of a backbone can train.
+# Encoders learn from a gradient which parameters of a backbone can train, also when the caller is in inference mode.
 @torch.inference_mode(False)
 @torch.enable_grad()
 def build_answerer(
-    recipe: RunRecipe,
+    spec: AnswererSpec,
     *,
     questions: Sequence[str] = (),
     answers: AnswerVocabulary | None = None,
     assets: Path | None = None,
+    seed: int = 0,
 ) -> Answerer:
     """Build an untrained model.
 
     Args:
-        recipe: names the parts; one for visual question answering.
+        spec: names the parts; a recipe for visual question answering is one.
         questions: the training questions, from which a vocabulary is built; never those of validation or test.
         answers: what it chooses from; not read where there are assets.
         assets: a model folder whose answers, vocabulary, tokenizer and backbone configuration are read instead.
+        seed: of the first weights.
 
     Raises:
         RecipeError: a part is unknown, an option is wrong, or the parts do not fit together.
         ModelError: the assets are damaged.
     """
-    recipe = expect_task(recipe, VQARecipe)
+    own = AnswererSpec.of(spec.model_dump(mode="json"))
     if assets is not None:
         answers = AnswerVocabulary.load(assets / ANSWERS_FILE)
     if answers is None:
         raise RecipeError(
-            f"recipe {recipe.name}: a new model needs answers to choose from, and none are given"
+            "a new model that answers questions needs answers to choose from, and none are given"
         )
-    torch.manual_seed(recipe.seed)
+    torch.manual_seed(seed)
     image = None
-    if recipe.image is not None:
-        image_encoder = build_image_encoder(recipe.image, recipe.embed_dim, assets)
-        image = Tower(image_encoder, build_aggregator(recipe.image, recipe.embed_dim, "image", image_encoder))
-    text_encoder = build_text_encoder(recipe.text, recipe.embed_dim, questions, assets)
-    text = Tower(text_encoder, build_aggregator(recipe.text, recipe.embed_dim, "text", text_encoder))
+    if spec.image is not None:
+        image_encoder = build_image_encoder(spec.image, spec.embed_dim, assets)
+        image = Tower(image_encoder, build_aggregator(spec.image, spec.embed_dim, "image", image_encoder))
+    text_encoder = build_text_encoder(spec.text, spec.embed_dim, questions, assets)
+    text = Tower(text_encoder, build_aggregator(spec.text, spec.embed_dim, "text", text_encoder))
     fusion: Fusion | None = None
-    if recipe.fusion is not None:
-        fusion = build_part(FUSIONS, recipe.fusion, "fusion", {"embed_dim": recipe.embed_dim})
-    _check_aggregators(recipe, {"image": image, "text": text})
+    if spec.fusion is not None:
+        fusion = build_part(FUSIONS, spec.fusion, "fusion", {"embed_dim": spec.embed_dim})
+    _check_aggregators(spec, {"image": image, "text": text})
     return Answerer(
         image,
         text,
         fusion,
         answers,
-        embed_dim=recipe.embed_dim,
-        dropout=recipe.head.dropout,
-        config=recipe.to_dict(),
+        embed_dim=spec.embed_dim,
+        dropout=spec.head.dropout,
+        spec=own if assets else own.portable(),
     )
 
 
-def _check_aggregators(recipe: VQARecipe, towers: Mapping[str, Tower[Any] | None]) -> None:
+def _check_aggregators(spec: AnswererSpec, towers: Mapping[str, Tower[Any] | None]) -> None:
     """Raise RecipeError for an aggregator that leaves nothing to a fusion, or all where there is none."""
-    specs: dict[str, TowerSpec | None] = {"image": recipe.image, "text": recipe.text}
+    sides: dict[str, TowerSpec | None] = {"image": spec.image, "text": spec.text}
     for side, tower in towers.items():
-        spec = specs[side]
-        if tower is None or spec is None:
+        tower_spec = sides[side]
+        if tower is None or tower_spec is None:
             continue
-        name = f"{side}.aggregator {spec.aggregator.name}"
-        if recipe.fusion is None and not tower.aggregator.fixed_k:
+        name = f"{side}.aggregator {tower_spec.aggregator.name}"
+        if spec.fusion is None and not tower.aggregator.fixed_k:
             raise RecipeError(
                 f"{name} keeps every token, and without pictures no fusion sums them up: choose one that makes the "
                 f"same number of vectors of every question, such as score_attention"
             )
-        if recipe.fusion is not None and tower.aggregator.fixed_k:
+        if spec.fusion is not None and tower.aggregator.fixed_k:
             raise RecipeError(
-                f"{name} sums up before fusion {recipe.fusion.name} could let picture and question read each other: "
+                f"{name} sums up before fusion {spec.fusion.name} could let picture and question read each other: "
                 f"set {side}.aggregator: tokens, and aggregate by fusion: {{name: pooled, aggregator: ...}}"
             )

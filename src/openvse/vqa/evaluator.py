@@ -73,7 +73,7 @@ def evaluate_answers(
     return AnswerReport(
         scores=_means(columns),
         protocol=protocol,
-        intervals=_intervals(columns, scored.images_of(), resamples, seed),
+        intervals=score_intervals(columns, scored.images_of(), resamples=resamples, seed=seed),
         baselines={label: _means(scorer.columns(answers)) for label, answers in others.items()},
         unknown=None if vocabulary is None else _unknown(vocabulary, scored),
         ceiling={} if vocabulary is None else _ceiling(vocabulary, scored, scorer),
@@ -167,10 +167,20 @@ def _ceiling(vocabulary: AnswerVocabulary, questions: QuestionSet, scorer: _Scor
     return {name: score for name, score in scores.items() if not name.startswith("wups")}
 
 
-def _intervals(
-    columns: Mapping[str, Float[np.ndarray, "Q"]], images: Int[np.ndarray, "Q"], resamples: int, seed: int
+def score_intervals(
+    columns: Mapping[str, Float[np.ndarray, "Q"]],
+    images: Int[np.ndarray, "Q"],
+    *,
+    resamples: int,
+    seed: int,
 ) -> dict[str, tuple[float, float]]:
-    """Return percentile intervals of the mean scores; pictures are drawn, and their questions go with them.
+    """Return percentile intervals of mean scores, in percent; images are drawn, and their questions go with them.
+
+    Args:
+        columns: each score of each question; NaN where a question does not count.
+        images: the image of each question, numbered from 0.
+        resamples: how many data sets are drawn; 0 returns nothing.
+        seed: of the draws.
 
     The questions about a picture are no independent evidence. Drawing pictures is weighting them by multinomial
     counts, so that a block of resamples is a matrix product.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from openvse.specs.schema import Part, RunRecipe, Strict, TowerSpec
+from openvse.specs import ModelSpec, Part, RunRecipe, Strict, TowerSpec
 
 
 class AnswersSpec(Strict):
@@ -29,6 +29,35 @@ class HeadSpec(Strict):
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
 
+class AnswererSpec(ModelSpec):
+    """A model that answers questions.
+
+    Attributes:
+        image: the side of the images; None is the question-only model.
+        fusion: lets image and question read each other; None without images.
+        head: what follows the fusion.
+        answers: which answers it chooses from.
+    """
+
+    image: TowerSpec | None
+    fusion: Part | None = Part(name="score_attention")
+    head: HeadSpec = Field(default_factory=HeadSpec)
+    answers: AnswersSpec = Field(default_factory=AnswersSpec)
+
+    @model_validator(mode="after")
+    def _both_sides_or_one(self) -> AnswererSpec:
+        if (self.image is None) != (self.fusion is None):
+            raise ValueError(
+                "image and fusion go together: without images set both image: null and fusion: null, and an "
+                "aggregator of the words such as text.aggregator: score_attention"
+            )
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """Return what tells this model from others with the same weights."""
+        return {"task": "vqa", **super().identity()}
+
+
 class PublishedAccuracy(Strict):
     """Figures of the paper that a recipe follows; evaluation shows them beside ours on as many questions.
 
@@ -43,28 +72,18 @@ class PublishedAccuracy(Strict):
     metrics: dict[str, float]
 
 
-class VQARecipe(RunRecipe):
+class VQARecipe(AnswererSpec, RunRecipe):
     """Everything that decides a run of visual question answering; the loss is binary cross-entropy for each answer.
 
     Attributes:
-        image: the side of the pictures; None is the question-only model.
-        fusion: lets picture and question read each other; None without pictures.
+        published: figures of the paper that the recipe follows.
     """
 
     task: Literal["vqa"] = "vqa"
-    image: TowerSpec | None
-    fusion: Part | None = Part(name="score_attention")
-    head: HeadSpec = Field(default_factory=HeadSpec)
-    answers: AnswersSpec = Field(default_factory=AnswersSpec)
     published: tuple[PublishedAccuracy, ...] = ()
 
     @model_validator(mode="after")
     def _fits_the_task(self) -> VQARecipe:
-        if (self.image is None) != (self.fusion is None):
-            raise ValueError(
-                "image and fusion go together: without pictures set both image: null and fusion: null, and an "
-                "aggregator of the words such as text.aggregator: score_attention"
-            )
         if any(phase.objective for phase in self.training.phases):
             raise ValueError(
                 "a phase overrides the objective, and answering has none but cross-entropy: remove it"
@@ -73,6 +92,7 @@ class VQARecipe(RunRecipe):
             raise ValueError("training.plateau.metric is not one of answering: set metric: accuracy")
         return self
 
-    def published_for(self, num_questions: int) -> dict[str, dict[str, float]]:
-        """Return the published figures, by source, of a split of this size."""
-        return {told.source: told.metrics for told in self.published if told.num_questions == num_questions}
+    @property
+    def spec(self) -> AnswererSpec:
+        """The model's spec by itself."""
+        return AnswererSpec.of(self.to_dict())

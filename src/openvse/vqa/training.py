@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 from accelerate import Accelerator
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -14,18 +15,19 @@ from torch.nn import functional as F
 from openvse.batches import with_features
 from openvse.datasets import open_questions
 from openvse.errors import DataError
-from openvse.training.inputs import AUTO, RunInputs, open_features, source_of, spread
+from openvse.training.inputs import AUTO, RunInputs, data_of, open_features, source_of, spread
 from openvse.training.task import Step, Task
 from openvse.types import QuestionBatch
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.batches import QuestionDataset
 from openvse.vqa.build import build_answerer
+from openvse.vqa.evaluator import score_intervals
 from openvse.vqa.predict import predict_batches, question_dataset
 from openvse.vqa.recipe import VQARecipe
 
 
-class Answering(Task[QuestionBatch]):
+class AnsweringTask(Task[QuestionBatch]):
     """Learns to answer.
 
     Args:
@@ -34,6 +36,7 @@ class Answering(Task[QuestionBatch]):
         training: batches of the training questions.
         validation: batches of the validation questions.
         prior: how often each answer is right in training.
+        data: the data set, for the model's provenance.
         accelerator: which process of how many this is.
     """
 
@@ -53,9 +56,10 @@ class Answering(Task[QuestionBatch]):
         training: QuestionDataset,
         validation: QuestionDataset,
         prior: Float[Tensor, "A"],
+        data: Mapping[str, Any],
         accelerator: Accelerator,
     ) -> None:
-        super().__init__(recipe, model, (), training, accelerator)
+        super().__init__(recipe, model, (), training, data, accelerator)
         self._validation = validation
         # What a model says that knows the frequencies and nothing else.
         self._uninformed = prior.clamp(1e-6, 1 - 1e-6).logit().to(accelerator.device)
@@ -73,14 +77,18 @@ class Answering(Task[QuestionBatch]):
 
     def validate(self) -> dict[str, float]:
         """Return the accuracy on the validation split in percent, and the loss."""
-        right, loss, count = 0.0, 0.0, 0
-        for _, batch, logits in predict_batches(self.model, self._validation):
-            right += float(batch.targets.gather(1, logits.argmax(dim=1, keepdim=True)).sum())
+        right: list[np.ndarray] = []
+        images: list[np.ndarray] = []
+        loss = 0.0
+        for positions, batch, logits in predict_batches(self.model, self._validation):
+            right.append(batch.targets.gather(1, logits.argmax(dim=1, keepdim=True)).squeeze(1).cpu().numpy())
+            images.append(self._validation.image_of[positions])
             loss += float(cross_entropy(logits, batch)) * batch.divisor
-            count += len(logits)
-        if not count:
-            raise DataError("no validation question can be answered, as not one picture can be used")
-        return {"accuracy": 100 * right / count, "loss": loss / count}
+        if not right:
+            raise DataError("no validation question can be answered, as not one image can be used")
+        worth, of_image = np.concatenate(right), np.unique(np.concatenate(images), return_inverse=True)[1]
+        self.intervals = score_intervals({"accuracy": worth}, of_image, resamples=1000, seed=0)
+        return {"accuracy": 100 * float(worth.sum(dtype=np.float64)) / len(worth), "loss": loss / len(worth)}
 
     def summary(self, metrics: Mapping[str, float]) -> str:
         """Return the accuracy and the loss."""
@@ -103,7 +111,7 @@ def cross_entropy(logits: Float[Tensor, "Q A"], batch: QuestionBatch) -> Float[T
     return total / batch.divisor
 
 
-def open_answering(recipe: VQARecipe, inputs: RunInputs) -> Answering:
+def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     """Open data and features, and build the model and its answers."""
     with_pictures = recipe.image is not None and recipe.data.features in (None, AUTO)
     questions = open_questions(source_of(recipe), require_images=with_pictures)
@@ -111,7 +119,9 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> Answering:
     answers = AnswerVocabulary.from_answers(
         [question.answers for question in asked], min_count=recipe.answers.min_count
     )
-    model = build_answerer(recipe, questions=[question.text for question in asked], answers=answers)
+    model = build_answerer(
+        recipe, questions=[question.text for question in asked], answers=answers, seed=recipe.seed
+    )
     features = None
     if model.image is not None:
         features = open_features(recipe, model.image.encoder, questions.as_corpus(), inputs)
@@ -126,4 +136,12 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> Answering:
     (_, training), (_, validation) = (
         question_dataset(model, chosen, features) for chosen in (questions.split("train"), held_out)
     )
-    return Answering(recipe, model, training, validation, training.frequencies(), inputs.accelerator)
+    return AnsweringTask(
+        recipe,
+        model,
+        training,
+        validation,
+        training.frequencies(),
+        data_of(questions.as_corpus()),
+        inputs.accelerator,
+    )

@@ -25,13 +25,14 @@ def ask(
 ) -> None:
     """Answer questions about a picture: the most probable answers with their probabilities."""
     from openvse.files import write_whole
-    from openvse.tasks.load import load_answerer
+    from openvse.tasks.load import load_as
     from openvse.vqa.answer_page import answer_page
+    from openvse.vqa.answerer import Answerer
     from openvse.vqa.explain import explain
 
     if not all(question.strip() for question in questions):
         raise OpenVSEError("a question is empty: ask something, such as 'how many chairs are there?'")
-    loaded = load_answerer(model, device=device)
+    loaded = load_as(Answerer, model, device=device)
     answered = explain(loaded, picture, questions, top_k=top_k)
     for one in answered:
         typer.echo(one.question)

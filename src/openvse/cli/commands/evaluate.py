@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device
 from openvse.errors import OpenVSEError
-
-if TYPE_CHECKING:
-    from openvse.model import TwoTower
 
 
 @app.command()
@@ -47,77 +44,30 @@ def evaluate(
     device: Device = "cpu",
 ) -> None:
     """Measure retrieval both ways (R@1/5/10, RSUM, MedR, MeanR), or the accuracy of answers, with intervals."""
-    from openvse.model import TwoTower
+    from openvse.cli.progress import warn
+    from openvse.tasks import TASKS
     from openvse.tasks.load import load
+    from openvse.training.kind import Request
 
-    found = [load(model, device=device) for model in (*models, *filter(None, [rerank]))]
-    towers = [model for model in found if isinstance(model, TwoTower)]
-    if len(towers) == len(found):
-        again = (rerank_top, rerank_weight) if rerank else None
-        _evaluate_towers(towers, data, split, features or [], out, folds, again)
-        return
-    from openvse.cli.answers import evaluate_answerer
-
-    evaluate_answerer(found, data, split=split, features=features or [], out=out, folds=folds)
-
-
-def _evaluate_towers(
-    loaded: list[TwoTower],
-    data: str,
-    split: str,
-    features: list[Path],
-    out: Path | None,
-    folds: int,
-    again: tuple[int, float] | None,
-) -> None:
-    """Measure retrieval; with ``again`` (how many proposals, which weight) the last model ranks those of the others."""
-    from openvse.cli.stores import open_store
-    from openvse.datasets import open_corpus
-    from openvse.evaluation import Reranker, embed_ensemble
-    from openvse.evaluation import evaluate as measure
-
-    paths = _one_each(features, len(loaded))
-    corpus = open_corpus(data, require_images=not features)
-    chosen = corpus if split == "all" else corpus.split(split)
-    stores = [open_store(model.image.encoder, path) for model, path in zip(loaded, paths, strict=True)]
-    embedded = embed_ensemble(loaded, chosen, stores)
-    first, *others = embedded.members
-    report = measure(
-        first.images,
-        first.texts,
-        embedded.corpus.relevance,
-        first.similarity,
-        reranker=None if again is None else Reranker(others.pop(), *again),
-        others=others,
-        name=chosen.name,
-        model=", ".join(model.fingerprint for model in loaded),
-        folds=folds,
-        published=_published(loaded, embedded.corpus.relevance.num_images, folds),
-        problems=embedded.corpus.problems,
-    )
-    typer.echo(report.to_markdown())
-    if out:
-        report.save(out)
-        typer.echo(f"written: {out / 'report.json'}, {out / 'report.md'}", err=True)
-
-
-def _published(models: list[TwoTower], num_images: int, folds: int) -> dict[str, dict[str, float]]:
-    """Return what the paper of the model's recipe says of a test set of this size; an ensemble follows no recipe."""
-    from openvse.specs import Recipe, expect_task
-    from openvse.tasks.recipes import parse_recipe
-
-    if len(models) > 1:
-        return {}
-    return expect_task(parse_recipe(models[0].config), Recipe).published_for(num_images, folds)
-
-
-def _one_each(stores: list[Path], num_models: int) -> list[Path | None]:
-    """Give each model its store: its own, the one for all, or none."""
-    if len(stores) not in (0, 1, num_models):
+    loaded = [load(model, device=device) for model in (*models, *filter(None, [rerank]))]
+    task, *others = dict.fromkeys(model.task for model in loaded)
+    if others:
         raise OpenVSEError(
-            f"--features is given {len(stores)} times for {num_models} model(s): give it once for all of them, "
-            f"or once a model, in their order"
+            f"the models are for different tasks ({task}, {', '.join(others)}): evaluate those of one task together"
         )
-    if len(stores) == 1:
-        return [stores[0]] * num_models
-    return [*stores] or [None] * num_models
+    request = Request(
+        data,
+        split,
+        tuple(features or ()),
+        folds,
+        rerank=rerank is not None,
+        rerank_top=rerank_top,
+        rerank_weight=rerank_weight,
+    )
+    evaluation = TASKS.get(task)().evaluate(loaded, request)
+    for warning in evaluation.warnings:
+        warn(warning)
+    if table := evaluation.to_markdown():
+        typer.echo(table)
+    if out is not None:
+        typer.echo(f"written: {', '.join(map(str, evaluation.write(out)))}", err=True)

@@ -25,10 +25,11 @@ def index(
 ) -> None:
     """Embed a folder of pictures for search; run again, it embeds only what changed."""
     from openvse.cli.progress import bar, counted, warn
+    from openvse.model import TwoTower
     from openvse.search import build_index
-    from openvse.tasks.load import load_model
+    from openvse.tasks.load import load_as
 
-    loaded = load_model(model, device=device)
+    loaded = load_as(TwoTower, model, device=device)
     with bar() as progress:
         show = counted(progress, "indexing")
         report = build_index(
@@ -65,12 +66,13 @@ def search(
 ) -> None:
     """Find the pictures that fit a sentence."""
     from openvse.files import write_whole
+    from openvse.model import TwoTower
     from openvse.search import Index, SearchEngine, contact_sheet
-    from openvse.tasks.load import load_model
+    from openvse.tasks.load import load_as
 
     if not all(query.strip() for query in queries):
         raise OpenVSEError("a query is empty: say what the picture should show")
-    loaded = load_model(model, device=device)
+    loaded = load_as(TwoTower, model, device=device)
     engine = SearchEngine(loaded, Index.open(index, loaded.fingerprint))
     if rerank is None:
         results = engine.search(queries, top_k=top_k)
@@ -90,10 +92,11 @@ def search(
 
 def load_reranker(model: str, features: Path | None, top: int, weight: float, device: str) -> HitReranker:
     """Load the model that ranks hits again, and the store that it reads, if one is named."""
-    from openvse.cli.stores import open_store
+    from openvse.features import open_store
+    from openvse.model import TwoTower
     from openvse.search import HitReranker
-    from openvse.tasks.load import load_model
+    from openvse.tasks.load import load_as
 
-    loaded = load_model(model, device=device)
-    store = open_store(loaded.image.encoder, features)
+    loaded = load_as(TwoTower, model, device=device)
+    store = open_store(features, loaded.image.encoder)
     return HitReranker(loaded, top=top, weight=weight, features=store)

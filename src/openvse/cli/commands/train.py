@@ -31,7 +31,7 @@ def train(
         launch(processes)
     from openvse.cli.progress import TrainingBar, bar, counted
     from openvse.tasks.run import train as run
-    from openvse.training import Silent
+    from openvse.training.records import Silent
 
     folder = out or Path("runs") / f"{chosen.name.replace('/', '_')}-s{chosen.seed}"
     leading = os.environ.get("RANK", "0") == "0"

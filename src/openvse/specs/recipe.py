@@ -1,40 +1,12 @@
-"""What a recipe may say. Parts carry their own options, which their constructors check when they are built."""
+"""What a recipe may say about a run. Parts carry their own options, which their constructors check."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field
 
-
-class Strict(BaseModel):
-    """A section of a recipe: unknown keys are refused, and nothing changes it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Part(BaseModel):
-    """A part by name; every other key is an argument of its constructor. ``gpo`` is short for ``{name: gpo}``."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    name: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _shorthand(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return dict(self.model_extra or {})
-
-
-class TowerSpec(Strict):
-    """One side of the model."""
-
-    encoder: Part
-    aggregator: Part
+from openvse.specs.model import ModelSpec, Strict
 
 
 class DataSpec(Strict):
@@ -137,32 +109,23 @@ class TrainingSpec(Strict):
     validation_images: int | None = Field(None, ge=1)
 
 
-class Published(Strict):
-    """Figures of the paper that a recipe follows; evaluation shows them beside ours where the protocol is theirs.
+class RunRecipe(ModelSpec):
+    """What the recipes of all tasks say: a model's spec, and how it is trained.
 
     Attributes:
-        source: paper, table, data set and protocol, in words.
-        num_images: of the test set.
-        folds: that the test set is cut into, whose figures are averaged.
-        metrics: under the names that evaluation uses, in percent.
+        task: a name of the registry of tasks.
+        name: of the recipe.
+        description: in words.
+        seed: decides the first weights, the order of the data and everything else that is random.
+        data: where the pairs or questions come from.
+        optimizer: the optimiser.
+        training: batches, phases, precision.
     """
-
-    source: str
-    num_images: int = Field(ge=1)
-    folds: int = Field(1, ge=1)
-    metrics: dict[str, float]
-
-
-class RunRecipe(Strict):
-    """What the recipes of all tasks say; ``embed_dim`` is D."""
 
     task: str
     name: str
     description: str = ""
     seed: int = Field(0, ge=0)
-    embed_dim: int = Field(1024, ge=1)
-    image: TowerSpec | None
-    text: TowerSpec
     data: DataSpec = Field(default_factory=DataSpec)
     optimizer: OptimizerSpec = Field(default_factory=OptimizerSpec)
     training: TrainingSpec
@@ -170,42 +133,3 @@ class RunRecipe(Strict):
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON-like values."""
         return self.model_dump(mode="json")
-
-
-class Recipe(RunRecipe):
-    """Everything that decides a run of retrieval: model, objective, data, training, seed."""
-
-    task: Literal["retrieval"] = "retrieval"
-    image: TowerSpec
-    similarity: Part = Part(name="set_max")
-    objective: dict[str, Part] = Field(min_length=1)
-    published: tuple[Published, ...] = ()
-
-    @field_validator("objective")
-    @classmethod
-    def _reserved(cls, value: dict[str, Part]) -> dict[str, Part]:
-        if "loss" in value:
-            raise ValueError("a term may not be called 'loss': that is the name of their sum")
-        return value
-
-    @field_validator("published", mode="before")
-    @classmethod
-    def _nothing_published(cls, value: Any) -> Any:
-        return () if value is None else value  # what the first models' folders say
-
-    @field_validator("training")
-    @classmethod
-    def _own_metrics(cls, value: TrainingSpec) -> TrainingSpec:
-        if value.plateau is not None and value.plateau.metric == "accuracy":
-            raise ValueError(
-                "plateau.metric is accuracy, which retrieval does not have: take rsum or a recall"
-            )
-        return value
-
-    def published_for(self, num_images: int, folds: int) -> dict[str, dict[str, float]]:
-        """Return the published figures, by source, of a test set of this size."""
-        return {
-            told.source: told.metrics
-            for told in self.published
-            if (told.num_images, told.folds) == (num_images, folds)
-        }

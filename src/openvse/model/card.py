@@ -1,0 +1,99 @@
+"""The model card: what the Hugging Face hub shows of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from openvse.output.documents import markdown_table
+from openvse.specs import ModelSpec
+
+CARD = "README.md"
+
+_USE = {
+    "retrieval": """model = openvse.load("{name}")
+scores = model.score(model.encode_image(["a.jpg"]), model.encode_text(["a dog on a beach"]))""",
+    "vqa": """model = openvse.load("{name}")
+print(model.ask("kitchen.jpg", ["how many chairs are there?"], top_k=3))""",
+}
+_LIMITS = (
+    "It has seen the words and the kinds of images of its training data, and no others; what those data lack or get "
+    "wrong, it lacks or gets wrong too.",
+    "Scores order the candidates of one query. They are not probabilities and do not compare across models.",
+    "The licence of the training data, where there is one, is stated above; the weights come with no other promise.",
+)
+
+
+def model_card(name: str, task: str, spec: ModelSpec, provenance: Mapping[str, Any]) -> str:
+    """Return a model card in Markdown: what the model was trained on, its figures, how to load it, its limits.
+
+    Args:
+        name: the model's id on the hub.
+        task: what it is for.
+        spec: what it is made of.
+        provenance: where it comes from; what is missing or of another form is left out, as nobody checks it.
+    """
+    header = yaml.safe_dump(
+        {"library_name": "openvse", "tags": ["openvse", "visual-semantic-embedding", task]}
+    )
+    use = _USE.get(task, 'model = openvse.load("{name}")').format(name=name)
+    sections = [
+        f"# {name}",
+        str(provenance.get("description") or "") or f"A model for {task}, trained with openvse.",
+        f"## What it is\n\n{_parts(spec)}",
+        _training(provenance),
+        _figures(provenance.get("validation")),
+        f"## Use\n\n```python\nimport openvse\n\n{use}\n```",
+        "## Limits\n\n" + "\n".join(f"- {limit}" for limit in _LIMITS),
+    ]
+    return f"---\n{header}---\n\n" + "\n\n".join(filter(None, sections)) + "\n"
+
+
+def _parts(spec: ModelSpec) -> str:
+    sides = {"Images": spec.image, "Sentences": spec.text}
+    lines = [
+        f"- {side}: encoder `{tower.encoder.name}`, aggregator `{tower.aggregator.name}`"
+        for side, tower in sides.items()
+        if tower is not None
+    ]
+    return "\n".join([*lines, f"- Joint width: {spec.embed_dim}"])
+
+
+def _training(provenance: Mapping[str, Any]) -> str:
+    lines = []
+    if provenance.get("recipe"):
+        lines.append(f"- Recipe: `{provenance['recipe']}`, seed {provenance.get('seed', 0)}")
+    data = provenance.get("data")
+    if isinstance(data, Mapping):
+        splits = data.get("splits")
+        counts = (
+            ""
+            if not isinstance(splits, Mapping)
+            else ", ".join(f"{n} {split}" for split, n in splits.items())
+        )
+        lines.append(f"- Data: {data.get('name', 'not stated')}" + (f" ({counts})" if counts else ""))
+        if data.get("licence"):
+            lines.append(f"- Terms of the data: {data['licence']}")
+    lines.append(f"- openvse {provenance.get('openvse', 'of an unknown version')}")
+    return "## Training\n\n" + "\n".join(lines)
+
+
+def _figures(validation: Any) -> str:
+    """Return a table of the validation's figures with their intervals; nothing where there are none."""
+    metrics = validation.get("metrics") if isinstance(validation, Mapping) else None
+    if not isinstance(metrics, Mapping) or not metrics:
+        return ""
+    given = validation.get("intervals")
+    intervals: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    rows = [[name, f"{value:.1f}", _interval(intervals.get(name))] for name, value in metrics.items()]
+    table = markdown_table(["metric", "validation", "95 % interval"], rows)
+    epoch = validation.get("epoch", "not stated")
+    return f"## Figures\n\nOn the validation split, which selected the model (epoch {epoch}).\n\n{table}"
+
+
+def _interval(bounds: Any) -> str:
+    if isinstance(bounds, Sequence) and len(bounds) == 2:
+        return f"{bounds[0]:.1f} to {bounds[1]:.1f}"
+    return ""

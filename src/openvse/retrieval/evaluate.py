@@ -1,0 +1,87 @@
+"""The evaluation of two-tower models on a data set that a user names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from openvse.datasets import open_corpus
+from openvse.errors import OpenVSEError
+from openvse.evaluation import Report, Reranker, embed_ensemble, evaluate
+from openvse.features import open_store
+from openvse.model import TwoTower
+from openvse.training.kind import Request, published_for
+
+
+@dataclass(frozen=True)
+class RetrievalEvaluation:
+    """A report of retrieval; see ``training.kind.Evaluation``."""
+
+    report: Report
+    warnings: tuple[str, ...] = ()
+
+    def to_markdown(self) -> str:
+        """Return the report's table."""
+        return self.report.to_markdown()
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the report as Markdown and JSON."""
+        self.report.save(folder)
+        return [folder / "report.json", folder / "report.md"]
+
+
+def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEvaluation:
+    """Rank both ways; the scores of several models are averaged.
+
+    Args:
+        models: the models; with ``request.rerank`` the last one ranks the proposals of the others again.
+        request: what to evaluate, and how.
+
+    Raises:
+        OpenVSEError: there are more stores than models; and whatever data and stores are refused for.
+    """
+    corpus = open_corpus(request.data, require_images=not request.features)
+    chosen = corpus if request.split == "all" else corpus.split(request.split)
+    paths = _one_store_each(request.features, len(models))
+    stores = [open_store(path, model.image.encoder) for model, path in zip(models, paths, strict=True)]
+    embedded = embed_ensemble(models, chosen, stores)
+    first, *others = embedded.members
+    again = Reranker(others.pop(), request.rerank_top, request.rerank_weight) if request.rerank else None
+    report = evaluate(
+        first.images,
+        first.texts,
+        embedded.corpus.relevance,
+        first.similarity,
+        reranker=again,
+        others=others,
+        name=chosen.name,
+        model=", ".join(model.fingerprint for model in models),
+        folds=request.folds,
+        published=_published(models, embedded.corpus.relevance.num_images, request.folds),
+        problems=embedded.corpus.problems,
+    )
+    return RetrievalEvaluation(report)
+
+
+def _one_store_each(stores: Sequence[Path], num_models: int) -> list[Path | None]:
+    """Give each model its store: its own, the one for all, or none.
+
+    Raises:
+        OpenVSEError: there is another number of stores.
+    """
+    if len(stores) not in (0, 1, num_models):
+        raise OpenVSEError(
+            f"--features is given {len(stores)} times for {num_models} model(s): give it once for all of them, "
+            f"or once a model, in their order"
+        )
+    if len(stores) == 1:
+        return [stores[0]] * num_models
+    return [*stores] or [None] * num_models
+
+
+def _published(models: Sequence[TwoTower], num_images: int, folds: int) -> dict[str, dict[str, float]]:
+    """Return what the paper of the model's recipe says of such a test set; an ensemble follows no recipe."""
+    if len(models) > 1:
+        return {}
+    return published_for(models[0].provenance, {"num_images": num_images, "folds": folds})

@@ -1,0 +1,41 @@
+"""Retrieval among the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.specs import ModelSpec, RunRecipe, TwoTowerSpec
+from openvse.training.kind import Evaluation, Request, TaskKind
+
+if TYPE_CHECKING:
+    from openvse.model import Model, TwoTower
+    from openvse.training.inputs import RunInputs
+    from openvse.training.task import AnyTask
+
+
+class Retrieval(TaskKind):
+    """Images and sentences find each other."""
+
+    recipe: ClassVar[type[RunRecipe]] = RetrievalRecipe
+    spec: ClassVar[type[ModelSpec]] = TwoTowerSpec
+
+    def build(self, tree: Mapping[str, Any], folder: Path) -> TwoTower:
+        """Build two towers."""
+        from openvse.retrieval.build import build_model
+
+        return build_model(TwoTowerSpec.of(tree), assets=folder)
+
+    def open(self, recipe: RunRecipe, inputs: RunInputs) -> AnyTask:
+        """Open pairs of images and sentences."""
+        from openvse.retrieval.training import open_retrieval
+
+        return open_retrieval(cast(RetrievalRecipe, recipe), inputs)
+
+    def evaluate(self, models: Sequence[Model], request: Request) -> Evaluation:
+        """Rank images for sentences and sentences for images."""
+        from openvse.retrieval.evaluate import evaluate_towers
+
+        return evaluate_towers(cast("Sequence[TwoTower]", models), request)

@@ -1,0 +1,64 @@
+"""What a recipe for retrieval may say."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from openvse.specs import Part, RunRecipe, Strict, TrainingSpec, TwoTowerSpec
+
+
+class Published(Strict):
+    """Figures of the paper that a recipe follows; evaluation shows them beside ours where the protocol is theirs.
+
+    Attributes:
+        source: paper, table, data set and protocol, in words.
+        num_images: of the test set.
+        folds: that the test set is cut into, whose figures are averaged.
+        metrics: under the names that evaluation uses, in percent.
+    """
+
+    source: str
+    num_images: int = Field(ge=1)
+    folds: int = Field(1, ge=1)
+    metrics: dict[str, float]
+
+
+class RetrievalRecipe(TwoTowerSpec, RunRecipe):
+    """Everything that decides a run of retrieval: the model's spec, objective, data, training and seed.
+
+    Attributes:
+        objective: the terms of the loss by name.
+        published: figures of the paper that the recipe follows.
+    """
+
+    task: Literal["retrieval"] = "retrieval"
+    objective: dict[str, Part] = Field(min_length=1)
+    published: tuple[Published, ...] = ()
+
+    @field_validator("objective")
+    @classmethod
+    def _reserved(cls, value: dict[str, Part]) -> dict[str, Part]:
+        if "loss" in value:
+            raise ValueError("a term may not be called 'loss': that is the name of their sum")
+        return value
+
+    @field_validator("published", mode="before")
+    @classmethod
+    def _nothing_published(cls, value: Any) -> Any:
+        return () if value is None else value  # what the first models' folders say
+
+    @field_validator("training")
+    @classmethod
+    def _own_metrics(cls, value: TrainingSpec) -> TrainingSpec:
+        if value.plateau is not None and value.plateau.metric == "accuracy":
+            raise ValueError(
+                "plateau.metric is accuracy, which retrieval does not have: take rsum or a recall"
+            )
+        return value
+
+    @property
+    def spec(self) -> TwoTowerSpec:
+        """The model's spec by itself."""
+        return TwoTowerSpec.of(self.to_dict())

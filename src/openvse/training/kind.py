@@ -1,0 +1,104 @@
+"""What a task is to the rest of openvse: how its models are built, trained and evaluated."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+from openvse.specs import ModelSpec, RunRecipe
+
+if TYPE_CHECKING:
+    from openvse.model import Model
+    from openvse.training.inputs import RunInputs
+    from openvse.training.task import AnyTask
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to evaluate, and how.
+
+    Attributes:
+        data: the data set, as ``open_corpus`` takes it.
+        split: train, validation, test or all.
+        features: feature stores to read in place of images: none, one for all models, or one a model.
+        folds: equal parts that are evaluated apart and averaged.
+        rerank: the last of the models ranks the proposals of the others again.
+        rerank_top: how many proposals of each query.
+        rerank_weight: weight of its score; that of the others has the rest of 1.
+    """
+
+    data: str
+    split: str = "test"
+    features: Sequence[Path] = ()
+    folds: int = 1
+    rerank: bool = False
+    rerank_top: int = 20
+    rerank_weight: float = 1.0
+
+
+@runtime_checkable
+class Evaluation(Protocol):
+    """What an evaluation has measured."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What the user should know before reading the figures."""
+        ...
+
+    def to_markdown(self) -> str:
+        """Return the figures as a table."""
+        ...
+
+    def write(self, folder: Path) -> Sequence[Path]:
+        """Write the figures to files, and return them."""
+        ...
+
+
+class TaskKind(ABC):
+    """A task, by the name that recipes and model folders give it. It imports nothing heavy before it is used.
+
+    Attributes:
+        recipe: the schema of its recipes.
+        spec: the schema of its models.
+    """
+
+    recipe: ClassVar[type[RunRecipe]]
+    spec: ClassVar[type[ModelSpec]]
+
+    @abstractmethod
+    def build(self, tree: Mapping[str, Any], folder: Path) -> Model:
+        """Build a saved model, whose weights are read next.
+
+        Args:
+            tree: its spec as its folder has it, perhaps among other keys.
+            folder: with vocabulary, tokenizer and the like.
+        """
+
+    @abstractmethod
+    def open(self, recipe: RunRecipe, inputs: RunInputs) -> AnyTask:
+        """Open data and features, and build what is to be trained."""
+
+    @abstractmethod
+    def evaluate(self, models: Sequence[Model], request: Request) -> Evaluation:
+        """Measure models of this task."""
+
+
+def published_for(provenance: Mapping[str, Any], protocol: Mapping[str, int]) -> dict[str, dict[str, float]]:
+    """Return the published figures of a model's recipe, by source, as far as they are of this protocol.
+
+    Args:
+        provenance: the model's; nobody checks it, so what has another form is left out.
+        protocol: what an entry must say, for instance ``{"num_images": 1000, "folds": 1}``; an entry that does not
+            say something means 1.
+    """
+    entries = provenance.get("published")
+    return {
+        str(entry["source"]): dict(entry["metrics"])
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict)
+        and {"source", "metrics"} <= entry.keys()
+        and all(entry.get(key, 1) == value for key, value in protocol.items())
+    }

@@ -1,0 +1,100 @@
+"""The evaluation of a model that answers questions, on a data set that a user names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from openvse.corpus import QuestionSet
+from openvse.datasets import open_questions
+from openvse.errors import DataError, OpenVSEError
+from openvse.features import open_store
+from openvse.training.kind import Request, published_for
+from openvse.types import FeatureSource
+from openvse.vqa.answerer import Answerer
+from openvse.vqa.evaluator import evaluate_answers
+from openvse.vqa.predict import predict
+from openvse.vqa.report import AnswerReport
+from openvse.vqa.results import write_results
+from openvse.vqa.wordnet import WordNet, find_wordnet
+
+PREDICTIONS = "predictions.json"
+NO_ANSWERS = "there are no answers to compare with, so that nothing is measured; --out writes the predictions"
+
+
+@dataclass(frozen=True)
+class AnswersEvaluation:
+    """Predictions, and a report where there are answers to compare with; see ``training.kind.Evaluation``."""
+
+    report: AnswerReport | None
+    questions: QuestionSet
+    answers: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+    def to_markdown(self) -> str:
+        """Return the report's table; nothing where there is no report."""
+        return "" if self.report is None else self.report.to_markdown()
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the predictions, and the report as Markdown and JSON."""
+        write_results(folder / PREDICTIONS, self.questions, self.answers)
+        if self.report is None:
+            return [folder / PREDICTIONS]
+        self.report.save(folder)
+        return [folder / "report.json", folder / "report.md", folder / PREDICTIONS]
+
+
+def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEvaluation:
+    """Answer the questions of a split, and compare with the answers of people.
+
+    Args:
+        models: one model.
+        request: what to evaluate; folds and re-ranking are for retrieval.
+
+    Raises:
+        OpenVSEError: there are several models, folds, or several stores; and whatever the data are refused for.
+    """
+    model, *others = models
+    if others or request.rerank:
+        raise OpenVSEError("a model that answers questions is evaluated by itself: name one model")
+    if request.folds > 1:
+        raise OpenVSEError("--folds is for retrieval: leave it out for a model that answers questions")
+    store = _store(model, request.features)
+    questions = open_questions(request.data, require_images=model.sees and store is None)
+    chosen = questions if request.split == "all" else questions.split(request.split)
+    predicted = {guess.question_id: guess.answer for guess in predict(model, chosen, store)}
+    kept = chosen.select(np.flatnonzero([question.question_id in predicted for question in chosen.questions]))
+    answers = tuple(predicted[question.question_id] for question in kept.questions)
+    left_out = len(chosen) - len(kept)
+    warnings = (f"{left_out} question(s) are left out: their images cannot be used",) if left_out else ()
+    if not any(question.answers for question in kept.questions):
+        return AnswersEvaluation(None, kept, answers, (*warnings, NO_ANSWERS))
+    report = evaluate_answers(
+        kept,
+        answers,
+        training=_training(questions),
+        vocabulary=model.answers,
+        wordnet=WordNet(wordnet) if (wordnet := find_wordnet()) else None,
+        model=model.fingerprint,
+        published=published_for(model.provenance, {"num_questions": len(kept)}),
+    )
+    return AnswersEvaluation(report, kept, answers, warnings)
+
+
+def _training(questions: QuestionSet) -> QuestionSet | None:
+    """Return the questions whose most frequent answers are the baseline; a set for testing only has none."""
+    try:
+        return questions.split("train")
+    except DataError:
+        return None
+
+
+def _store(model: Answerer, features: Sequence[Path]) -> FeatureSource | None:
+    if not features or model.image is None:
+        return None
+    if len(features) > 1:
+        raise OpenVSEError("--features is given several times for one model: give it once")
+    return open_store(features[0], model.image.encoder)

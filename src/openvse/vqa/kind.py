@@ -1,0 +1,42 @@
+"""Visual question answering among the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from openvse.specs import ModelSpec, RunRecipe
+from openvse.training.kind import Evaluation, Request, TaskKind
+from openvse.vqa.recipe import AnswererSpec, VQARecipe
+
+if TYPE_CHECKING:
+    from openvse.model import Model
+    from openvse.training.inputs import RunInputs
+    from openvse.training.task import AnyTask
+    from openvse.vqa.answerer import Answerer
+
+
+class VQA(TaskKind):
+    """A model answers questions about images."""
+
+    recipe: ClassVar[type[RunRecipe]] = VQARecipe
+    spec: ClassVar[type[ModelSpec]] = AnswererSpec
+
+    def build(self, tree: Mapping[str, Any], folder: Path) -> Answerer:
+        """Build an answerer."""
+        from openvse.vqa.build import build_answerer
+
+        return build_answerer(AnswererSpec.of(tree), assets=folder)
+
+    def open(self, recipe: RunRecipe, inputs: RunInputs) -> AnyTask:
+        """Open questions and their images."""
+        from openvse.vqa.training import open_answering
+
+        return open_answering(cast(VQARecipe, recipe), inputs)
+
+    def evaluate(self, models: Sequence[Model], request: Request) -> Evaluation:
+        """Answer the questions of a split."""
+        from openvse.vqa.evaluate import evaluate_answerer
+
+        return evaluate_answerer(cast("Sequence[Answerer]", models), request)
