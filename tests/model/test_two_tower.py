@@ -60,6 +60,19 @@ def test_encoding_leaves_the_mode_as_it_was(model: TwoTower) -> None:
     assert torch.equal(first.vectors, second.vectors)  # no augmentation although it was in training mode
 
 
+def test_a_bad_image_leaves_the_mode_as_it_was(
+    model: TwoTower, make_photos: PhotoMaker, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.jpg").write_bytes(b"no picture")
+    model.train()
+    try:
+        with pytest.raises(BadImageError, match="bad.jpg"):
+            model.encode_image([*make_photos(1), tmp_path / "bad.jpg"], batch_size=1)
+        assert model.image.training
+    finally:
+        model.eval()
+
+
 def test_bad_input_is_named(model: TwoTower, tmp_path: Path) -> None:
     (tmp_path / "bad.jpg").write_bytes(b"no picture")
     with pytest.raises(BadImageError, match="bad.jpg"):

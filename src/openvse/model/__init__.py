@@ -5,6 +5,7 @@ from __future__ import annotations
 from openvse.model.answerer import ANSWERS_FILE, Answerer, Attended, Guess
 from openvse.model.base import Model
 from openvse.model.folder import read_config, read_weights, write_model
+from openvse.model.mode import evaluating
 from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower, embed
 
@@ -17,6 +18,7 @@ __all__ = [
     "Tower",
     "TwoTower",
     "embed",
+    "evaluating",
     "read_config",
     "read_weights",
     "write_model",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,6 +17,7 @@ from openvse.errors import DataError, ModelError
 from openvse.functional import pad
 from openvse.fusion import Fusion
 from openvse.model.base import Model
+from openvse.model.mode import evaluating
 from openvse.model.tower import Tower
 from openvse.types import EmbeddingSet, Inputs
 from openvse.videos import ClipSource
@@ -145,7 +145,7 @@ class Answerer(Model):
         """Return the weights by which the fusion sums up picture and words; None where it has none. See ``forward``."""
         if self.fusion is None:
             return None
-        with self.evaluating():
+        with evaluating(self):
             pictures, words = self.fusion.prepare(self._look(images), self.text(questions))
             weights = self.fusion.weights(pictures[image_of], words)
         return None if weights is None else Attended(*weights)
@@ -201,7 +201,7 @@ class Answerer(Model):
     def answer(self, images: Inputs | None, questions: Inputs, top_k: int) -> list[list[Guess]]:
         """Answer a batch of questions about one picture, the most probable answers first."""
         image_of = torch.zeros(len(questions), dtype=torch.int64, device=self.device)
-        with self.evaluating():
+        with evaluating(self):
             logits = self(images, image_of, questions)
         best, ids = logits.float().sigmoid().topk(min(top_k, len(self.answers)), dim=1)
         return [
@@ -215,16 +215,6 @@ class Answerer(Model):
             self.image.encoder.save_assets(folder / "image")
         self.text.encoder.save_assets(folder / "text")
         self.answers.save(folder / ANSWERS_FILE)
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Compute without dropout, and leave the mode as it was."""
-        was_training = self.training
-        self.eval()
-        try:
-            yield
-        finally:
-            self.train(was_training)
 
     def _look(self, images: Inputs | None) -> EmbeddingSet:
         if self.image is None or images is None:

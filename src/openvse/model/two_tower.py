@@ -14,6 +14,7 @@ from openvse.encoders.base import ImageEncoder, TextEncoder
 from openvse.errors import DataError
 from openvse.functional import pad
 from openvse.model.base import Model
+from openvse.model.mode import evaluating
 from openvse.model.tower import Tower
 from openvse.similarities import Similarity
 from openvse.types import EmbeddingSet, Inputs
@@ -115,7 +116,7 @@ def embed(
     """Embed batches and put the items into the order of their positions.
 
     Args:
-        tower: either side of a model; it is left in the mode it was found in.
+        tower: either side of a model; it is left in the mode it was found in, also after an error.
         batches: positions and inputs; together the positions name each item once.
         device: where to compute.
 
@@ -125,14 +126,12 @@ def embed(
     Raises:
         DataError: there is no batch.
     """
-    was_training = tower.training
-    tower.eval()
     positions: list[Positions] = []
     parts: list[EmbeddingSet] = []
-    for chosen, inputs in batches:
-        positions.append(chosen)
-        parts.append(tower(inputs.to(device)).to("cpu"))
-    tower.train(was_training)
+    with evaluating(tower):
+        for chosen, inputs in batches:
+            positions.append(chosen)
+            parts.append(tower(inputs.to(device)).to("cpu"))
     if not parts:
         raise DataError("there is nothing to embed: give at least one item that can be read")
     joined = EmbeddingSet.concatenate(parts)

@@ -20,7 +20,7 @@ from openvse.data import (
     with_features,
 )
 from openvse.errors import DataError
-from openvse.model import Answerer
+from openvse.model import Answerer, evaluating
 from openvse.types import FeatureSource, QuestionBatch
 
 
@@ -70,7 +70,7 @@ def predict_batches(
         dataset: the questions.
         batch_size: questions at a time.
     """
-    with model.evaluating():
+    with evaluating(model):
         for positions, batch in question_batches(dataset, batch_size):
             moved = batch.to(model.device)
             with torch.inference_mode():
