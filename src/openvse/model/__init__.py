@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.model.answerer import ANSWERS_FILE, Answerer, Attended, Guess
+from openvse.model.answerer import ANSWERS_FILE, Answered, Answerer, Attended, Guess
 from openvse.model.base import Model
 from openvse.model.folder import read_config, read_weights, write_model
 from openvse.model.mode import evaluating
@@ -11,6 +11,7 @@ from openvse.model.two_tower import TwoTower, embed
 
 __all__ = [
     "ANSWERS_FILE",
+    "Answered",
     "Answerer",
     "Attended",
     "Guess",
