@@ -88,7 +88,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
             )
         inputs = None
         if self._images is not None:
-            inputs, kept = self._images.load(images)
+            inputs, kept = self._images.load(images, key.view)
             images = images[kept]
             chosen = chosen[np.isin(self._image_of[chosen], images)]
         rows = np.searchsorted(images, self._image_of[chosen]) if inputs else np.zeros(len(chosen), np.int64)

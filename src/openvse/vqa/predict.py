@@ -33,7 +33,7 @@ class Prediction(NamedTuple):
 
 
 def question_dataset(
-    model: Answerer, questions: QuestionSet, features: FeatureSource | None = None
+    model: Answerer, questions: QuestionSet, features: FeatureSource | None = None, *, augment: bool = False
 ) -> tuple[QuestionSet, QuestionDataset]:
     """Prepare questions for a model; those about pictures that a store lacks are left out, and reported.
 
@@ -41,6 +41,7 @@ def question_dataset(
         model: gives the tokens and the answers.
         questions: the set.
         features: stored local features of its pictures; without them the pictures are decoded.
+        augment: decode the random views that a batch's key asks for, for training.
 
     Returns:
         The questions that are left, and their batches.
@@ -55,7 +56,7 @@ def question_dataset(
         corpus = with_features(corpus, features)
         if len(corpus) < len(questions.image_ids):
             questions = questions.about(corpus.image_ids)
-        images = image_loader(model.image.encoder, corpus, features)
+        images = image_loader(model.image.encoder, corpus, features, augment=augment)
     tokens = model.text.encoder.tokenize([question.text for question in questions.questions])
     return questions, QuestionDataset(questions, images, tokens, model.answers)
 
