@@ -15,6 +15,8 @@ from openvse.build import build_model, load_model
 from openvse.errors import BadImageError, DataError, ModelError, OpenVSEError
 from openvse.model import TwoTower
 from openvse.recipe import parse_recipe
+from openvse.similarities import SetMax
+from openvse.types import EmbeddingSet
 from tests.conftest import PhotoMaker
 from tests.tiny import tiny_tree
 
@@ -50,6 +52,25 @@ def test_scores_are_cosines(model: TwoTower, make_photos: PhotoMaker) -> None:
     torch.testing.assert_close(scores, images.vectors[:, 0] @ texts.vectors[:, 0].T)
     assert scores.shape == (2, 3) and scores.abs().max() <= 1 + 1e-6
     assert model.indexable
+
+
+class Remote(SetMax):
+    """Its weight lies on another device than the embeddings; it says how far they came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones((), device="meta"))
+
+    def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> torch.Tensor:
+        assert images.vectors.device == texts.mask.device == self.scale.device
+        return torch.zeros(len(images), len(texts))
+
+
+def test_scores_are_computed_where_the_similarity_has_its_weights(model: TwoTower) -> None:
+    texts = model.encode_text(CAPTIONS)
+    other = TwoTower(model.image, model.text, Remote(), model.config)
+    scores = other.score(texts, texts)
+    assert scores.shape == (3, 3) and scores.device == texts.vectors.device
 
 
 def test_encoding_leaves_the_mode_as_it_was(model: TwoTower) -> None:

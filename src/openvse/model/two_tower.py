@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from openvse.encoders.base import ImageEncoder, TextEncoder
 from openvse.errors import DataError
@@ -98,10 +99,15 @@ class TwoTower(Model):
         return embed(self.text, batches, self.device)
 
     @torch.inference_mode()
-    def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> torch.Tensor:
-        """Score all pairs, ``[I, T]``; for large sets use ``similarities.score_blocks``."""
-        scores: torch.Tensor = self.similarity(images, texts)
-        return scores
+    def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
+        """Score all pairs by the similarity, and return the scores on the device of the images' embeddings.
+
+        It computes where the similarity has its weights, if it has some. For large sets use
+        ``similarities.score_blocks``.
+        """
+        device = next(self.similarity.parameters(), images.vectors).device
+        scores: Tensor = self.similarity(images.to(device), texts.to(device))
+        return scores.to(images.vectors.device)
 
     def save_assets(self, folder: Path) -> None:
         """Write what the encoders need besides their weights."""
