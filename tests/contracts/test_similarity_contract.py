@@ -62,6 +62,15 @@ class TestSimilarityContract:
         assert torch.allclose(similarity(images, texts), cosine, rtol=0, atol=1e-12) is similarity.is_cosine
         assert similarity.is_cosine or not similarity.indexable
 
+    def test_an_indexable_one_orders_as_the_largest_inner_product(self, name: str) -> None:
+        similarity = make(name)
+        images, texts = embeddings(30, 3, 0, masked=True), embeddings(5, 2, 1, masked=True)
+        products = torch.einsum("ikd,tld->itkl", images.vectors, texts.vectors)
+        exists = images.mask[:, None, :, None] & texts.mask[None, :, None, :]
+        largest = products.masked_fill(~exists, float("-inf")).amax(dim=(2, 3))
+        same = torch.equal(similarity(images, texts).argsort(dim=0), largest.argsort(dim=0))
+        assert same or not similarity.indexable
+
     def test_a_masked_embedding_never_wins_even_if_all_scores_are_negative(self, name: str) -> None:
         axis = torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)
         away = torch.tensor([-0.6, -0.8, 0, 0, 0, 0], dtype=torch.float64)

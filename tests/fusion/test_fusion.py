@@ -171,12 +171,16 @@ def test_weights_are_those_that_sum_the_tokens() -> None:
     fusion = make("score_attention", num_vectors=3).eval()
     images, texts = fusion.prepare(IMAGES, TEXTS)
     rows = torch.arange(len(IMAGES))
-    of_images, of_texts = fusion.weights(images, texts[rows])
+    reduced = fusion.fuse(images, texts[rows])
+    assert reduced.weights is not None
+    of_images, of_texts = reduced.weights
+    for weights in reduced.weights:
+        torch.testing.assert_close(weights.sum(dim=-1), torch.ones(len(IMAGES), 3, dtype=weights.dtype))
     x, z = fusion.read(images, texts[rows])
-    reduced = fusion(images, texts[rows])
-    torch.testing.assert_close(of_images @ x, reduced[0])
-    torch.testing.assert_close(of_texts @ z, reduced[1])
-    assert make("pooled").weights(images, texts) is None
+    torch.testing.assert_close(of_images @ x, reduced.image)
+    torch.testing.assert_close(of_texts @ z, reduced.text)
+    assert all(map(torch.equal, fusion(images, texts[rows]), reduced[:2]))
+    assert make("pooled").fuse(images, texts[rows]).weights is None
 
 
 def test_k_reductions_are_the_mean_of_their_cosines() -> None:

@@ -14,7 +14,10 @@ import openvse
 from openvse.errors import BadImageError, DataError, ModelError, OpenVSEError
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
+from openvse.similarities import SetMax
+from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
+from openvse.types import EmbeddingSet
 from tests.conftest import PhotoMaker
 from tests.tiny import tiny_tree
 
@@ -52,12 +55,44 @@ def test_scores_are_cosines(model: TwoTower, make_photos: PhotoMaker) -> None:
     assert model.indexable
 
 
+class Remote(SetMax):
+    """Its weight lies on another device than the embeddings; it says how far they came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones((), device="meta"))
+
+    def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> torch.Tensor:
+        assert images.vectors.device == texts.mask.device == self.scale.device
+        return torch.zeros(len(images), len(texts))
+
+
+def test_scores_are_computed_where_the_similarity_has_its_weights(model: TwoTower) -> None:
+    texts = model.encode_text(CAPTIONS)
+    other = TwoTower(model.image, model.text, Remote(), model.config)
+    scores = other.score(texts, texts)
+    assert scores.shape == (3, 3) and scores.device == texts.vectors.device
+
+
 def test_encoding_leaves_the_mode_as_it_was(model: TwoTower) -> None:
     model.train()
     first, second = model.encode_text(CAPTIONS), model.encode_text(CAPTIONS)
     assert model.text.training
     model.eval()
     assert torch.equal(first.vectors, second.vectors)  # no augmentation although it was in training mode
+
+
+def test_a_bad_image_leaves_the_mode_as_it_was(
+    model: TwoTower, make_photos: PhotoMaker, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.jpg").write_bytes(b"no picture")
+    model.train()
+    try:
+        with pytest.raises(BadImageError, match="bad.jpg"):
+            model.encode_image([*make_photos(1), tmp_path / "bad.jpg"], batch_size=1)
+        assert model.image.training
+    finally:
+        model.eval()
 
 
 def test_bad_input_is_named(model: TwoTower, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
-from openvse.functional import normalize
+from openvse.functional import normalize, set_max_scores
 from openvse.media.images import PictureSource, read_image
 from openvse.types import EmbeddingSet
 
@@ -35,6 +36,9 @@ class ColourModel:
 
     def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> EmbeddingSet:
         return self.embed(np.array([COLOURS[caption] for caption in captions], dtype=np.float32))
+
+    def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> Tensor:
+        return set_max_scores(images, texts)
 
     def embed(self, colours: np.ndarray) -> EmbeddingSet:
         vectors = normalize(torch.from_numpy(colours) - 128.0).unsqueeze(1)

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from openvse.functional import normalize
+from openvse.functional import normalize, set_max_scores
 from openvse.search.backend import ExactBackend, _keys, _unpack
+from openvse.similarities import Order
 from openvse.types import EmbeddingSet
 
 
@@ -70,6 +71,24 @@ def test_ties_come_in_the_order_of_the_items() -> None:
         assert positions.tolist() == [list(range(7))] * 2
 
 
+def late_interaction(images: EmbeddingSet, texts: EmbeddingSet) -> Tensor:
+    """The best image embedding of each text embedding, summed: the two sides play different parts."""
+    return torch.einsum("ikd,tld->itlk", images.vectors, texts.vectors).amax(dim=3).sum(dim=2)
+
+
+@pytest.mark.parametrize("block_values", [1, 300, 1 << 22])
+def test_the_similarity_decides_and_the_items_are_its_images(block_values: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    items = normalize(torch.randn(40, 3, 8, generator=generator))
+    queries = queries_of(normalize(torch.randn(5, 2, 8, generator=generator)))
+    for similarity in (late_interaction, Order()):
+        expected = similarity(queries_of(items), queries).T.topk(10, dim=1)
+        backend = ExactBackend(items.numpy(), block_values, score=similarity)
+        scores, positions = backend.search(queries, 10)
+        assert torch.equal(positions, expected.indices)
+        assert torch.allclose(scores, expected.values, atol=1e-6)
+
+
 def test_half_precision_vectors_are_scored_in_single() -> None:
     vectors = np.full((2, 1, 4096), 0.01, np.float16)
     vectors[1] = 0.02
@@ -78,20 +97,17 @@ def test_half_precision_vectors_are_scored_in_single() -> None:
     assert scores[0, 0] == pytest.approx(4096 * float(np.float16(0.02)), rel=1e-5)
 
 
-def test_memory_is_bounded_by_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    import openvse.search.backend as backend
-
+def test_memory_is_bounded_by_the_block() -> None:
     shapes: list[tuple[int, ...]] = []
-    real = backend.set_max_scores
 
-    def watch(queries: EmbeddingSet, items: EmbeddingSet) -> Tensor:
+    def watch(items: EmbeddingSet, queries: EmbeddingSet) -> Tensor:
         shapes.append((len(queries) * len(items), items.vectors.numel()))
-        return real(queries, items)
+        return set_max_scores(items, queries)
 
-    monkeypatch.setattr(backend, "set_max_scores", watch)
     block_values = 1 << 12
     queries = queries_of(torch.zeros(200, 1, 8))
-    scores, _ = ExactBackend(np.zeros((3000, 1, 8), np.float32), block_values).search(queries, 5)
+    backend = ExactBackend(np.zeros((3000, 1, 8), np.float32), block_values, score=watch)
+    scores, _ = backend.search(queries, 5)
     assert scores.shape == (200, 5)
     assert max(max(shape) for shape in shapes) <= block_values
     assert len(shapes) < 400

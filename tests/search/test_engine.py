@@ -70,6 +70,20 @@ def test_another_model_is_refused(index: Index) -> None:
         SearchEngine(ColourModel("colours-2"), index)
 
 
+class ContraryModel(ColourModel):
+    """Scores the nearest lowest."""
+
+    def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> Tensor:
+        return -super().score(images, texts)
+
+
+def test_the_model_decides_what_is_near(index: Index, engine: SearchEngine) -> None:
+    contrary = SearchEngine(ContraryModel(), index)
+    for found, reverse in zip(engine.search(list(COLOURS)), contrary.search(list(COLOURS)), strict=True):
+        assert [hit.id for hit in found] == [hit.id for hit in reversed(reverse)]
+        assert [hit.score for hit in found] == [-hit.score for hit in reversed(reverse)]
+
+
 class LastBackend:
     """A search library of one's own: every query is answered by the last pictures."""
 

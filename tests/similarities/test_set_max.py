@@ -2,12 +2,69 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
+from openvse.functional import set_max_scores
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet
+
+
+class Same(SetMax):
+    """Scores as SetMax does."""
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+
+class Averaged(SetMax):
+    """The mean over all pairs of embeddings, which promises nothing."""
+
+    def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Tensor:
+        return images.vectors.mean(dim=1) @ texts.vectors.mean(dim=1).T
+
+
+class AveragedAgain(Averaged):
+    """Another name for it."""
+
+
+class Fast(SetMax):
+    """Promises by itself."""
+
+    indexable = True
+
+    def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Tensor:
+        return set_max_scores(images, texts)
+
+
+class Doubled:
+    """Scores twice as much."""
+
+    def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Tensor:
+        return 2 * set_max_scores(images, texts)
+
+
+class DoubledSetMax(Doubled, SetMax):
+    """Takes its forward from beside."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "indexable"),
+    [
+        (SetMax, True),
+        (Same, True),
+        (Fast, True),
+        (Averaged, False),
+        (AveragedAgain, False),
+        (DoubledSetMax, False),
+    ],
+)
+def test_who_scores_in_another_way_does_not_inherit_the_promise(kind: type[SetMax], indexable: bool) -> None:
+    assert kind.indexable is kind().indexable is indexable
 
 
 def random_set(items: int, k: int, seed: int) -> EmbeddingSet:

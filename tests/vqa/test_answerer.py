@@ -87,10 +87,8 @@ def test_batch_mates_and_padding_change_nothing(fusion: dict[str, Any]) -> None:
 
 def test_without_pictures_only_the_question_counts() -> None:
     model = build(alone=True)
-    assert (
-        not model.sees
-        and model.attend(None, torch.zeros(1, dtype=torch.int64), model.read_questions(QUESTIONS[:1])) is None
-    )
+    (answered,) = model.answer(None, QUESTIONS[:1])
+    assert not model.sees and answered.attended is None
     together = logits_of(model, None, [0, 0, 0], QUESTIONS)
     torch.testing.assert_close(logits_of(model, None, [0], QUESTIONS[1:2])[0], together[1], rtol=0, atol=1e-6)
     assert not torch.allclose(together[0], together[1])
@@ -156,6 +154,19 @@ class TestAsking:
         assert {guess.answer for guess in everything} == set(COLOURS)
         assert everything == sorted(everything, key=lambda guess: -guess.probability)
 
+    def test_each_question_has_the_weights_of_its_own_pass(self) -> None:
+        model, images = build(), some_images(1)
+        for answered, question in zip(model.answer(images, QUESTIONS, batch_size=2), QUESTIONS, strict=True):
+            tokens = model.read_questions([question])
+            logits, attended = model.with_attention(images, torch.zeros(1, dtype=torch.int64), tokens)
+            assert attended is not None and answered.attended is not None
+            chances = {guess.answer: guess.probability for guess in answered.guesses}
+            expected = dict(zip(model.answers.answers, logits[0].sigmoid().tolist(), strict=True))
+            assert chances == pytest.approx(expected, abs=1e-6)
+            torch.testing.assert_close(answered.attended.image, attended.image[0], rtol=0, atol=1e-6)
+            words = answered.attended.words[:, : len(tokens.values[0])]
+            torch.testing.assert_close(words, attended.words[0], rtol=0, atol=1e-6)
+
     def test_a_probability_is_the_sigmoid_of_a_logit(self, make_photos: PhotoMaker) -> None:
         model, photo = seeing(), make_photos(1)[0]
         (guess,) = model.ask(photo, QUESTIONS[:1], top_k=1)[0]
@@ -187,8 +198,9 @@ class TestAsking:
 
 def test_weights_add_up_to_one_for_each_reduction() -> None:
     model = build()
-    attended = model.attend(some_images(), torch.tensor([0, 2]), model.read_questions(QUESTIONS[:2]))
-    assert attended is not None
+    asked = some_images(), torch.tensor([0, 2]), model.read_questions(QUESTIONS[:2])
+    logits, attended = model.with_attention(*asked)
+    assert torch.equal(logits, model(*asked)) and attended is not None
     assert attended.image.shape == (2, 2, 5) and attended.words.shape[:2] == (2, 2)
     for side in attended:
         torch.testing.assert_close(side.sum(dim=-1), torch.ones(2, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from openvse.errors import DataError
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import Features
 from openvse.vqa.answer_page import answer_page
@@ -42,6 +44,51 @@ def test_weights_belong_to_cells_and_words(make_photos: PhotoMaker) -> None:
     for weights in (first.word_weights, first.image_weights):
         torch.testing.assert_close(weights.sum(dim=1), torch.ones(2))
     assert first.boxes.tolist() == [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]]
+
+
+def test_one_pass_gives_answers_and_weights(make_photos: PhotoMaker) -> None:
+    model, photo = build(), make_photos(1)[0]
+    assert model.image is not None and model.fusion is not None
+    passes: list[str] = []
+    for name in ("image", "image.encoder.backbone", "text", "fusion.image_itself.query", "classifier"):
+        model.get_submodule(name).register_forward_hook(lambda *_, name=name: passes.append(name))
+    one = explain(model, photo, QUESTIONS)
+    assert sorted(passes) == [
+        "classifier",
+        "fusion.image_itself.query",
+        "image",
+        "image.encoder.backbone",
+        "text",
+    ]
+    passes.clear()
+    assert model.ask(photo, QUESTIONS) == [each.guesses for each in one] and len(passes) == 5
+
+
+def test_the_mode_does_not_matter_and_stays(make_photos: PhotoMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, photo = build(), make_photos(1)[0]
+    assert model.image is not None
+    expected, raw, modes = explain(model, photo, QUESTIONS), model.image.encoder.raw_features, list[bool]()
+
+    def watched(pixels: Tensor) -> Features:
+        assert model.image is not None
+        modes.append(model.image.encoder.training)
+        return raw(pixels)
+
+    monkeypatch.setattr(model.image.encoder, "raw_features", watched)
+    found = explain(model.train(), photo, QUESTIONS)
+    assert model.training and modes == [False]
+    for one, other in zip(found, expected, strict=True):
+        assert one.guesses == other.guesses and torch.equal(one.image_weights, other.image_weights)
+
+
+@pytest.mark.parametrize(
+    ("questions", "message"), [([], "there is no question"), (["what is it", " "], "a question is empty")]
+)
+def test_empty_questions_are_refused(questions: list[str], message: str, make_photos: PhotoMaker) -> None:
+    model, photo = build(), make_photos(1)[0]
+    for ask in (model.ask, functools.partial(explain, model)):
+        with pytest.raises(DataError, match=message):
+            ask(photo, questions)
 
 
 def test_boxes_of_an_encoder_that_knows_them(

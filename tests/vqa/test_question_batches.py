@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from openvse.batches import BatchKey, PixelImages, image_loader
+from openvse.batches import BatchKey, PixelImages, RandomView, image_loader
 from openvse.corpus import Question, QuestionSet
 from openvse.encoders import EfficientNetLite0
 from openvse.errors import DataError
@@ -29,9 +30,9 @@ def asked(paths: list[Path]) -> QuestionSet:
     return QuestionSet("toy", tuple(questions))
 
 
-def dataset(questions: QuestionSet, *, pictures: bool = True) -> QuestionDataset:
+def dataset(questions: QuestionSet, *, pictures: bool = True, augment: bool = False) -> QuestionDataset:
     encoder = EfficientNetLite0(embed_dim=4, pretrained=False, image_size=32)
-    images = image_loader(encoder, questions.as_corpus(), None) if pictures else None
+    images = image_loader(encoder, questions.as_corpus(), None, augment=augment) if pictures else None
     tokens = [torch.arange(1, 3 + number) for number in range(len(questions))]
     return QuestionDataset(questions, images, tokens, AnswerVocabulary(ANSWERS, votes=False))
 
@@ -46,6 +47,24 @@ def test_a_picture_stands_in_a_batch_once(make_photos: PhotoMaker) -> None:
     assert batch.divisor == 3
     assert batch.description == "3 questions: photo_0#1 to photo_2#0"
     assert torch.equal(batch.to("cpu").targets, batch.targets)
+
+
+def test_training_sees_the_random_view_that_the_key_asks_for(make_photos: PhotoMaker) -> None:
+    questions, view = asked(make_photos(3)), RandomView(seed=1, epoch=2)
+
+    def pixels(view: RandomView | None, *, augment: bool) -> Tensor:
+        images = dataset(questions, augment=augment)[BatchKey(np.array([2, 3, 5]), view)].images
+        assert images is not None
+        return images.values
+
+    encoder = EfficientNetLite0(embed_dim=4, pretrained=False, image_size=32)
+    expected = PixelImages(questions.as_corpus().image_paths, encoder, augment=True).load(
+        np.array([0, 2]), view
+    )
+    assert torch.equal(pixels(view, augment=True), expected[0].values)
+    whole = pixels(None, augment=False)
+    assert torch.equal(pixels(view, augment=False), whole) and torch.equal(pixels(None, augment=True), whole)
+    assert not torch.equal(pixels(view, augment=True), whole)
 
 
 def test_without_pictures_there_are_none(make_photos: PhotoMaker) -> None:

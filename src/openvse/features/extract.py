@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,6 +17,7 @@ from openvse.encoders import ImageEncoder
 from openvse.errors import BadImageError, DataError, ModelError
 from openvse.features.layout import StoreDtype
 from openvse.features.writer import FeatureStoreWriter
+from openvse.model import evaluating
 from openvse.types import Features
 
 COMMIT_SECONDS = 5.0
@@ -109,7 +109,8 @@ def extract_features(
     started = committed = time.perf_counter()
     with (
         _open_store(store, encoder, dtype) as writer,
-        _evaluating(encoder.to(device)),
+        evaluating(encoder.to(device)),
+        torch.inference_mode(),
         ThreadPoolExecutor(max(1, num_workers)) as pool,
     ):
         new = [(item, path) for item, path in images if item not in writer]
@@ -179,18 +180,6 @@ def _store(
         for (item, _), (local, real, found) in zip(good, rows, strict=True):
             writer.add(item, local[real], None if found is None else found[real])
     return len(good)
-
-
-@contextmanager
-def _evaluating(encoder: ImageEncoder) -> Iterator[None]:
-    """Compute without gradients and without dropout, and leave the encoder as it was."""
-    training = encoder.training
-    encoder.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        encoder.train(training)
 
 
 def _open_store(store: Path, encoder: ImageEncoder, dtype: StoreDtype) -> FeatureStoreWriter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.fusion.base import Fusion, FusionFactory, Prepared
+from openvse.fusion.base import Fusion, FusionFactory, Prepared, Reduced
 from openvse.fusion.pairs import score_listed, score_pairs
 from openvse.fusion.pooled import Pooled
 from openvse.fusion.score_attention import ScoreAttention
@@ -16,6 +16,7 @@ __all__ = [
     "FusionFactory",
     "Pooled",
     "Prepared",
+    "Reduced",
     "ScoreAttention",
     "score_listed",
     "score_pairs",

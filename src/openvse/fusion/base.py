@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -39,6 +39,20 @@ class Prepared:
         """Return some items, each as often as it is asked for."""
         keep = None if self.keep is None else self.keep[rows]
         return Prepared(self.features[rows], self.mask[rows], keep)
+
+
+class Reduced(NamedTuple):
+    """k vectors a side of P pairs.
+
+    Attributes:
+        image: of the images.
+        text: of the texts.
+        weights: of each token of the image and of the text in these vectors, where they are weighted sums.
+    """
+
+    image: Float[Tensor, "P k D"]
+    text: Float[Tensor, "P k D"]
+    weights: tuple[Float[Tensor, "P k N"], Float[Tensor, "P k M"]] | None = None
 
 
 class Fusion(nn.Module, ABC):
@@ -79,6 +93,11 @@ class Fusion(nn.Module, ABC):
         self, images: Prepared, texts: Prepared
     ) -> tuple[Float[Tensor, "P k D"], Float[Tensor, "P k D"]]:
         """Reduce P pairs: item p of the images with item p of the texts."""
+        reduced = self.fuse(images, texts)
+        return reduced.image, reduced.text
+
+    def fuse(self, images: Prepared, texts: Prepared) -> Reduced:
+        """Reduce P pairs as ``forward`` does, and return the weights too, where the reduction has some."""
         x, z = self.read(images, texts)
         return self.reduce(x, images.mask, z, texts.mask)
 
@@ -102,14 +121,8 @@ class Fusion(nn.Module, ABC):
         x_mask: Bool[Tensor, "P N"],
         z: Float[Tensor, "P M D"],
         z_mask: Bool[Tensor, "P M"],
-    ) -> tuple[Float[Tensor, "P k D"], Float[Tensor, "P k D"]]:
+    ) -> Reduced:
         """Reduce the tokens of the images (x) and of the texts (z) of P pairs to k vectors each."""
-
-    def weights(
-        self, images: Prepared, texts: Prepared
-    ) -> tuple[Float[Tensor, "P k N"], Float[Tensor, "P k M"]] | None:
-        """Return the weight of each token in the k vectors, or None where the reduction has no such weights."""
-        return None
 
     def _begin(self, items: EmbeddingSet, side: int) -> EmbeddingSet:
         if self.class_tokens is None:

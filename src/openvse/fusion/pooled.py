@@ -7,7 +7,7 @@ from torch import Tensor
 
 from openvse.aggregators import Aggregator, AggregatorFactory, Mean
 from openvse.errors import RecipeError
-from openvse.fusion.base import Fusion
+from openvse.fusion.base import Fusion, Reduced
 from openvse.types import Features
 
 
@@ -51,9 +51,9 @@ class Pooled(Fusion):
         x_mask: Bool[Tensor, "P N"],
         z: Float[Tensor, "P M D"],
         z_mask: Bool[Tensor, "P M"],
-    ) -> tuple[Float[Tensor, "P k D"], Float[Tensor, "P k D"]]:
+    ) -> Reduced:
         """Aggregate each side."""
-        return (
+        return Reduced(
             self.image_aggregator(Features(x, x_mask)).vectors,
             self.text_aggregator(Features(z, z_mask)).vectors,
         )

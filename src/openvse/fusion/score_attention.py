@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from openvse.fusion.base import Fusion, Prepared
+from openvse.fusion.base import Fusion, Reduced
 from openvse.layers.attention import ScoreAttention as Scores
 
 
@@ -32,15 +32,10 @@ class ScoreAttention(Fusion):
         x_mask: Bool[Tensor, "P N"],
         z: Float[Tensor, "P M D"],
         z_mask: Bool[Tensor, "P M"],
-    ) -> tuple[Float[Tensor, "P k D"], Float[Tensor, "P k D"]]:
+    ) -> Reduced:
         """Sum the tokens of each side by their scores."""
-        return self.image_scores(x, x_mask, z, z_mask) @ x, self.text_scores(z, z_mask, x, x_mask) @ z
-
-    def weights(
-        self, images: Prepared, texts: Prepared
-    ) -> tuple[Float[Tensor, "P k N"], Float[Tensor, "P k M"]]:
-        """Return the scores."""
-        x, z = self.read(images, texts)
-        return self.image_scores(x, images.mask, z, texts.mask), self.text_scores(
-            z, texts.mask, x, images.mask
-        )
+        # One side after the other: in another order, autograd would sum the same gradients to different last bits.
+        of_x = self.image_scores(x, x_mask, z, z_mask)
+        image = of_x @ x
+        of_z = self.text_scores(z, z_mask, x, x_mask)
+        return Reduced(image, of_z @ z, (of_x, of_z))

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from openvse.encoders.base import ImageEncoder, TextEncoder
 from openvse.errors import DataError
@@ -16,6 +17,7 @@ from openvse.functional import pad
 from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.model.describe import describe_two_tower
+from openvse.model.mode import evaluating
 from openvse.model.tower import Tower
 from openvse.similarities import Similarity
 from openvse.specs import TwoTowerSpec
@@ -102,10 +104,15 @@ class TwoTower(Model):
         return embed(self.text, batches, self.device)
 
     @torch.inference_mode()
-    def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> torch.Tensor:
-        """Score all pairs, ``[I, T]``; for large sets use ``similarities.score_blocks``."""
-        scores: torch.Tensor = self.similarity(images, texts)
-        return scores
+    def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
+        """Score all pairs by the similarity, and return the scores on the device of the images' embeddings.
+
+        It computes where the similarity has its weights, if it has some. For large sets use
+        ``similarities.score_blocks``.
+        """
+        device = next(self.similarity.parameters(), images.vectors).device
+        scores: Tensor = self.similarity(images.to(device), texts.to(device))
+        return scores.to(images.vectors.device)
 
     def describe(self) -> TwoTowerSpec:
         """Work the spec out of the parts; see ``Model.describe``."""
@@ -124,7 +131,7 @@ def embed(
     """Embed batches and put the items into the order of their positions.
 
     Args:
-        tower: either side of a model; it is left in the mode it was found in.
+        tower: either side of a model; it is left in the mode it was found in, also after an error.
         batches: positions and inputs; together the positions name each item once.
         device: where to compute.
 
@@ -134,14 +141,12 @@ def embed(
     Raises:
         DataError: there is no batch.
     """
-    was_training = tower.training
-    tower.eval()
     positions: list[Positions] = []
     parts: list[EmbeddingSet] = []
-    for chosen, inputs in batches:
-        positions.append(chosen)
-        parts.append(tower(inputs.to(device)).to("cpu"))
-    tower.train(was_training)
+    with evaluating(tower):
+        for chosen, inputs in batches:
+            positions.append(chosen)
+            parts.append(tower(inputs.to(device)).to("cpu"))
     if not parts:
         raise DataError("there is nothing to embed: give at least one item that can be read")
     joined = EmbeddingSet.concatenate(parts)

@@ -9,13 +9,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from openvse.evaluation import Scorer
 from openvse.functional import set_max_scores
 from openvse.types import EmbeddingSet
 
 
 @runtime_checkable
 class VectorBackend(Protocol):
-    """Answers which items score best; an approximate index is another class with this one method."""
+    """Answers which items score best; an approximate index is another class with this one method.
+
+    One that compares inner products of single embeddings and takes the largest of each item ranks as the model does,
+    because only models whose similarity is ``indexable`` have an index.
+    """
 
     def search(self, queries: EmbeddingSet, top_k: int) -> tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]:
         """Return scores, best first, and positions of the best ``min(top_k, count)`` items of every query."""
@@ -33,10 +38,17 @@ class ExactBackend:
     Args:
         vectors: embeddings of the items, ``[count, K, D]``, in memory or mapped.
         block_values: numbers of a block, of embeddings and of scores alike; memory is bounded by it.
+        score: the model's similarity; the items take the side of the images, the queries that of the texts.
     """
 
-    def __init__(self, vectors: Float[np.ndarray, "count K D"], block_values: int = 1 << 22) -> None:
-        self._vectors, self._block_values = vectors, block_values
+    def __init__(
+        self,
+        vectors: Float[np.ndarray, "count K D"],
+        block_values: int = 1 << 22,
+        *,
+        score: Scorer = set_max_scores,
+    ) -> None:
+        self._vectors, self._block_values, self._score = vectors, block_values, score
 
     @torch.inference_mode()
     def search(self, queries: EmbeddingSet, top_k: int) -> tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]:
@@ -52,7 +64,8 @@ class ExactBackend:
             block = torch.from_numpy(self._vectors[start : start + step]).float()
             items = EmbeddingSet(block, torch.ones(block.shape[:2], dtype=torch.bool))
             for number, part in enumerate(parts):
-                found = _largest(_keys(set_max_scores(part, items), start), top_k)
+                scores = self._score(items, part).T.contiguous()  # of one query, this copies nothing
+                found = _largest(_keys(scores, start), top_k)
                 best[number] = _largest(torch.cat([best[number], found], dim=1), top_k)
         return _unpack(torch.cat(best))
 

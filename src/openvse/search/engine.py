@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from jaxtyping import Float
+from torch import Tensor
+
 from openvse.errors import DataError
 from openvse.media.videos import ClipSource
 from openvse.search.backend import ExactBackend, VectorBackend
@@ -29,6 +32,10 @@ class QueryEmbedder(Protocol):
 
     def encode_image(self, images: Sequence[ClipSource]) -> EmbeddingSet:
         """Embed pictures or clips."""
+        ...
+
+    def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
+        """Score all pairs by the model's similarity; the scores of some items are those that they have among all."""
         ...
 
 
@@ -55,7 +62,8 @@ class SearchEngine:
     Args:
         model: the model that made the index.
         index: what to search.
-        backend: how to find the nearest embeddings; exact search over the index's memory map by default.
+        backend: how to find the nearest embeddings; by default exact search over the index's memory map, which scores
+            with the model's similarity. An image as a query stands on the side of the texts.
 
     Raises:
         IndexFormatError: another model made the index.
@@ -68,7 +76,7 @@ class SearchEngine:
     def __init__(self, model: QueryEmbedder, index: Index, backend: VectorBackend | None = None) -> None:
         check_model(index.path, index.manifest, model.fingerprint)
         self._model, self._index = model, index
-        self._backend = ExactBackend(index.vectors) if backend is None else backend
+        self._backend = ExactBackend(index.vectors, score=model.score) if backend is None else backend
 
     def search(self, queries: Sequence[str], top_k: int = 10) -> list[list[Hit]]:
         """Return the best pictures of every sentence, best first; fewer than ``top_k`` where there are fewer.

@@ -14,17 +14,31 @@ from openvse.types import EmbeddingSet
 
 
 class Similarity(nn.Module, ABC):
-    """Scores every image against every text.
+    """Scores every image against every text; the score of a pair depends on the embeddings of these two items alone.
+
+    So scores in blocks are the scores of the whole, and exact search, which scores an index block by block with the
+    model's similarity, is right for any of them. ``indexable`` promises more, as an index is also for search libraries:
+    they know inner products and no similarity.
+
+    The promise is about one ``forward``. A subclass that overrides it does not inherit the promise: it declares
+    ``indexable`` itself, and is not indexable otherwise.
 
     Attributes:
-        indexable: True when inner-product search over single embeddings yields the exact candidates.
+        indexable: True when the order of the scores is that of the largest inner product between single embeddings of
+            the two items, so that an inner-product search over single embeddings finds exactly the best items.
         is_cosine: True when two items of one embedding each score as their cosine.
         reads_unit_vectors: True when it compares embeddings of unit length only.
     """
 
-    indexable: ClassVar[bool]
+    indexable: ClassVar[bool] = False
     is_cosine: ClassVar[bool] = True
     reads_unit_vectors: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        nearest = next(base for base in cls.__mro__ if {"forward", "indexable"} & vars(base).keys())
+        if "indexable" not in vars(nearest):  # forward is newer than the promise
+            cls.indexable = False
 
     @abstractmethod
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:

@@ -17,11 +17,14 @@ class DataSpec(Strict):
         features: a feature store to read instead of decoding pictures, or a folder of stores, of which the one that
             fits the encoder is taken; ``auto`` extracts into the run's folder.
         num_workers: processes that load batches ahead.
+        random_views: training sees a random crop of each decoded image, mirrored half of the time, and other frames of
+            a clip; false shows the same whole image in every epoch. Stored features have no views.
     """
 
     source: str = ""
     features: str | None = None
     num_workers: int = Field(default=0, ge=0)
+    random_views: bool = True
 
 
 class OptimizerSpec(Strict):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,7 +16,7 @@ from openvse.errors import DataError, ModelError
 from openvse.functional import pad
 from openvse.fusion import Fusion
 from openvse.media.videos import ClipSource
-from openvse.model import Model, Tower
+from openvse.model import Model, Tower, evaluating
 from openvse.types import EmbeddingSet, Inputs
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.recipe import AnswererSpec
@@ -33,15 +32,22 @@ class Guess(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """What a question and its picture weighed: k sets of weights a side, each of which adds up to 1.
+    """What questions and their images, or one of each, weighed: k sets of weights a side, each of which adds up to 1.
 
     Attributes:
         image: of the picture's local features.
         words: of the question's tokens.
     """
 
-    image: Float[Tensor, "Q k N"]
-    words: Float[Tensor, "Q k M"]
+    image: Float[Tensor, "*Q k N"]
+    words: Float[Tensor, "*Q k M"]
+
+
+class Answered(NamedTuple):
+    """The most probable answers to one question, and what was weighed for them; None where a model has no weights."""
+
+    guesses: list[Guess]
+    attended: Attended | None
 
 
 class FeedForward(nn.Module):
@@ -129,22 +135,18 @@ class Answerer(Model):
         Raises:
             ModelError: pictures are missing, for a model that sees.
         """
-        if self.image is None or self.fusion is None or self.image_layer is None:
-            return self._classify(self.text_layer(self.text(questions).vectors.mean(dim=1)))
-        pictures, words = self.fusion.prepare(self._look(images), self.text(questions))
-        x, z = self.fusion(pictures[image_of], words)
-        sides = [self.image_layer(x.mean(dim=1)), self.text_layer(z.mean(dim=1))]
-        return self._classify(torch.cat(sides, dim=-1))
+        return self.with_attention(images, image_of, questions)[0]
 
-    @torch.inference_mode()
-    def attend(self, images: Inputs | None, image_of: Int[Tensor, "Q"], questions: Inputs) -> Attended | None:
-        """Return the weights by which the fusion sums up picture and words; None where it has none. See ``forward``."""
-        if self.fusion is None:
-            return None
-        with self.evaluating():
-            pictures, words = self.fusion.prepare(self._look(images), self.text(questions))
-            weights = self.fusion.weights(pictures[image_of], words)
-        return None if weights is None else Attended(*weights)
+    def with_attention(
+        self, images: Inputs | None, image_of: Int[Tensor, "Q"], questions: Inputs
+    ) -> tuple[Float[Tensor, "Q A"], Attended | None]:
+        """Return the logits as ``forward`` does, and what the same pass weighed for them; None without weights."""
+        if self.image is None or self.fusion is None or self.image_layer is None:
+            return self._classify(self.text_layer(self.text(questions).vectors.mean(dim=1))), None
+        pictures, words = self.fusion.prepare(self._look(images), self.text(questions))
+        x, z, weights = self.fusion.fuse(pictures[image_of], words)
+        sides = [self.image_layer(x.mean(dim=1)), self.text_layer(z.mean(dim=1))]
+        return self._classify(torch.cat(sides, dim=-1)), None if weights is None else Attended(*weights)
 
     def ask(
         self,
@@ -167,16 +169,22 @@ class Answerer(Model):
             ModelError: there is no picture for a model that sees, or it reads precomputed features only.
             DataError: there is no question, or one is empty.
         """
+        answered = self.answer(self.read(picture), questions, top_k=top_k, batch_size=batch_size)
+        return [each.guesses for each in answered]
+
+    @torch.inference_mode()
+    def answer(
+        self, images: Inputs | None, questions: Sequence[str], *, top_k: int = 5, batch_size: int = 64
+    ) -> list[Answered]:
+        """Answer questions about one image that ``read`` returned, and say what was weighed for each. See ``ask``."""
         if not questions:
             raise DataError("there is no question: give at least one")
-        images = self.read(picture)
-        return [
-            guesses
+        batches = [
+            self.read_questions(questions[start : start + batch_size])
             for start in range(0, len(questions), batch_size)
-            for guesses in self.answer(
-                images, self.read_questions(questions[start : start + batch_size]), top_k
-            )
         ]
+        with evaluating(self):
+            return [answered for tokens in batches for answered in self._answer(images, tokens, top_k)]
 
     def read(self, picture: ClipSource | None) -> Inputs | None:
         """Return a picture as a batch of one, on the model's device; None for the question-only model."""
@@ -193,18 +201,6 @@ class Answerer(Model):
             raise DataError("a question is empty: ask something, such as 'how many chairs are there?'")
         return pad(self.text.encoder.tokenize(questions)).to(self.device)
 
-    @torch.inference_mode()
-    def answer(self, images: Inputs | None, questions: Inputs, top_k: int) -> list[list[Guess]]:
-        """Answer a batch of questions about one picture, the most probable answers first."""
-        image_of = torch.zeros(len(questions), dtype=torch.int64, device=self.device)
-        with self.evaluating():
-            logits = self(images, image_of, questions)
-        best, ids = logits.float().sigmoid().topk(min(top_k, len(self.answers)), dim=1)
-        return [
-            [Guess(self.answers.answers[answer], chance) for chance, answer in zip(*row, strict=True)]
-            for row in zip(best.tolist(), ids.tolist(), strict=True)
-        ]
-
     def describe(self) -> AnswererSpec:
         """Work the spec out of the parts; see ``Model.describe``."""
         raise AssertionError("in the next commit")
@@ -216,15 +212,17 @@ class Answerer(Model):
         self.text.encoder.save_assets(folder / "text")
         self.answers.save(folder / ANSWERS_FILE)
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Compute without dropout, and leave the mode as it was."""
-        was_training = self.training
-        self.eval()
-        try:
-            yield
-        finally:
-            self.train(was_training)
+    def _answer(self, images: Inputs | None, questions: Inputs, top_k: int) -> Iterator[Answered]:
+        """Answer a batch of questions about one image, the most probable answers first."""
+        of_first = torch.zeros(len(questions), dtype=torch.int64, device=self.device)
+        logits, attended = self.with_attention(images, of_first, questions)
+        best, ids = logits.float().sigmoid().topk(min(top_k, len(self.answers)), dim=1)
+        for row, (chances, answers) in enumerate(zip(best.tolist(), ids.tolist(), strict=True)):
+            guesses = [
+                Guess(self.answers.answers[answer], chance)
+                for chance, answer in zip(chances, answers, strict=True)
+            ]
+            yield Answered(guesses, attended and Attended(attended.image[row], attended.words[row]))
 
     def _look(self, images: Inputs | None) -> EmbeddingSet:
         if self.image is None or images is None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from openvse.encoders.base import ImageEncoder
 from openvse.media.videos import ClipSource
+from openvse.model import evaluating
 from openvse.types import Inputs
 from openvse.vqa.answerer import Answerer, Guess
 
@@ -48,29 +49,28 @@ def explain(
     Args:
         model: what answers.
         picture: what ``Answerer.ask`` takes.
-        questions: one or more, answered in one batch.
+        questions: one or more.
         top_k: how many answers to each.
 
     Raises:
         BadImageError: the picture cannot be decoded.
         ModelError: the model looks at pictures and there is none, or it reads precomputed features only.
-        DataError: a question is empty.
+        DataError: there is no question, or one is empty.
     """
-    tokens, images = model.read_questions(questions), model.read(picture)
+    images = model.read(picture)
     boxes, tiled = None, True
-    if model.image is not None and images is not None:
-        images, boxes, tiled = _located(model.image.encoder, images)
-    guesses = model.answer(images, tokens, top_k)
-    of_first = torch.zeros(len(questions), dtype=torch.int64, device=model.device)
-    attended = model.attend(images, of_first, tokens)
+    with evaluating(model):
+        if model.image is not None and images is not None:
+            images, boxes, tiled = _located(model.image.encoder, images)
+        answered = model.answer(images, questions, top_k=top_k)
     explained = []
-    for row, (question, found) in enumerate(zip(questions, guesses, strict=True)):
+    for question, (guesses, attended) in zip(questions, answered, strict=True):
         words = model.text.encoder.pieces(question)
         if attended is None:
-            explained.append(Explained(question, found, words))
+            explained.append(Explained(question, guesses, words))
             continue
-        of_words, of_image = attended.words[row, :, : len(words)].cpu(), attended.image[row].cpu()
-        explained.append(Explained(question, found, words, of_words, boxes, of_image, tiled))
+        of_words, of_image = attended.words[:, : len(words)].cpu(), attended.image.cpu()
+        explained.append(Explained(question, guesses, words, of_words, boxes, of_image, tiled))
     return explained
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from openvse.batches import ImageLoader, image_loader, own_features, with_features
 from openvse.corpus import QuestionSet
 from openvse.errors import DataError
+from openvse.model import evaluating
 from openvse.types import FeatureSource, QuestionBatch
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.batches import QuestionDataset, question_batches
@@ -27,7 +28,7 @@ class Prediction(NamedTuple):
 
 
 def question_dataset(
-    model: Answerer, questions: QuestionSet, features: FeatureSource | None = None
+    model: Answerer, questions: QuestionSet, features: FeatureSource | None = None, *, augment: bool = False
 ) -> tuple[QuestionSet, QuestionDataset]:
     """Prepare questions for a model; those about pictures that a store lacks are left out, and reported.
 
@@ -35,6 +36,7 @@ def question_dataset(
         model: gives the tokens and the answers.
         questions: the set.
         features: stored local features of its pictures; without them the pictures are decoded.
+        augment: decode the random views that a batch's key asks for, for training.
 
     Returns:
         The questions that are left, and their batches.
@@ -49,7 +51,7 @@ def question_dataset(
         corpus = with_features(corpus, features)
         if len(corpus) < len(questions.image_ids):
             questions = questions.about(corpus.image_ids)
-        images = image_loader(model.image.encoder, corpus, features)
+        images = image_loader(model.image.encoder, corpus, features, augment=augment)
     tokens = model.text.encoder.tokenize([question.text for question in questions.questions])
     return questions, QuestionDataset(questions, images, tokens, model.answers)
 
@@ -64,7 +66,7 @@ def predict_batches(
         dataset: the questions.
         batch_size: questions at a time.
     """
-    with model.evaluating():
+    with evaluating(model):
         for positions, batch in question_batches(dataset, batch_size):
             moved = batch.to(model.device)
             with torch.inference_mode():

@@ -133,9 +133,10 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     if recipe.training.validation_images is not None:
         ids = held_out.image_ids
         held_out = held_out.about([ids[i] for i in spread(len(ids), recipe.training.validation_images)])
-    (_, training), (_, validation) = (
-        question_dataset(model, chosen, features) for chosen in (questions.split("train"), held_out)
+    _, training = question_dataset(
+        model, questions.split("train"), features, augment=recipe.data.random_views
     )
+    _, validation = question_dataset(model, held_out, features)
     return AnsweringTask(
         recipe,
         model,

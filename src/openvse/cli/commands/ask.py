@@ -9,7 +9,6 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device
-from openvse.errors import OpenVSEError
 
 
 @app.command()
@@ -30,8 +29,6 @@ def ask(
     from openvse.vqa.answerer import Answerer
     from openvse.vqa.explain import explain
 
-    if not all(question.strip() for question in questions):
-        raise OpenVSEError("a question is empty: ask something, such as 'how many chairs are there?'")
     loaded = load_as(Answerer, model, device=device)
     answered = explain(loaded, picture, questions, top_k=top_k)
     for one in answered:

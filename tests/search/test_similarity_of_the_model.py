@@ -1,0 +1,64 @@
+"""An index of a real model is searched with the similarity that the model has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from openvse.errors import ModelError
+from openvse.model import TwoTower
+from openvse.retrieval.build import build_model
+from openvse.search import Index, SearchEngine, build_index
+from openvse.similarities import SetMax, Similarity
+from openvse.tasks.recipes import parse_recipe
+from openvse.types import EmbeddingSet
+from tests.conftest import PhotoMaker
+from tests.tiny import tiny_tree
+
+QUERIES = ["red dog runs", "green cat sleeps on the grass", "blue bird"]
+
+
+class Averaged(SetMax):
+    """The mean over all pairs of embeddings; it promises nothing about inner-product search."""
+
+    def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Tensor:
+        return images.vectors.mean(dim=1) @ texts.vectors.mean(dim=1).T
+
+
+class AveragedAnyway(Averaged):
+    """The same, and its author wants an index of it."""
+
+    indexable = True
+
+
+def with_similarity(similarity: Similarity) -> TwoTower:
+    torch.manual_seed(0)
+    tree = tiny_tree(Path())
+    encoder = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64}
+    views = {"name": "multi_view", "num_views": 3, "aggregator": "mean", "share_projection": False}
+    tree["image"] = {"encoder": encoder, "aggregator": views}
+    model = build_model(parse_recipe(tree), captions=QUERIES).eval()
+    return TwoTower(model.image, model.text, similarity, model.config).eval()
+
+
+def test_a_subclass_that_promises_nothing_is_refused(make_photos: PhotoMaker, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be indexed"):
+        build_index(with_similarity(Averaged()), make_photos(2)[0].parent, tmp_path / "index")
+
+
+def test_hits_come_in_the_order_of_the_models_scores(make_photos: PhotoMaker, tmp_path: Path) -> None:
+    model, photos = with_similarity(AveragedAnyway()), make_photos(12)
+    build_index(model, photos[0].parent, tmp_path / "index", dtype="float32")
+    index = Index.open(tmp_path / "index", model.fingerprint)
+    vectors = torch.from_numpy(index.vectors)
+    images = EmbeddingSet(vectors, torch.ones(12, 3, dtype=torch.bool))
+    texts = model.encode_text(QUERIES)
+    expected, by_maximum = model.score(images, texts), SetMax()(images, texts)
+    for column, hits in enumerate(SearchEngine(model, index).search(QUERIES, top_k=12)):
+        order = expected[:, column].argsort(descending=True).tolist()
+        assert [hit.id for hit in hits] == [index.items[row].id for row in order]
+        assert [hit.score for hit in hits] == pytest.approx(expected[order, column].tolist(), abs=1e-5)
+        assert order != by_maximum[:, column].argsort(descending=True).tolist()
