@@ -54,7 +54,8 @@ def test_a_model_that_answers() -> None:
     assert model.fingerprint == expected["fingerprint"]
     local = torch.tensor(json.loads((V1 / "question.json").read_text())["local"]).unsqueeze(0)
     images = Inputs(local, torch.ones(local.shape[:2], dtype=torch.bool))
-    (guesses,) = model.answer(images, model.read_questions(["what colour is the dog"]), 3)
+    (answered,) = model.answer(images, ["what colour is the dog"], top_k=3)
+    guesses = answered.guesses
     assert [guess.answer for guess in guesses] == [answer for answer, _ in expected["answers"]]
     assert [guess.probability for guess in guesses] == pytest.approx(
         [chance for _, chance in expected["answers"]], abs=1e-5

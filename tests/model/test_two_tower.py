@@ -69,7 +69,7 @@ class Remote(SetMax):
 
 def test_scores_are_computed_where_the_similarity_has_its_weights(model: TwoTower) -> None:
     texts = model.encode_text(CAPTIONS)
-    other = TwoTower(model.image, model.text, Remote(), model.config)
+    other = TwoTower(model.image, model.text, Remote(), model.spec)
     scores = other.score(texts, texts)
     assert scores.shape == (3, 3) and scores.device == texts.vectors.device
 

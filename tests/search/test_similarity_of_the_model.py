@@ -41,7 +41,7 @@ def with_similarity(similarity: Similarity) -> TwoTower:
     views = {"name": "multi_view", "num_views": 3, "aggregator": "mean", "share_projection": False}
     tree["image"] = {"encoder": encoder, "aggregator": views}
     model = build_model(parse_recipe(tree), captions=QUERIES).eval()
-    return TwoTower(model.image, model.text, similarity, model.config).eval()
+    return TwoTower(model.image, model.text, similarity, model.spec).eval()
 
 
 def test_a_subclass_that_promises_nothing_is_refused(make_photos: PhotoMaker, tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from openvse.batches import PixelImages, RandomView
+from openvse.retrieval.training import RetrievalTask, open_retrieval
 from openvse.tasks.recipes import parse_recipe
-from openvse.training import Silent, train
-from openvse.training.answering import Answering, open_answering
+from openvse.tasks.run import train
 from openvse.training.inputs import RunInputs
-from openvse.training.retrieval import Retrieval, open_retrieval
+from openvse.training.records import Silent
 from openvse.vqa.batches import question_batches
+from openvse.vqa.training import AnsweringTask, open_answering
 from tests.conftest import PhotoMaker
 from tests.tiny import read_metrics, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import answering_tree, write_tiny_questions
@@ -38,7 +39,7 @@ def photos(make_photos: PhotoMaker) -> Path:
     return paths[0].parent
 
 
-def opened(task: str, folder: Path, change: dict[str, Any] | None = None) -> Answering | Retrieval:
+def opened(task: str, folder: Path, change: dict[str, Any] | None = None) -> AnsweringTask | RetrievalTask:
     """Open a task that decodes the images of a folder; the change goes into the recipe's data section."""
     tree_of, open_task = TASKS[task]
     tree = tree_of(folder, batch_size=4)
@@ -48,7 +49,7 @@ def opened(task: str, folder: Path, change: dict[str, Any] | None = None) -> Ans
     return open_task(parse_recipe(tree), RunInputs(folder, Accelerator(cpu=True), Silent()))
 
 
-def images_of(task: Answering | Retrieval, epoch: int) -> Tensor:
+def images_of(task: AnsweringTask | RetrievalTask, epoch: int) -> Tensor:
     """Return the images of an epoch's only batch, in the order of the set."""
     (batch,) = task.epoch(epoch, 0)
     assert batch.images is not None
@@ -77,7 +78,7 @@ def test_without_random_views_training_sees_the_whole_images(name: str, photos: 
 
 def test_questions_of_validation_are_about_whole_images(photos: Path) -> None:
     task = opened("vqa", photos)
-    assert isinstance(task, Answering) and task.model.image is not None
+    assert isinstance(task, AnsweringTask) and task.model.image is not None
     ((_, batch),) = question_batches(task._validation, 8)
     loader = PixelImages([photos / "photo_4.jpg"], task.model.image.encoder)
     assert batch.images is not None

@@ -13,11 +13,13 @@ from safetensors.torch import load_file
 from openvse.datasets import open_questions
 from openvse.errors import DataError, RecipeError, TrainingError
 from openvse.features import FeatureStore
+from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 from openvse.training.inputs import RunInputs
 from openvse.training.records import EpochReport, Silent, StepReport
 from openvse.types import Inputs, QuestionBatch
+from openvse.vqa.answerer import Answerer
 from openvse.vqa.predict import predict
 from openvse.vqa.training import cross_entropy, open_answering
 from tests.tiny import read_metrics

@@ -10,6 +10,7 @@ import pytest
 from openvse.errors import RecipeError
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import load_recipe, parse_recipe
+from openvse.training.kind import published_for
 from openvse.vqa.recipe import VQARecipe
 from tests.tiny import tiny_tree
 from tests.tiny_questions import answering_tree, question_only
@@ -33,7 +34,7 @@ def test_the_task_decides_the_kind_of_a_recipe() -> None:
         ({"answers": {"min_count": 0}}, r"answers\.min_count: .*greater than or equal to 1"),
         ({"head": {"dropout": 1.0}}, r"head\.dropout: .*less than 1"),
         ({"objective": {"ranking": "contrast"}}, "unknown key objective"),
-        ({"image": None}, "recipe: image and fusion go together: without pictures set both"),
+        ({"image": None}, "recipe: image and fusion go together: without images set both"),
         ({"fusion": None}, "image and fusion go together"),
         (
             {"training": {"phases": [{"epochs": 1, "objective": {"ranking.miner": "all"}}]}},
@@ -61,9 +62,10 @@ def test_a_plateau_follows_accuracy() -> None:
 
 def test_published_figures_are_those_of_as_many_questions() -> None:
     recipe = load_recipe("score_attention/vqa2_regions_bigru")
-    figures = recipe.published_for(214_354)
+    provenance = {"published": recipe.to_dict()["published"]}
+    figures = published_for(provenance, {"num_questions": 214_354})
     assert figures["Score attention, Table I, k = 5: VQA 2.0, validation"]["accuracy"] == 60.99
-    assert recipe.published_for(1) == {}
+    assert published_for(provenance, {"num_questions": 1}) == {}
     assert (recipe.embed_dim, recipe.answers.min_count, recipe.training.batch_size) == (512, 9, 64)
     assert recipe.fusion is not None and recipe.fusion.options == {
         "num_heads": 8,
