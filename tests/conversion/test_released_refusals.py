@@ -50,13 +50,22 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "new weight": (lambda: put(tiny.vse_infinity(), "extra.weight"), "'extra.weight'.*a changed model"),
     "other shape": (
         lambda: put(tiny.vse_infinity(), "mlp.bns.0.bias", torch.ones(3)),
-        r"other shapes in 1 weights.*mlp.1.bias \(3,\) for \(4,\)",
+        r"other shapes in 1 weights.*mlp.1.bias' \(\(3,\) float32 for \(4,\) float32\)",
     ),
     "a flat matrix": (
         lambda: put(tiny.vse_infinity(), "fc.weight", torch.ones(8)),
-        "options or weights are not those of vse_infinity",
+        r"'fc.weight' have the shape \(8,\), where 2 axes are expected",
     ),
-    "no number": (lambda: tiny.pvse(crop_size="large"), "options or weights are not those of pvse .*'large'"),
+    "a matrix of words with one axis": (
+        lambda: put(tiny.vse_2ad(text="bert"), "txt_enc.bert.embeddings.word_embeddings.weight"),
+        r"word_embeddings.weight' have the shape \(1,\), where 2 axes",
+    ),
+    "BERT of another width": (
+        lambda: put(
+            tiny.vse_2ad(text="bert"), "txt_enc.bert.embeddings.word_embeddings.weight", torch.ones(15, 100)
+        ),
+        "BERT is 100 wide, no multiple of the 64",
+    ),
     "unnormalised": (
         lambda: tiny.vse_infinity(no_imgnorm=True),
         "--no_imgnorm, and openvse scores with unit",

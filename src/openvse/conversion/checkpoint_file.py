@@ -6,6 +6,7 @@ import argparse
 import json
 import pickle
 import warnings
+import zipfile
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,18 +22,27 @@ def read_checkpoint(path: Path) -> Any:
     Of the pickled types, tensors and plain values are rebuilt, ``argparse.Namespace`` becomes a dict, and NumPy's
     numbers become Python's. Nothing else is imported or called.
 
+    A zip archive has a checksum for each record, and all are verified first; its tensors are then mapped from the
+    file, so that none is in memory before it is used. The older format has no checksums: there, damage shows only
+    where it breaks the file's structure or yields numbers that are not finite.
+
     Returns:
-        Nested dicts, lists and tuples of tensors (on the CPU) and plain values.
+        Nested dicts and lists of tensors (on the CPU) and plain values.
 
     Raises:
-        CheckpointError: the file cannot be read, is truncated, or asks for anything else.
+        CheckpointError: the file cannot be read, is truncated or damaged, or asks for anything else.
     """
     if not path.is_file():
         raise CheckpointError(f"{path} is no file: give the .pth or .pth.tar of a released checkpoint")
     try:
+        zipped = _is_archive(path)
+        if zipped:
+            _verify_archive(path)
         with torch.serialization.safe_globals(_harmless()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about what the next line of an error says better
-            return _plain(torch.load(path, map_location="cpu", weights_only=True))
+            return _plain(torch.load(path, map_location="cpu", weights_only=True, mmap=zipped), {})
+    except CheckpointError:
+        raise
     except pickle.UnpicklingError as error:
         raise _refused(path, str(error)) from error
     except Exception as error:  # damaged bytes fail in many ways
@@ -72,7 +82,28 @@ def read_vocabulary(path: Path) -> list[str]:
         or {str(i) for i in ids.values()} != {str(i) for i in range(len(ids))}
     ):
         raise _no_vocabulary(path, "no word2idx with an id for each word, from 0 on")
-    return sorted(map(str, ids), key=lambda word: int(ids[word]))
+    return [str(word) for word, _ in sorted(ids.items(), key=lambda item: int(item[1]))]
+
+
+def _is_archive(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def _verify_archive(path: Path) -> None:
+    """Raise CheckpointError if a record's checksum is wrong, or if the records claim more bytes than the file has."""
+    with zipfile.ZipFile(path) as archive:
+        claimed, size = sum(record.file_size for record in archive.infolist()), path.stat().st_size
+        if claimed > size:
+            raise CheckpointError(
+                f"{path} has {size:,} bytes, and its records claim {claimed:,}: torch.save does not compress, so the "
+                f"file was changed; get it from its authors, or save it again with torch.save"
+            )
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise CheckpointError(
+            f"{path} is damaged: the checksum of its record {damaged!r} is wrong; download it again"
+        )
 
 
 class _Vocabulary:
@@ -102,14 +133,21 @@ def _harmless() -> list[Any]:
     return [argparse.Namespace, np.dtype, *places, *dtypes]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, done: dict[int, Any]) -> Any:
+    """Make plain values of a tree; ``done`` holds the results by identity, as a pickle may name one part many times."""
+    if id(value) in done:
+        return done[id(value)]
+    plain = value
     if isinstance(value, argparse.Namespace):
-        return _plain(vars(value))
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value.item() if isinstance(value, np.generic) else value
+        plain = _plain(vars(value), done)
+    elif isinstance(value, dict):
+        plain = {key: _plain(each, done) for key, each in value.items()}
+    elif isinstance(value, list | tuple):
+        plain = [_plain(each, done) for each in value]
+    elif isinstance(value, np.generic):
+        plain = value.item()
+    done[id(value)] = plain
+    return plain
 
 
 def _refused(path: Path, message: str) -> CheckpointError:

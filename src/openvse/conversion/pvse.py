@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from openvse.conversion.checkpoint import Plan, ReleasedCheckpoint
 from openvse.conversion.networks import BIGRU, bigru, resnet
-from openvse.conversion.released import Names, Plan, Released, refuse_options, renamed, shape, sides
+from openvse.conversion.options import flag, label, number, refuse_options, whole_number
+from openvse.conversion.weights import Names, renamed, shape, sides
 from openvse.errors import CheckpointError
 
 PIE_NET: Names = {
@@ -28,28 +31,28 @@ LEGACY = (
     "the file does not say how its GRUs were read: taken for --legacy, as in the repository's commands (otherwise "
     "text.encoder.global_state=final, and for videos image.encoder.pooled_by=bigru)"
 )
-NUM_FRAMES = 8
+NUM_FRAMES, MAX_FRAMES = 8, 1000
 FRAMES = (
     f"the file does not say how many frames it saw: taken for {NUM_FRAMES}, as for TGIF; image.encoder.num_frames=4 "
     f"is the repository's command for MRW"
 )
 
 
-def recognise(released: Released) -> bool:
+def recognise(checkpoint: ReleasedCheckpoint) -> bool:
     """Say whether there is the PIE-Net of either side, or its CNN beside a GRU."""
-    named = (*released.image, *released.text)
+    named = (*checkpoint.image, *checkpoint.text)
     return any(name.startswith(("pie_net.", "our_model.")) for name in named) or (
-        "cnn.conv1.weight" in released.image and "embed.weight" in released.text
+        "cnn.conv1.weight" in checkpoint.image and "embed.weight" in checkpoint.text
     )
 
 
-def plan(released: Released) -> Plan:
+def plan(checkpoint: ReleasedCheckpoint) -> Plan:
     """Say what to build of a checkpoint.
 
     Raises:
         CheckpointError: it has no counterpart here.
     """
-    options, image, text = released.options, released.image, released.text
+    options, image, text = checkpoint.options, checkpoint.image, checkpoint.text
     refuse_options(
         options, {"order": "its embeddings are absolute values, which openvse has in no recipe of PIE-Nets"}
     )
@@ -60,15 +63,16 @@ def plan(released: Released) -> Plan:
             "aggregator here"
         )
     head = next(n for n in heads if n in image)
-    embed_dim = shape(image, head.replace("attention.w_2", "fc"))[0]
-    legacy = bool(options.get("legacy", not options))
+    embed_dim = shape(image, head.replace("attention.w_2", "fc"), axes=2)[0]
+    legacy = flag(options, "legacy", default=not options)
     video = "rnn.weight_ih_l0" in image
-    aggregator = {"name": "pie_net", "num_embeddings": shape(image, head)[0]}
+    num_embeddings = shape(image, head, axes=2)[0]
+    aggregator = {"name": "pie_net", "num_embeddings": num_embeddings}
     recipe = {
         "name": "converted/pvse",
         "embed_dim": embed_dim,
         "image": {
-            "encoder": _clips(released, legacy=legacy) if video else _pictures(released),
+            "encoder": _clips(checkpoint, legacy=legacy) if video else _pictures(checkpoint),
             "aggregator": aggregator,
         },
         "text": {
@@ -77,60 +81,75 @@ def plan(released: Released) -> Plan:
                 "size_augmentation": "none",
                 "output": "words",
                 "global_state": "last_word" if legacy else "final",
-                "freeze_words": not options.get("txt_finetune", True),
+                "freeze_words": not flag(options, "txt_finetune", default=True),
             },
             "aggregator": aggregator,
         },
-        "objective": _objective(options),
-        "optimizer": {"name": "adam", "amsgrad": True, "weight_decay": 0.0, "learning_rate": 2e-4},
+        "objective": _objective(options, num_embeddings),
+        "optimizer": {
+            "name": "adam",
+            "amsgrad": True,
+            "weight_decay": number(options, "weight_decay", 0.0, lowest=0.0, highest=1.0),
+            "learning_rate": number(options, "lr", 2e-4, lowest=1e-8, highest=1.0),
+        },
     }
     image_names = {**(VIDEO_CNN if video else CNN), **PIE_NET}
     weights = sides(renamed(image, image_names), renamed(text, {**BIGRU, **PIE_NET}))
     notes = () if options else (LEGACY, FRAMES) if video else (LEGACY,)
     place = (
-        f"vocab/{options['data_name']}_vocab.pkl"
+        f"vocab/{label(options, 'data_name', 'coco')}_vocab.pkl"
         if "data_name" in options
         else "vocab/{coco,mrw,tgif}_vocab.pkl"
     )
     return Plan(recipe, weights, place, notes)
 
 
-def _pictures(released: Released) -> dict[str, Any]:
-    return {**_cnn(released), "projection": "none", "size_augmentation": "none", "pooled": True}
+def _pictures(checkpoint: ReleasedCheckpoint) -> dict[str, Any]:
+    return {**_cnn(checkpoint), "projection": "none", "size_augmentation": "none", "pooled": True}
 
 
-def _clips(released: Released, *, legacy: bool) -> dict[str, Any]:
+def _clips(checkpoint: ReleasedCheckpoint, *, legacy: bool) -> dict[str, Any]:
     return {
         "name": "frames",
-        "backbone": _cnn(released),
-        "num_frames": int(released.options.get("max_video_length", NUM_FRAMES)),
+        "backbone": _cnn(checkpoint),
+        "num_frames": whole_number(
+            checkpoint.options, "max_video_length", NUM_FRAMES, lowest=1, highest=MAX_FRAMES
+        ),
         "projection": "none",
         "pooled": True,
         "pooled_by": "bigru_last" if legacy else "bigru",
     }
 
 
-def _cnn(released: Released) -> dict[str, Any]:
-    options = released.options
+def _cnn(checkpoint: ReleasedCheckpoint) -> dict[str, Any]:
+    options = checkpoint.options
     return {
-        **resnet(released.image, "cnn.", caffe=False),
-        "image_size": int(options.get("crop_size", 224)),
+        **resnet(checkpoint.image, "cnn.", caffe=False),
+        "image_size": whole_number(options, "crop_size", 224, lowest=32, highest=4096),
         "fit": "crop",
-        "fine_tune": bool(options.get("img_finetune", True)),
+        "fine_tune": flag(options, "img_finetune", default=True),
     }
 
 
-def _objective(options: Any) -> dict[str, Any]:
-    margin = float(options.get("margin", 0.1))
+def _objective(options: Mapping[str, Any], num_embeddings: int) -> dict[str, Any]:
     terms: dict[str, Any] = {
         "ranking": {
             "name": "contrast",
-            "miner": "hardest" if options.get("max_violation", True) else "all",
-            "criterion": {"name": "hinge", "margin": margin, "reduction": "mean"},
+            "miner": "hardest" if flag(options, "max_violation", default=True) else "all",
+            "criterion": {
+                "name": "hinge",
+                "margin": number(options, "margin", 0.1, lowest=0.0, highest=2.0),
+                "reduction": "mean",
+            },
             "reduction": "mean",
         }
     }
-    for term, option in (("diversity", "div_weight"), ("mmd", "mmd_weight")):
-        if options.get(option):
-            terms[term] = {"name": term, "weight": float(options[option])}
+    weights = {
+        name: number(options, f"{option}_weight", 0.0, lowest=0.0, highest=1000.0)
+        for name, option in (("diversity", "div"), ("mmd", "mmd"))
+    }
+    if num_embeddings > 1:  # the released code computes neither term of one embedding
+        terms |= {name: {"name": name, "weight": weight} for name, weight in weights.items() if weight}
+    if "mmd" in terms:
+        terms["mmd"]["kernel"] = "legacy_exp"
     return terms

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from openvse.conversion.checkpoint import Plan
 from openvse.conversion.checkpoint_file import read_vocabulary
 from openvse.conversion.networks import bert_config
-from openvse.conversion.released import Plan, Weights
+from openvse.conversion.weights import Weights
 from openvse.encoders.bigru import VOCABULARY_FILE
 from openvse.encoders.pretrained import load_or_explain
-from openvse.encoders.vocabulary import MASK, SPECIALS, Vocabulary
+from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
 from openvse.errors import CheckpointError, ModelError
 
+SPECIAL_WORDS = tuple(SPECIALS[special] for special in (UNKNOWN, START, END))
+SPECIAL_PIECES = ("[UNK]", "[CLS]", "[SEP]")
 WORDS = "text.encoder.words.weight"
 
 
-def write_text_assets(plan: Plan, vocabulary: str | None, folder: Path) -> Weights:
+def write_text_assets(
+    plan: Plan, vocabulary: str | None, folder: Path, *, boundaries: bool = True
+) -> Weights:
     """Write a vocabulary or a tokenizer, and return the weights with word embeddings in its order.
 
     Args:
@@ -27,18 +33,20 @@ def write_text_assets(plan: Plan, vocabulary: str | None, folder: Path) -> Weigh
         vocabulary: the file that the model was trained with; for BERT its ``vocab.txt``, or a folder or hub id of
             its tokenizer.
         folder: where a text encoder looks for its assets.
+        boundaries: captions are read between a start and an end token; a vocabulary of words needs both then.
 
     Raises:
-        CheckpointError: there is no such vocabulary, or it has not as many words as the model.
+        CheckpointError: there is no such vocabulary, it has not as many words as the model, or it lacks the unknown
+            word or another special one that captions are read with.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if WORDS in plan.weights:
-        return _write_words(plan, vocabulary, folder)
+        return _write_words(plan, vocabulary, folder, SPECIAL_WORDS if boundaries else SPECIAL_WORDS[:1])
     _write_pieces(plan, vocabulary, folder)
     return plan.weights
 
 
-def _write_words(plan: Plan, vocabulary: str | None, folder: Path) -> Weights:
+def _write_words(plan: Plan, vocabulary: str | None, folder: Path, needed: Sequence[str]) -> Weights:
     if vocabulary is None:
         raise CheckpointError(
             f"the words of the model are not in its checkpoint: give its vocabulary with --vocabulary "
@@ -53,13 +61,14 @@ def _write_words(plan: Plan, vocabulary: str | None, folder: Path) -> Weights:
             f"{vocabulary} has {len(words)} words, the model {len(embedded)}: give the vocabulary that it was "
             f"trained with (in the repository: {plan.vocabulary})"
         )
+    _expect_specials(vocabulary, ids, needed, plan.vocabulary)
     own = [word for word in ids if word not in SPECIALS]
     Vocabulary(own).save(folder / VOCABULARY_FILE)
     return plan.weights | {WORDS: torch.stack([_row(embedded, ids, word) for word in (*SPECIALS, *own)])}
 
 
 def _row(embedded: Tensor, ids: dict[str, int], word: str) -> Tensor:
-    """Return a word's embedding; PVSE's vocabularies have no mask, which only augmentation would use."""
+    """Return a word's embedding; a vocabulary may lack the padding, which is never read, and PVSE's have no mask."""
     return embedded[ids[word]] if word in ids else torch.zeros_like(embedded[0])
 
 
@@ -67,23 +76,42 @@ def _write_pieces(plan: Plan, vocabulary: str | None, folder: Path) -> None:
     config = bert_config(plan.weights)
     source = vocabulary or plan.vocabulary
     if Path(source).is_file():
-        pieces = Path(source).read_text(encoding="utf-8").splitlines()
+        pieces = _read_pieces(Path(source))
         # No accent and no capital survives an uncased model's tokenizer; the cased ones are called so.
         described = {"tokenizer_class": "BertTokenizer", "do_lower_case": "uncased" in plan.vocabulary}
         (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps(described))
-        size = len(pieces)
     else:
-        size = _copy_tokenizer(source, plan.vocabulary, folder)
-    if size != config["vocab_size"]:
+        pieces = _copy_tokenizer(source, plan.vocabulary, folder)
+    if len(pieces) != config["vocab_size"]:
         raise CheckpointError(
-            f"{source} has {size} word pieces, the model {config['vocab_size']}: give the vocab.txt of "
+            f"{source} has {len(pieces)} word pieces, the model {config['vocab_size']}: give the vocab.txt of "
             f"{plan.vocabulary} with --vocabulary"
         )
+    _expect_specials(source, pieces, SPECIAL_PIECES, plan.vocabulary)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
 
 
-def _copy_tokenizer(source: str, needed: str, folder: Path) -> int:
+def _read_pieces(path: Path) -> list[str]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return [line.rstrip("\n") for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(
+            f"{path} is no list of word pieces ({error}): give the vocab.txt of the model's BERT"
+        ) from error
+
+
+def _expect_specials(source: str, known: Container[str], needed: Sequence[str], place: str) -> None:
+    missing = [special for special in needed if special not in known]
+    if missing:
+        raise CheckpointError(
+            f"{source} has no {', '.join(missing)}, without which captions cannot be read: give the vocabulary that "
+            f"the model was trained with ({place})"
+        )
+
+
+def _copy_tokenizer(source: str, needed: str, folder: Path) -> list[str]:
     from transformers import AutoTokenizer
 
     try:
@@ -95,4 +123,4 @@ def _copy_tokenizer(source: str, needed: str, folder: Path) -> int:
             f"{error}; or give the vocab.txt of {needed} with --vocabulary, as the checkpoint does not hold it"
         ) from error
     tokenizer.save_pretrained(folder)
-    return len(tokenizer)
+    return list(tokenizer.get_vocab())

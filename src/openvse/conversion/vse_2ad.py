@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from openvse.conversion.networks import BIGRU, RESIDUAL_MLP, RESNET, bert, bigru, resnet
-from openvse.conversion.released import Names, Plan, Released, Weights, refuse_options, renamed, shape, sides
+from openvse.conversion.checkpoint import Plan, ReleasedCheckpoint
+from openvse.conversion.networks import BIGRU, RESIDUAL_MLP, RESNET, bert, bigru, resnet, scaled_size
+from openvse.conversion.options import label, number, refuse_options
+from openvse.conversion.weights import Names, Weights, renamed, shape, sides
 from openvse.errors import CheckpointError
 
 ADPOOL: Names = {
@@ -14,41 +17,43 @@ ADPOOL: Names = {
     "pool.balance.bias": None,  # it shifts both of two logits alike
 }
 LINEAR: Names = {"fc.": "encoder.projection.linear.", "mlp.": None}
-BASE_SIZE = 256  # pixels a side, times --input_scale_factor
+SCALE = 1.25  # the exponent of its rule for the number of negatives, which adaptive_top_k has as a constant
 COUNTING = (
     "captions are pooled without padding: each gets the embedding that the released code gives it alone, or among "
     "captions of its length; text.aggregator.count_padding=true is the released code in a batch, which no index serves"
 )
 
 
-def recognise(released: Released) -> bool:
+def recognise(checkpoint: ReleasedCheckpoint) -> bool:
     """Say whether both sides are pooled adaptively."""
-    return any("pool.balance." in name for name in released.image) and "pool.balance.weight" in released.text
+    return (
+        any("pool.balance." in name for name in checkpoint.image) and "pool.balance.weight" in checkpoint.text
+    )
 
 
-def plan(released: Released) -> Plan:
+def plan(checkpoint: ReleasedCheckpoint) -> Plan:
     """Say what to build of a checkpoint.
 
     Raises:
         CheckpointError: it has no counterpart here.
     """
-    options = released.options
+    options = checkpoint.options
     unnormalised = "openvse scores with unit vectors"
     refuse_options(options, {"no_imgnorm": unnormalised, "no_txtnorm": unnormalised})
-    if any(name.startswith("vit_model.") for name in released.image):
+    if any(name.startswith("vit_model.") for name in checkpoint.image):
         raise CheckpointError(
             "its image encoder is a ViT, from which the released code drops a random tenth of the patches at "
             "evaluation: no embedding of it can be repeated, so none is converted"
         )
-    image = {n.removeprefix("img_proj."): w for n, w in released.image.items()}
-    embed_dim, feature_dim = shape(image, "fc.weight")
-    grids = "img_proj.fc.weight" in released.image
+    image = {n.removeprefix("img_proj."): w for n, w in checkpoint.image.items()}
+    embed_dim, feature_dim = shape(image, "fc.weight", axes=2)
+    grids = "img_proj.fc.weight" in checkpoint.image
     # Both projections are always there; the second is called for regions alone.
-    residual = not grids and options.get("precomp_enc_type", "basic") == "basic"
+    residual = not grids and label(options, "precomp_enc_type", "basic") == "basic"
     if grids:
         image_encoder = {
             **resnet(image, "backbone.resnet.", caffe=True),
-            "image_size": int(BASE_SIZE * float(options.get("input_scale_factor", 1))),
+            "image_size": scaled_size(options),
             "pixels": "caffe",
         }
     else:
@@ -58,31 +63,44 @@ def plan(released: Released) -> Plan:
             "projection": "residual_mlp" if residual else "linear",
         }
     image_names = {**(RESIDUAL_MLP if residual else LINEAR), **RESNET, **ADPOOL}
-    text_encoder, text_names, vocabulary = _text_side(released, embed_dim)
+    text_encoder, text_names, vocabulary = _text_side(checkpoint, embed_dim)
     aggregator = {"name": "adpool", "token_weights": "per_dimension"}
     recipe = {
         "name": "converted/vse_2ad",
         "embed_dim": embed_dim,
         "image": {"encoder": image_encoder, "aggregator": aggregator},
         "text": {"encoder": text_encoder, "aggregator": aggregator},
-        "objective": {
-            "ranking": {
-                "name": "contrast",
-                "miner": "adaptive_top_k",
-                "criterion": {"name": "info_nce", "temperature": 0.01, "margin": 0.2},
-                "reduction": "mean",
-            }
-        },
+        "objective": {"ranking": _ranking(options)},
     }
-    weights = sides(renamed(image, image_names), renamed(released.text, {**text_names, **ADPOOL}))
-    return Plan(recipe, weights, vocabulary, (COUNTING,))
+    weights = sides(renamed(image, image_names), renamed(checkpoint.text, {**text_names, **ADPOOL}))
+    return Plan(recipe, weights, vocabulary, (COUNTING, *_scale_note(options)))
 
 
-def _text_side(released: Released, embed_dim: int) -> tuple[dict[str, Any], Names, str]:
-    text: Weights = released.text
+def _ranking(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ranking term; the training script hands --tau to its loss, whose own default is never used."""
+    criterion = {
+        "name": "info_nce",
+        "temperature": number(options, "tau", 0.05, lowest=0.001, highest=10.0),
+        "margin": number(options, "margin", 0.2, lowest=0.0, highest=2.0),
+    }
+    return {"name": "contrast", "miner": "adaptive_top_k", "criterion": criterion, "reduction": "mean"}
+
+
+def _scale_note(options: Mapping[str, Any]) -> tuple[str, ...]:
+    scale = number(options, "scale", SCALE, lowest=0.0, highest=100.0)
+    if scale == SCALE:
+        return ()
+    return (
+        f"it was trained with --scale {scale:g}, and adaptive_top_k counts negatives as --scale {SCALE} does: its "
+        f"embeddings are the same, and only further training differs",
+    )
+
+
+def _text_side(checkpoint: ReleasedCheckpoint, embed_dim: int) -> tuple[dict[str, Any], Names, str]:
+    text: Weights = checkpoint.text
     if any(name.startswith("bert.") for name in text):
-        model = str(released.options.get("bert_type", "bert-base-uncased"))
+        model = label(checkpoint.options, "bert_type", "bert-base-uncased")
         encoder, names = bert(text, model=model)
         return encoder, {**names, "fc.": "encoder.projection.linear."}, model
-    data = str(released.options.get("data_name", "f30k"))
+    data = label(checkpoint.options, "data_name", "f30k")
     return bigru(text, embed_dim=embed_dim), BIGRU, f"data/vocab/{data}_precomp_vocab.json"

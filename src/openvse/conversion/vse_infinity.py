@@ -5,38 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from openvse.conversion.networks import BIGRU, RESIDUAL_MLP, RESNET, bert, bigru, resnet
-from openvse.conversion.released import Names, Plan, Released, Weights, refuse_options, renamed, shape, sides
+from openvse.conversion.checkpoint import Plan, ReleasedCheckpoint
+from openvse.conversion.networks import BIGRU, RESIDUAL_MLP, RESNET, bert, bigru, resnet, scaled_size
+from openvse.conversion.options import label, number, refuse_options
+from openvse.conversion.weights import Names, Weights, renamed, shape, sides
 
 GPO: Names = {"gpool.gru.": "aggregator.generator.", "gpool.linear.": "aggregator.score."}
-BASE_SIZE = 256  # pixels a side, times --input_scale_factor
 # Backbones that come from elsewhere; the others are the repository's own, in the form of the detector.
 FROM_THE_HUB = ("wsl", "imagenet_resnext")
 
 
-def recognise(released: Released) -> bool:
+def recognise(checkpoint: ReleasedCheckpoint) -> bool:
     """Say whether both sides are pooled by GPO."""
-    return any("gpool." in name for name in released.image) and "gpool.linear.weight" in released.text
+    return any("gpool." in name for name in checkpoint.image) and "gpool.linear.weight" in checkpoint.text
 
 
-def plan(released: Released) -> Plan:
+def plan(checkpoint: ReleasedCheckpoint) -> Plan:
     """Say what to build of a checkpoint.
 
     Raises:
         CheckpointError: it has no counterpart here.
     """
-    options = released.options
+    options = checkpoint.options
     unnormalised = "openvse scores with unit vectors"
     refuse_options(options, {"no_imgnorm": unnormalised, "no_txtnorm": unnormalised})
-    grid = {n.removeprefix("image_encoder."): w for n, w in released.image.items()}
-    embed_dim, feature_dim = shape(grid, "fc.weight")
+    grid = {n.removeprefix("image_encoder."): w for n, w in checkpoint.image.items()}
+    embed_dim, feature_dim = shape(grid, "fc.weight", axes=2)
     notes: list[str] = []
     image_encoder = (
-        _grids(grid, released.options, notes)
-        if "image_encoder.fc.weight" in released.image
+        _grids(grid, checkpoint.options, notes)
+        if "image_encoder.fc.weight" in checkpoint.image
         else _regions(grid, feature_dim)
     )
-    text_encoder, text_names = _text_encoder(released.text, embed_dim)
+    text_encoder, text_names = _text_encoder(checkpoint.text, embed_dim)
     uses_bert = text_encoder["name"] == "transformers_text"
     recipe = {
         "name": "converted/vse_infinity",
@@ -46,14 +47,18 @@ def plan(released: Released) -> Plan:
         "objective": {
             "ranking": {
                 "name": "contrast",
+                # Whatever --max_violation says: the training script turns it on after --vse_mean_warmup_epochs.
                 "miner": "hardest",
-                "criterion": {"name": "hinge", "margin": float(options.get("margin", 0.2))},
+                "criterion": {
+                    "name": "hinge",
+                    "margin": number(options, "margin", 0.2, lowest=0.0, highest=2.0),
+                },
             }
         },
         "optimizer": {"multipliers": {"text.encoder.backbone": 0.1} if uses_bert else {}},
     }
     weights = sides(
-        renamed(grid, {**RESIDUAL_MLP, **RESNET, **GPO}), renamed(released.text, {**text_names, **GPO})
+        renamed(grid, {**RESIDUAL_MLP, **RESNET, **GPO}), renamed(checkpoint.text, {**text_names, **GPO})
     )
     place = "vocab/f30k_precomp_vocab.json or vocab/coco_precomp_vocab.json, which SCAN's data has"
     return Plan(recipe, weights, "bert-base-uncased" if uses_bert else place, tuple(notes))
@@ -65,14 +70,14 @@ def _regions(image: Weights, feature_dim: int) -> dict[str, Any]:
 
 
 def _grids(image: Weights, options: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    source = str(options.get("backbone_source", "detector"))
+    source = label(options, "backbone_source", "detector")
     if "backbone_source" not in options:
         notes.append(
             "the file does not say which CNN it holds: taken for the detector's (image.encoder.form)"
         )
     return {
         **resnet(image, "backbone.resnet.", caffe=not any(name in source for name in FROM_THE_HUB)),
-        "image_size": int(BASE_SIZE * float(options.get("input_scale_factor", 1))),
+        "image_size": scaled_size(options),
         "pixels": "caffe" if "detector" in source else "imagenet",
     }
 

@@ -1,0 +1,185 @@
+"""Weights of a checkpoint: their names there and here, and what is checked before any of them is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from openvse.errors import CheckpointError
+
+Weights: TypeAlias = dict[str, Tensor]
+# From the beginning of a name to the beginning of ours; None for what has no effect on an embedding.
+Names: TypeAlias = Mapping[str, str | None]
+
+NOT_LEARNED = "num_batches_tracked"  # counts batches, and older PyTorch does not have it
+MAX_LAYERS = 1000  # of one kind; more names would take far more memory as a network than as a file
+REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def dense_weights(state: Mapping[Any, Any]) -> Weights:
+    """Return the tensors of a state dictionary, without the ``module.`` of data-parallel training; none is copied.
+
+    Raises:
+        CheckpointError: a tensor is empty, sparse, quantised or without data, or claims more elements than its
+            storage holds: every operation on it would take memory that the file does not account for.
+    """
+    tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
+    for name, tensor in tensors.items():
+        _expect_dense(name, tensor)
+    return {".".join(part for part in name.split(".") if part != "module"): t for name, t in tensors.items()}
+
+
+def _expect_dense(name: str, tensor: Tensor) -> None:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+        raise CheckpointError(
+            f"its weights {name!r} are a sparse or quantised tensor, or one without data, which the released code "
+            f"does not save: get the file from its authors, or save it again with dense tensors"
+        )
+    if not tensor.numel():
+        raise CheckpointError(f"its weights {name!r} are empty: the file is incomplete; download it again")
+    held = tensor.untyped_storage().nbytes() // tensor.element_size()
+    if tensor.numel() > held:
+        raise CheckpointError(
+            f"its weights {name!r} claim {tensor.numel():,} elements, and the file holds {held:,} of them: it is "
+            f"damaged, or made to fill the memory; get it from its authors"
+        )
+
+
+def expect_own_storage(weights: Weights) -> None:
+    """Raise CheckpointError if weights share so much storage that copies of them would exceed what the file holds."""
+    claimed = sum(weight.numel() * weight.element_size() for weight in weights.values())
+    held, counted = 0, 0
+    for start, stop in sorted(map(_memory, weights.values())):
+        held += max(0, stop - max(start, counted))
+        counted = max(counted, stop)
+    if claimed > held:
+        raise CheckpointError(
+            f"its weights claim {claimed:,} bytes, and the file holds {held:,} of them: several weights share their "
+            f"storage, which the released code does not do; get the file from its authors"
+        )
+
+
+def _memory(weight: Tensor) -> tuple[int, int]:
+    """Return the addresses at which a weight's storage begins and ends."""
+    storage = weight.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def expect_fit(weights: Weights, wanted: Mapping[str, Tensor]) -> None:
+    """Compare weights with those of a model, by name, shape and kind of number.
+
+    Args:
+        weights: by our names.
+        wanted: the model's state; it may lie on the meta device, as its values are not read.
+
+    Raises:
+        CheckpointError: one is missing, left over, of another shape, or holds no real numbers where the model does.
+    """
+    shared = wanted.keys() & weights.keys()
+    faults = {
+        "lacks": [n for n in wanted if n not in weights and not n.endswith(NOT_LEARNED)],
+        "has no place for": [n for n in weights if n not in wanted],
+        "has other shapes in": [n for n in shared if weights[n].shape != wanted[n].shape],
+        "has other types of numbers in": [
+            n for n in shared if (weights[n].dtype in REAL) is not wanted[n].is_floating_point()
+        ],
+    }
+    for what, names in faults.items():
+        if names:
+            name = min(names)
+            found = f"{_described(weights[name])} for " if name in weights and name in wanted else ""
+            needed = f" ({found}{_described(wanted[name])})" if name in wanted else ""
+            raise CheckpointError(
+                f"it {what} {len(names)} weights of the model that its options describe, such as {name!r}{needed}: it "
+                f"is incomplete, or from a changed copy of the repository"
+            )
+
+
+def single_precision(weights: Weights) -> Weights:
+    """Return real numbers in single precision, and everything else as it is.
+
+    Raises:
+        CheckpointError: a weight is not finite, or too large for single precision.
+    """
+    return {name: _single(name, w.detach()) if w.dtype in REAL else w for name, w in weights.items()}
+
+
+def _single(name: str, weight: Tensor) -> Tensor:
+    single = weight.float()
+    bad = single.numel() - int(single.isfinite().sum())
+    if bad:
+        raise CheckpointError(
+            f"{bad:,} of the {single.numel():,} numbers in its weights {name!r} are NaN or infinite: its training "
+            f"diverged, or the file is damaged; take another checkpoint of the run, or download it again"
+        )
+    return single
+
+
+def renamed(weights: Weights, names: Names) -> Weights:
+    """Give weights our names, by the longest beginning that fits.
+
+    Raises:
+        CheckpointError: a weight is not in the list, so that something would be missing from the embedding.
+    """
+    result: Weights = {}
+    for name, weight in weights.items():
+        prefix = max((begin for begin in names if name.startswith(begin)), key=len, default=None)
+        if prefix is None:
+            raise CheckpointError(
+                f"it holds weights {name!r}, which the released code does not have: a changed model is not converted"
+            )
+        ours = names[prefix]
+        if ours is not None:
+            result[ours + name.removeprefix(prefix)] = weight
+    return result
+
+
+def sides(image: Weights, text: Weights) -> Weights:
+    """Join the weights of the two towers under the names that a model gives them."""
+    return {f"image.{name}": weight for name, weight in image.items()} | {
+        f"text.{name}": weight for name, weight in text.items()
+    }
+
+
+def shape(weights: Weights, name: str, axes: int) -> tuple[int, ...]:
+    """Return the shape of a weight that every checkpoint of the kind has.
+
+    Args:
+        weights: by the names that they have.
+        name: of the weight.
+        axes: how many it has.
+
+    Raises:
+        CheckpointError: there is no such weight, or it has another number of axes.
+    """
+    if name not in weights:
+        raise CheckpointError(f"it has no weights {name!r}: the file is incomplete, or of another project")
+    found = tuple(weights[name].shape)
+    if len(found) != axes:
+        raise CheckpointError(
+            f"its weights {name!r} have the shape {found}, where {axes} axes are expected: the file is of another "
+            f"project, or from a changed copy of the repository"
+        )
+    return found
+
+
+def count(weights: Weights, begin: str) -> int:
+    """Return how many numbered things follow a beginning: ``layer.0.``, ``layer.1.``, ...
+
+    Raises:
+        CheckpointError: there are more than any network has.
+    """
+    found = {name.removeprefix(begin).partition(".")[0] for name in weights if name.startswith(begin)}
+    if len(found) > MAX_LAYERS:
+        raise CheckpointError(
+            f"it names {len(found):,} layers {begin!r}, more than any released network has ({MAX_LAYERS} are allowed): "
+            f"get the file from its authors"
+        )
+    return len(found)
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
