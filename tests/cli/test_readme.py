@@ -61,6 +61,7 @@ def test_training_in_python(monkeypatch) -> None:
     assert folder == Path("runs/mine")
 
 
+@pytest.mark.medium
 def test_a_part_of_ones_own_trains_and_is_used_again(
     plugin: Path, recipe: Path, tmp_path: Path, invoke, monkeypatch
 ) -> None:

@@ -16,6 +16,8 @@ from openvse.extraction import extract_features
 from openvse.features_store import FeatureStore
 from openvse.types import Inputs
 
+pytestmark = pytest.mark.medium
+
 FAMILIES = ("detr", "rt_detr", "yolos")
 QUERIES = 7
 
