@@ -63,13 +63,15 @@ def test_two_processes_train_one_model(recipe: Path, tmp_path: Path) -> None:
     assert done.stdout == f"{tmp_path / 'run' / 'best'}\n"  # not one line a process
 
 
-def test_processes_end_with_the_code_of_the_one_that_failed(recipe: Path, invoke, monkeypatch) -> None:
+def test_processes_end_with_the_code_of_the_one_that_failed(
+    recipe: Path, tmp_path: Path, invoke, monkeypatch
+) -> None:
     def fail(run, nprocs: int, start_method: str) -> None:
         raise ProcessExitedException("failed", 0, 0, exit_code=2)
 
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(sys.modules[ProcessExitedException.__module__], "start_processes", fail)
-    result = invoke("train", recipe, "--processes", 2)
+    result = invoke("train", recipe, "--out", tmp_path / "run", "--processes", 2)
     assert (result.exit_code, result.output) == (2, "")
 
 
