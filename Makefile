@@ -1,10 +1,11 @@
-# Every target makes the virtual environment it needs; `make test` works on a fresh clone with nothing but Python 3.11+.
+# Every target makes the virtual environment it needs; `make test` works on a fresh clone with nothing but Python 3.11 to 3.14.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test lint docs bench clean
+.PHONY: demo check test test-fast lint docs wheel wheel-check bench clean
 .DEFAULT_GOAL := test
 
 # torch goes first and by its exact version, so that no other package's looser wish picks the build.
@@ -17,8 +18,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)  ## Train on pictures of emoji, print the table, answer queries (about 5 minutes on 2 cores).
 	$(BIN)/openvse demo --out demo_output
 
-test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+check: lint  ## Lint, types and the quickest tests: what to run after each change (under a minute on 2 cores).
+	$(PYTEST) -m "not slow and not medium" --durations=5 --durations-min=1
+
+test-fast: $(INSTALLED)  ## All tests but the slow ones (under 4 minutes on 2 cores).
+	$(PYTEST) -m "not slow"
+
+test: $(INSTALLED)  ## Every test.
+	$(PYTEST)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -28,9 +35,22 @@ lint: $(INSTALLED)
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
+wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1580601600)
+wheel: $(INSTALLED)  ## Build the wheel and the sdist into dist/: the same bytes for the same commit.
+	rm -rf dist
+	$(BIN)/hatchling build
+
+wheel-check: wheel  ## Install the wheel into an empty environment and train, evaluate and search with it there.
+	rm -rf build/wheel-check
+	mkdir -p build/wheel-check/empty
+	$(PYTHON) -m venv build/wheel-check/venv
+	build/wheel-check/venv/bin/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	build/wheel-check/venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	build/wheel-check/venv/bin/python -I tests/distribution/own_folder.py build/wheel-check/empty
+
 bench: $(INSTALLED)  ## Run every benchmark, one after the other, and print its table.
 	for script in benchmarks/[a-z]*.py; do echo "== $$script" && $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) site demo_output .mypy_cache .ruff_cache
+	rm -rf $(VENV) site demo_output dist build .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -10,6 +10,8 @@ import pytest
 from openvse.demo import QUERIES, TOP_K, DemoResult, run_demo
 from openvse.training.records import Silent
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     "embed_dim=16",
     "image.encoder.image_size=32",

@@ -65,6 +65,7 @@ def command_lines() -> list[str]:
     return shown + re.findall(r"^# (openvse .*)$", headers, flags=re.MULTILINE)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("line", sorted(set(command_lines())))
 def test_command_lines_parse(line: str) -> None:
     _, *words = shlex.split(re.sub(r"--plugin \S+ ", "", line), comments=True)

@@ -134,6 +134,7 @@ def test_import_is_light(module: str) -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.medium
 def test_every_module_imports_without_writing_or_speaking(tmp_path: Path) -> None:
     names = [
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")

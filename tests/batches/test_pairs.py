@@ -106,6 +106,7 @@ def drawn(draw):
     return pairs, num_images, num_texts, chosen
 
 
+@pytest.mark.medium
 @given(drawn())
 def test_positives_equal_a_slow_loop(case):
     """Texts may have several images: a text is a positive of each of them, drawn or not."""
@@ -120,6 +121,7 @@ def test_positives_equal_a_slow_loop(case):
             assert bool(batch.positives[row, column]) == ((image, text) in pairs)
 
 
+@pytest.mark.medium
 @given(st.integers(1, 4), st.integers(0, 5))
 def test_processes_share_a_batch_without_loss(num_processes, seed):
     dataset = dataset_of(five_captions())

@@ -24,6 +24,7 @@ print(faults())
 """
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of the GNU C library")
 def test_a_tensor_of_the_same_size_costs_no_new_pages():
     done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True)

@@ -12,6 +12,8 @@ from album import COLOURS
 from click.testing import Result
 from PIL import Image
 
+pytestmark = pytest.mark.medium
+
 Invoke = Callable[..., Result]
 SPLITS = ("train", "train", "train", "validation", "test")
 

@@ -62,6 +62,7 @@ def test_missing_feature_store(recipe: Path, trained: Path, album: Path, tmp_pat
     assert digest(album) == before
 
 
+@pytest.mark.medium
 def test_stores_that_do_not_match_the_models(trained: Path, invoke, refused) -> None:
     model, store = trained / "run" / "best", trained / "run" / "features"
     words = ("evaluate", model, model, model, trained / "album", "--features", store, "--features", store)
@@ -73,6 +74,7 @@ def test_stores_that_do_not_match_the_models(trained: Path, invoke, refused) -> 
     assert result.exit_code == 2 and "missing argument" in result.stderr.lower()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["features.npy", "lengths.npy", "ids.txt", "store.json"])
 def test_store_that_lost_a_file(name: str, recipe: Path, trained: Path, tmp_path: Path, refused) -> None:
     store = copy(trained / "run" / "features", tmp_path / "store")
@@ -91,6 +93,7 @@ def test_store_of_another_encoder(recipe: Path, trained: Path, tmp_path: Path, r
     assert digest(store) == before
 
 
+@pytest.mark.medium
 def test_captions_without_image_are_named_and_skipped(
     recipe: Path, album: Path, tmp_path: Path, invoke
 ) -> None:
@@ -101,6 +104,7 @@ def test_captions_without_image_are_named_and_skipped(
     assert f"warning: {expected}\n" in result.stderr
 
 
+@pytest.mark.medium
 def test_image_without_captions_is_named_and_skipped(
     recipe: Path, album: Path, tmp_path: Path, invoke
 ) -> None:
@@ -110,6 +114,7 @@ def test_image_without_captions_is_named_and_skipped(
     assert "warning: skipped 1 image(s) without a caption (first: 01.png)\n" in result.stderr
 
 
+@pytest.mark.medium
 def test_empty_caption_is_named_and_skipped(recipe: Path, album: Path, tmp_path: Path, invoke) -> None:
     edit_captions(album, lambda entry: {**entry, "captions": [*entry["captions"], "  "]})
     result = invoke("train", recipe, "training.phases.0.epochs=1", "--out", tmp_path / "run")
@@ -128,6 +133,7 @@ def test_nothing_left(recipe: Path, album: Path, tmp_path: Path, refused) -> Non
     assert {"metadata.jsonl": before["metadata.jsonl"]} == digest(album)
 
 
+@pytest.mark.medium
 def test_pictures_that_are_none(recipe: Path, album: Path, trained: Path, tmp_path: Path, refused) -> None:
     for picture in album.glob("*.png"):
         picture.write_text("not a picture")
@@ -142,6 +148,7 @@ def test_pictures_that_are_none(recipe: Path, album: Path, trained: Path, tmp_pa
     assert digest(album) == before
 
 
+@pytest.mark.medium
 def test_empty_folder(recipe: Path, trained: Path, tmp_path: Path, refused) -> None:
     empty, model = tmp_path / "empty", trained / "run" / "best"
     empty.mkdir()
@@ -163,6 +170,7 @@ def test_half_written_metadata(recipe: Path, album: Path, tmp_path: Path, refuse
     assert f"{file}, line 20: not JSON" in refused("train", recipe, "--out", tmp_path / "run")
 
 
+@pytest.mark.medium
 def test_wrong_model_for_an_index(recipe: Path, trained: Path, tmp_path: Path, invoke, refused) -> None:
     words = ("seed=1", "training.phases.0.epochs=1", "--out", tmp_path / "other")
     assert invoke("train", recipe, *words).exit_code == 0
@@ -181,6 +189,7 @@ def test_empty_query(trained: Path, refused) -> None:
     assert "a query is empty" in refused("search", trained / "run" / "best", trained / "index", " ")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("size", [0, 100, 0.5])
 def test_half_written_checkpoint(size: float, trained: Path, tmp_path: Path, refused) -> None:
     run = copy(trained / "run", tmp_path / "run")
@@ -215,6 +224,7 @@ def test_missing_model(trained: Path, tmp_path: Path, refused, monkeypatch) -> N
     assert "has no config.json" in refused("evaluate", trained / "run", trained / "album")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "text/vocabulary.json"])
 @pytest.mark.parametrize("share", [0.0, 0.6])
 def test_truncated_model(name: str, share: float, trained: Path, tmp_path: Path, refused) -> None:
@@ -228,6 +238,7 @@ def test_truncated_model(name: str, share: float, trained: Path, tmp_path: Path,
     assert digest(model) == before
 
 
+@pytest.mark.medium
 def test_model_that_lost_its_vocabulary(trained: Path, tmp_path: Path, refused) -> None:
     model = copy(trained / "run" / "best", tmp_path / "model")
     (model / "text" / "vocabulary.json").unlink()

@@ -53,6 +53,7 @@ def write_recipe(path: Path, source: Path, features: str | None) -> Path:
     return path
 
 
+@pytest.mark.medium
 def test_clips_from_end_to_end(tmp_path: Path, invoke) -> None:
     clips = write_clips(tmp_path / "clips")
     (clips / "03.webp").write_bytes((clips / "03.webp").read_bytes()[:-9])
@@ -76,6 +77,7 @@ def test_clips_from_end_to_end(tmp_path: Path, invoke) -> None:
     assert [Image.open(io.BytesIO(base64.b64decode(one))).size for one in shown] == [(40, 32)] * 3
 
 
+@pytest.mark.medium
 def test_training_reads_clips_without_a_store(tmp_path: Path, invoke) -> None:
     clips = write_clips(tmp_path / "clips", 10)
     for run in ("one", "two"):
@@ -99,6 +101,7 @@ def test_extract_takes_the_options_of_the_backbone(tmp_path: Path, invoke) -> No
     }
 
 
+@pytest.mark.medium
 def test_videos_stand_in_tables_and_folders(tmp_path: Path, invoke) -> None:
     pytest.importorskip("av")
     from clips import write_video

@@ -46,6 +46,7 @@ def test_a_finished_run_resumes_to_its_end(trained: Path, invoke) -> None:
     assert result.stdout == f"{trained / 'run' / 'best'}\n"
 
 
+@pytest.mark.medium
 def test_the_default_folder_names_recipe_and_seed(recipe: Path, tmp_path: Path, invoke, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = invoke("train", recipe, "seed=3", "training.phases.0.epochs=1")
@@ -53,6 +54,7 @@ def test_the_default_folder_names_recipe_and_seed(recipe: Path, tmp_path: Path, 
     assert (tmp_path / "runs" / "tiny-s3" / "best" / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_model(recipe: Path, tmp_path: Path) -> None:
     plateau = "training.plateau={patience: 1, metric: t2i_r10}"
     words = ["train", recipe, plateau, "--out", tmp_path / "run", "--processes", 2]
@@ -62,13 +64,15 @@ def test_two_processes_train_one_model(recipe: Path, tmp_path: Path) -> None:
     assert done.stdout == f"{tmp_path / 'run' / 'best'}\n"  # not one line a process
 
 
-def test_processes_end_with_the_code_of_the_one_that_failed(recipe: Path, invoke, monkeypatch) -> None:
+def test_processes_end_with_the_code_of_the_one_that_failed(
+    recipe: Path, tmp_path: Path, invoke, monkeypatch
+) -> None:
     def fail(run, nprocs: int, start_method: str) -> None:
         raise ProcessExitedException("failed", 0, 0, exit_code=2)
 
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(sys.modules[ProcessExitedException.__module__], "start_processes", fail)
-    result = invoke("train", recipe, "--processes", 2)
+    result = invoke("train", recipe, "--out", tmp_path / "run", "--processes", 2)
     assert (result.exit_code, result.output) == (2, "")
 
 
@@ -83,6 +87,7 @@ def test_evaluate_prints_the_table_and_writes_reports(trained: Path, tmp_path: P
     assert (tmp_path / "report" / "report.md").read_text() == result.stdout.removesuffix("\n")
 
 
+@pytest.mark.medium
 def test_published_figures_stand_beside_those_of_the_same_protocol(
     trained: Path, tmp_path: Path, invoke
 ) -> None:
@@ -101,6 +106,7 @@ def test_published_figures_stand_beside_those_of_the_same_protocol(
     assert "a paper" not in together  # the figures are of one model
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("split", "num_images"), [("train", 12), ("val", 4), ("all", 20)])
 def test_evaluate_other_splits(split: str, num_images: int, trained: Path, invoke) -> None:
     result = invoke("evaluate", trained / "run" / "best", trained / "album", "--split", split)
@@ -117,6 +123,7 @@ def test_evaluation_from_a_store_needs_no_pictures(trained: Path, tmp_path: Path
     assert without.stdout == invoke("evaluate", model, album, *stored).stdout
 
 
+@pytest.mark.medium
 def test_several_models_are_averaged(trained: Path, recipe: Path, tmp_path: Path, invoke) -> None:
     words = ("seed=1", "embed_dim=8", "training.phases.0.epochs=1", "--out", tmp_path / "other")
     assert invoke("train", recipe, *words).exit_code == 0
@@ -140,6 +147,7 @@ def test_several_models_are_averaged(trained: Path, recipe: Path, tmp_path: Path
     assert table(evaluate(first, first, trained / "album")) == table(evaluate(first, trained / "album"))
 
 
+@pytest.mark.medium
 def test_a_folder_of_stores_stands_for_the_one_that_fits(trained: Path, tmp_path: Path, invoke) -> None:
     words = ("evaluate", trained / "run" / "best", trained / "album", "--features")
     shutil.copytree(trained / "run" / "features", tmp_path / "grid")
@@ -174,6 +182,7 @@ def test_extract_does_only_what_is_new(album: Path, tmp_path: Path, invoke) -> N
     assert extract().startswith("0 new, 21 were there, 1 unreadable, ")
 
 
+@pytest.mark.medium
 def test_index_does_only_what_is_new(trained: Path, album: Path, tmp_path: Path, invoke) -> None:
     words = ("index", trained / "run" / "best", album, "--out", tmp_path / "index")
     assert "20 pictures (0 unchanged, 0 unreadable)" in invoke(*words).stdout
@@ -213,6 +222,7 @@ def test_version_and_help(invoke) -> None:
         assert command in invoke("--help").stdout
 
 
+@pytest.mark.medium
 def test_another_model_ranks_again(trained: Path, tmp_path: Path, invoke) -> None:
     tree = yaml.safe_load((trained / "tiny.yaml").read_text())
     tree["image"]["encoder"]["projection"] = "linear"

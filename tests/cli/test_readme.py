@@ -61,6 +61,7 @@ def test_training_in_python(monkeypatch) -> None:
     assert folder == Path("runs/mine")
 
 
+@pytest.mark.medium
 def test_a_part_of_ones_own_trains_and_is_used_again(
     plugin: Path, recipe: Path, tmp_path: Path, invoke, monkeypatch
 ) -> None:
@@ -78,8 +79,8 @@ def test_a_part_of_ones_own_trains_and_is_used_again(
     assert "aggregator: gpo, soft_max\n" in with_plugin("parts")
 
 
-def test_without_its_plugin_a_part_is_unknown(recipe: Path, refused) -> None:
-    line = refused("train", recipe, "image.aggregator=soft_max")
+def test_without_its_plugin_a_part_is_unknown(recipe: Path, tmp_path: Path, refused) -> None:
+    line = refused("train", recipe, "image.aggregator=soft_max", "--out", tmp_path / "run")
     assert "unknown aggregator 'soft_max'" in line and "--plugin FILE" in line
 
 

@@ -82,9 +82,12 @@ def fit(
 
 
 RETRIEVAL = [name for name in list_recipes() if load_recipe(name).task == "retrieval"]
+QUICK = "vse_infinity/flickr8k_grids_cpu"  # stands for all of them in `make check`
 
 
-@pytest.mark.parametrize("name", RETRIEVAL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == QUICK else pytest.mark.medium) for name in RETRIEVAL]
+)
 def test_recipe_builds_learns_saves_and_reloads(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     recipe = shrink(name, checkpoints)
     model = build_model(recipe, captions=CAPTIONS)
@@ -99,6 +102,7 @@ def test_recipe_builds_learns_saves_and_reloads(name: str, checkpoints: Checkpoi
     assert torch.equal(scores, again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name.endswith("flickr8k_grids_cpu")])
 def test_method_overfits_32_pairs(name: str, checkpoints: Checkpoints) -> None:
     recipe = shrink(name, checkpoints)

@@ -25,6 +25,7 @@ QUESTIONS = [
 ANSWERS = ("table", "2", "white", "lamp", "chair")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ANSWERING)
 def test_recipe_builds_learns_saves_and_reloads(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name, ["embed_dim=32", "text.encoder.min_count=1"])

@@ -18,6 +18,8 @@ from openvse.conversion import convert
 from openvse.functional import pad
 from openvse.model import TwoTower
 
+pytestmark = pytest.mark.medium
+
 # The tokens that NLTK makes of tiny.CAPTIONS, and those of BERT; what a vocabulary lacks is unknown.
 SPLIT = ("a dog runs on the mat .", "two cats", "the dog 's mat . a cat !", "zebra", "the cat runs")
 PIECES = ("a dog runs on the mat .", "two cat ##s", "the dog ' [UNK] mat . a cat !", "zebra", "the cat runs")

@@ -106,6 +106,7 @@ def test_variants_share_a_group(names, group):
 # ---------------------------------------------------------------------- splits
 
 
+@pytest.mark.medium
 @given(st.dictionaries(st.text(max_size=3), st.sampled_from(["x", "y", "z", "w", "flag"]), max_size=30))
 def test_a_split_never_cuts_a_group(groups):
     splits = split_by_group(groups, num_test=5, num_validation=4)

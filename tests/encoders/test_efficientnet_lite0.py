@@ -26,6 +26,7 @@ def published() -> torch.nn.Module:
     return network.eval()
 
 
+@pytest.mark.medium
 def test_cells_are_the_published_networks_last_map(published) -> None:
     encoder = EfficientNetLite0(embed_dim=8)
     pixels = torch.randn(2, 3, 224, 224)

@@ -161,6 +161,7 @@ def test_pixels_and_their_stored_features_agree(
     torch.testing.assert_close(alone.local[0], direct.local[1], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_importing_encoders_imports_no_heavy_library() -> None:
     heavy = "{'transformers', 'torchvision', 'timm', 'efficientnet_lite_pytorch', 'tokenizers'}"
     script = f"import sys, openvse.encoders; print(sorted({heavy} & set(sys.modules)))"

@@ -56,6 +56,7 @@ def run(recipe: dict[str, Any], out: Path) -> dict[str, torch.Tensor]:
     return state
 
 
+@pytest.mark.medium
 def test_the_published_phases(photos: Path, vision_checkpoint, bert_checkpoint) -> None:
     """One epoch with the CNN frozen, then a tenth of the learning rate; its statistics never move."""
     image = {"name": "transformers_vision", "model": vision_checkpoint("resnet"), "image_size": 64}
@@ -79,6 +80,7 @@ def test_the_published_phases(photos: Path, vision_checkpoint, bert_checkpoint) 
     assert not torch.equal(frozen[words], load_file(f"{bert_checkpoint}/model.safetensors")[words[22:]])
 
 
+@pytest.mark.medium
 def test_checkpointing_trains_to_the_same_weights(photos: Path, vision_checkpoint) -> None:
     image = {
         "name": "transformers_vision",

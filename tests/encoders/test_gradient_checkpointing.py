@@ -64,6 +64,7 @@ def step(encoder: Encoder, batch: Inputs) -> tuple[torch.Tensor, dict[str, torch
     )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("family", [*IMAGES, "own_resnet", "efficientnet", "bert"])
 def test_equal_gradients_from_less_memory(family: str, make) -> None:
     (plain, batch), (saving, _) = make(family), make(family, gradient_checkpointing=True)

@@ -79,6 +79,7 @@ def test_the_forms_differ_in_stride_and_pooling() -> None:
     assert caffe.maxpool(corner)[0, 0].nonzero().tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]  # from 0, 2, 4
 
 
+@pytest.mark.medium
 def test_published_sizes() -> None:
     with torch.device("meta"):
         networks = {

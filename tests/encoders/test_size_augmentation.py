@@ -38,6 +38,7 @@ def test_grid_mode_spares_a_fifth_of_the_images() -> None:
     assert augmented.min() < 0.05 and 0.17 < augmented.max() < 0.3
 
 
+@pytest.mark.medium
 @given(
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5),
     rate=st.sampled_from([0.0, 0.2, 0.99]),
@@ -54,6 +55,7 @@ def test_features_never_vanish_and_padding_never_appears(lengths, rate, mode, se
         assert torch.equal(kept, mask)
 
 
+@pytest.mark.medium
 @given(
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=5),
     rate=st.sampled_from([0.0, 0.2, 0.99]),

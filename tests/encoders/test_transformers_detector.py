@@ -15,6 +15,8 @@ from openvse.errors import ModelError, RecipeError
 from openvse.features import FeatureStore, extract_features
 from openvse.types import Inputs
 
+pytestmark = pytest.mark.medium
+
 FAMILIES = ("detr", "rt_detr", "yolos")
 QUERIES = 7
 

@@ -11,6 +11,8 @@ from openvse.encoders.transformers_vision import TransformersVision
 from openvse.errors import ModelError
 from openvse.types import Inputs
 
+pytestmark = pytest.mark.medium
+
 FAMILIES = {
     "vit": (32, 16),
     "dinov2": (28, 16),

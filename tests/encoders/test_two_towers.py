@@ -11,6 +11,8 @@ from openvse.encoders import TransformersText, TransformersVision
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import pad
 
+pytestmark = pytest.mark.medium
+
 CAPTIONS = ["a dog", "a dog on the mat", "dog"]
 END = 55  # of CLIP's little vocabulary
 

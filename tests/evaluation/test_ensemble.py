@@ -50,6 +50,7 @@ def full_mean(members: list[Member]) -> Tensor:
 MIXED = [member(0), member(1, dim=5), member(2, dim=6, k=3)]
 
 
+@pytest.mark.medium
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 20))
 def test_ranks_equal_those_of_the_mean_matrix(num_members: int, block_size: int) -> None:

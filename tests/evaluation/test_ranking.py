@@ -138,6 +138,7 @@ def test_only_blocks_with_pairs_are_scored_twice_and_none_is_changed() -> None:
     assert len(asked) == 81 + 9
 
 
+@pytest.mark.medium
 def test_ranks_do_not_depend_on_the_block() -> None:
     generator = torch.Generator().manual_seed(2)
     images, texts = (torch.randint(-2, 3, (n, 6), generator=generator).double() for n in (50, 70))

@@ -64,6 +64,7 @@ def slow_ranks(proposed: Tensor, again: Tensor, relevant: Tensor, top: int, weig
     return ranks
 
 
+@pytest.mark.medium
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 30), st.sampled_from([0.0, 0.4, 1.0]), st.integers(1, 9))
 def test_equals_sorting_by_hand(top: int, weight: float, block_size: int) -> None:

@@ -58,6 +58,7 @@ def test_errors_are_those_of_a_loop() -> None:
         assert errors[size - TESTED.start].item() == pytest.approx(math.sqrt(mean), abs=1e-6)
 
 
+@pytest.mark.medium
 def test_learning_comes_near_the_pattern() -> None:
     torch.manual_seed(0)
     gpo = GPO(input_dim=64, embed_dim=64, generator="mlp")
@@ -76,6 +77,7 @@ def test_the_rate_climbs_and_falls() -> None:
     assert Schedule(steps=1).rate_factor(0) == 1
 
 
+@pytest.mark.medium
 def test_learning_sees_only_the_sizes_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: set[int] = set()
     original = GPO.coefficients
@@ -134,6 +136,7 @@ def test_the_tables_put_ours_beside_the_published() -> None:
     assert "seed 7; 40 s of training" in unseen
 
 
+@pytest.mark.medium
 def test_a_saved_report_holds_everything(tmp_path: Path) -> None:
     folder = report().save(tmp_path / "deep" / "out")
     assert {path.name for path in folder.iterdir()} == {"synthetic.json", "synthetic.md", "synthetic.png"}
@@ -144,6 +147,7 @@ def test_a_saved_report_holds_everything(tmp_path: Path) -> None:
     assert (folder / "synthetic.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.medium
 def test_the_plot_shows_truth_designs_and_trained_sizes() -> None:
     shuffled = replace(report(), found=report().found[::-1])  # processes end in any order
     figure = shuffled.plot()
@@ -164,6 +168,7 @@ def test_the_plot_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         report().plot()
 
 
+@pytest.mark.slow
 def test_every_design_meets_every_pattern_in_other_processes() -> None:
     tiny = replace(SHORT, steps=1)
     found = list(find_all(tiny, seed=3, processes=1))
@@ -173,6 +178,7 @@ def test_every_design_meets_every_pattern_in_other_processes() -> None:
     assert there.errors == pytest.approx(alone.errors)
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_in_one_line() -> None:
     runs = find_all(replace(SHORT, steps=10**6), seed=0, processes=1)
     with ThreadPoolExecutor(1) as waiting:
@@ -184,6 +190,7 @@ def test_a_killed_process_ends_in_one_line() -> None:
             first.result(timeout=60)
 
 
+@pytest.mark.medium
 def test_the_command_prints_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[Schedule, int, int]] = []
 
@@ -205,6 +212,7 @@ def test_the_command_prints_and_writes(tmp_path: Path, monkeypatch: pytest.Monke
     }
 
 
+@pytest.mark.medium
 def test_a_killed_experiment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[set[tuple[str, str]]] = []
 
@@ -227,6 +235,7 @@ def test_a_killed_experiment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "synthetic.unfinished.json").exists()
 
 
+@pytest.mark.slow
 def test_a_result_that_is_done_is_not_made_again() -> None:
     every = {(design, pattern) for design in DESIGNS for pattern in PATTERNS}
     last = ("interpolation", "A")

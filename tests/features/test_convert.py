@@ -325,6 +325,7 @@ def _convert_slowly(source: Path, store: Path) -> None:
     convert_features(source, store, progress=lambda _: time.sleep(0.05))
 
 
+@pytest.mark.medium
 def test_killed_in_the_middle_it_goes_on(tmp_path: Path) -> None:
     regions = {str(number): make_regions(2, number) for number in range(60)}
     source = write_tsv(tmp_path, regions)

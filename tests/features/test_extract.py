@@ -180,6 +180,7 @@ def test_an_interrupted_extraction_continues(tmp_path: Path, make_photos: PhotoM
     assert torch.equal(stored_features(store, paths), expected_features(paths))
 
 
+@pytest.mark.medium
 def test_a_killed_extraction_continues(
     tmp_path: Path, make_photos: PhotoMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

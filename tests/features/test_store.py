@@ -226,6 +226,7 @@ def test_lengths_that_do_not_add_up_are_damage(tmp_path: Path) -> None:
         FeatureStore.open(tmp_path)
 
 
+@pytest.mark.medium
 def test_a_million_items_open_at_once(tmp_path: Path) -> None:
     ids = [f"{i:012d}.jpg" for i in range(1_000_000)]
     make_sparse_store(tmp_path / "store", ids, length=1, dim=1)
@@ -267,6 +268,7 @@ def read_under_a_limit(path: Path, sender: Connection) -> None:
     sender.send((items, grown * 1024, loaded))
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_batch(tmp_path: Path) -> None:
     # 512 MiB on paper; a batch of 16 is 4 MiB as stored and 8 MiB as float32.
     make_sparse_store(tmp_path / "store", [str(i) for i in range(2048)], length=128, dim=1024)

@@ -259,6 +259,7 @@ def write_without_end(path: Path) -> None:
                     writer.commit()
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     path = tmp_path / "killed"
     context = multiprocessing.get_context("fork")

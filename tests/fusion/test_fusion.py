@@ -88,6 +88,7 @@ def test_score_attention_equals_the_loop_values_and_gradients(num_vectors: int) 
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("options", BASELINES, ids=lambda options: str(options["aggregator"]))
 def test_baselines_aggregate_what_has_read(options: dict[str, Any]) -> None:
     fusion = make("pooled", **options).eval()

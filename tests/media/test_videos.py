@@ -31,6 +31,7 @@ def slow_run(starts: list[float], end: float, fps: float) -> list[int]:
     return seen
 
 
+@pytest.mark.medium
 @given(
     gaps=st.lists(st.integers(1, 60), min_size=1, max_size=40),
     fps=st.sampled_from([2.0, 8.0, 12.5]),

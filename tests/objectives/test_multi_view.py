@@ -156,6 +156,7 @@ def test_contrast_on_the_best_view_is_max(
     assert_same(term(b), slow_bound(b, hardest, "max"), vectors)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("criterion", [Hinge(), Hinge(reduction="mean"), InfoNCE(temperature=0.1).double()])
 @pytest.mark.parametrize("miner", [Hardest(), All(), AdaptiveTopK()])
 @settings(max_examples=30, deadline=None)

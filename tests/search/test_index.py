@@ -59,6 +59,7 @@ def test_file_names_outside_unicode_survive(tmp_path: Path) -> None:
     assert Index.open(tmp_path).items == odd
 
 
+@pytest.mark.medium
 def test_a_large_count_fits_the_header(tmp_path: Path) -> None:
     """The header is written before the count is known, and again after."""
     many = [Item("a", 0, 0)] * 12_345

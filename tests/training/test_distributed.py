@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -63,6 +64,7 @@ def work(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     mp.spawn(work, args=(str(tmp_path),), nprocs=2)
     images, texts, weight = data()
@@ -122,6 +124,7 @@ def fused_work(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_a_similarity_with_weights_learns_the_same_from_two_processes(tmp_path: Path) -> None:
     mp.spawn(fused_work, args=(str(tmp_path),), nprocs=2)
     images, texts, _ = data()

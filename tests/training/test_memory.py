@@ -62,6 +62,7 @@ def run(folder: Path, what: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the limit is Linux's")
 def test_memory_does_not_grow_with_the_store(folder: Path) -> None:
     assert (folder / "features" / "features.npy").stat().st_size > 1.5 * (ALLOWED_MIB << 20)

@@ -55,6 +55,7 @@ def run_with_store(places: tuple[Path, Path]) -> Path:
     return run
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("features", [None, "auto"])
 def test_a_run_without_a_store_is_the_run_with_it(features, places, run_with_store, tmp_path) -> None:
     arrays = places[1]

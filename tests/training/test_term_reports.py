@@ -19,6 +19,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_corpus(tmp_path_factory.mktemp("corpus"))
 
 
+@pytest.mark.medium
 def test_the_adaptive_miner_reports_as_often_as_the_loss(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, phases=[{"epochs": 2}], log_every=3)
     tree["objective"]["ranking"] = {
@@ -45,6 +46,7 @@ def test_terms_without_reports_write_no_records(corpus: Path, tmp_path: Path) ->
     assert kinds == {"train", "validation", "curves"}  # the curves are the aggregators'
 
 
+@pytest.mark.medium
 def test_coefficients_of_gpo_are_logged_after_each_epoch(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, phases=[{"epochs": 2}])
     tree["image"]["aggregator"] = {"name": "multi_view", "aggregator": "gpo", "num_views": 2}

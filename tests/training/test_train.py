@@ -97,6 +97,7 @@ def test_a_run_leaves_everything_behind(corpus: Path, tmp_path: Path) -> None:
     assert report.metrics["rsum"] == pytest.approx(best.metrics["rsum"])
 
 
+@pytest.mark.slow
 def test_it_learns_held_out_pairs(corpus: Path, tmp_path: Path) -> None:
     watcher = Recorder()
     train(tiny_recipe(corpus, phases=[{"epochs": 30}]), tmp_path / "run", watcher=watcher)
@@ -110,6 +111,7 @@ def weights_of(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "best" / "model.safetensors")
 
 
+@pytest.mark.medium
 def test_validation_on_some_images_alone(corpus: Path, tmp_path: Path) -> None:
     train(tiny_recipe(corpus, validation_images=3), tmp_path / "run")
     records = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "validation"]
@@ -122,7 +124,10 @@ def test_validation_on_some_images_alone(corpus: Path, tmp_path: Path) -> None:
     assert report["t2i_meanr"] <= 3
 
 
-@pytest.mark.parametrize("stop", [2, 4, 7, 11])  # within an epoch, at its last step, in a later phase
+@pytest.mark.parametrize(
+    "stop",  # within an epoch, at its last step, in a later phase
+    [4, *(pytest.param(stop, marks=pytest.mark.medium) for stop in (2, 7, 11))],
+)
 def test_a_stopped_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path, stop: int) -> None:
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6)
     train(recipe, tmp_path / "whole")
@@ -140,6 +145,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path, st
 @pytest.mark.parametrize(
     "stop", [4, 9, 12]
 )  # before the first halving, within a halved epoch, at its last step
+@pytest.mark.medium
 def test_a_plateau_is_part_of_the_checkpoint(corpus: Path, tmp_path: Path, stop: int) -> None:
     # Among 8 images every text finds its own within 10: from the second epoch on this metric stagnates.
     plateau = {"patience": 1, "metric": "t2i_r10"}
@@ -157,6 +163,7 @@ def test_a_plateau_is_part_of_the_checkpoint(corpus: Path, tmp_path: Path, stop:
         assert torch.equal(weight, weights_of(tmp_path / "parts")[name]), name
 
 
+@pytest.mark.medium
 def test_a_checkpoint_and_a_recipe_from_before_the_plateau(corpus: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6)
     with pytest.raises(Stop):
@@ -170,6 +177,7 @@ def test_a_checkpoint_and_a_recipe_from_before_the_plateau(corpus: Path, tmp_pat
     assert train(recipe, tmp_path, resume=True).progress.plateau == Plateau()
 
 
+@pytest.mark.medium
 def test_a_run_from_before_there_were_tasks_goes_on(corpus: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6)
     whole = train(recipe, tmp_path / "whole")
@@ -202,6 +210,7 @@ train(parse_recipe(yaml.safe_load(Path(sys.argv[1]).read_text())), Path(sys.argv
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_resumes_to_the_same_bits(corpus: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6, threads=1)
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.to_dict()))
@@ -222,6 +231,7 @@ def test_a_killed_process_resumes_to_the_same_bits(corpus: Path, tmp_path: Path)
     )
 
 
+@pytest.mark.medium
 def test_a_finished_run_resumes_to_nothing_more(corpus: Path, tmp_path: Path) -> None:
     first = train(tiny_recipe(corpus), tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
@@ -229,6 +239,7 @@ def test_a_finished_run_resumes_to_nothing_more(corpus: Path, tmp_path: Path) ->
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
 
 
+@pytest.mark.medium
 def test_the_seed_decides_the_run(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus)
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
@@ -237,6 +248,7 @@ def test_the_seed_decides_the_run(corpus: Path, tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "a") != read_metrics(tmp_path / "c")
 
 
+@pytest.mark.medium
 def test_bf16_and_worker_processes_train(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, precision="bf16")
     tree["data"]["num_workers"] = 1
@@ -246,6 +258,7 @@ def test_bf16_and_worker_processes_train(corpus: Path, tmp_path: Path) -> None:
     assert all(weight.dtype == torch.float32 for weight in weights_of(tmp_path / "run").values())
 
 
+@pytest.mark.medium
 def test_frozen_prefixes_and_multipliers(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, phases=[{"epochs": 1, "frozen": ["text.encoder.words"]}])
     train(parse_recipe(tree), tmp_path / "frozen")
@@ -256,6 +269,7 @@ def test_frozen_prefixes_and_multipliers(corpus: Path, tmp_path: Path) -> None:
     assert not torch.equal(free["text.encoder.gru.weight_hh_l0"], frozen["text.encoder.gru.weight_hh_l0"])
 
 
+@pytest.mark.medium
 def test_a_folder_of_stores_stands_for_the_one_that_fits(corpus: Path, tmp_path: Path) -> None:
     """By its width; or by its maker, where another has the same width."""
     phases = [{"epochs": 1}]
@@ -274,6 +288,7 @@ def test_a_folder_of_stores_stands_for_the_one_that_fits(corpus: Path, tmp_path:
     assert all(torch.equal(one[name], chosen[name]) for name in one)
 
 
+@pytest.mark.medium
 def test_an_image_without_features_is_skipped_with_a_warning(corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     write_tiny_corpus(folder)
@@ -292,6 +307,7 @@ def test_nan_stops_and_names_the_batch(corpus: Path, tmp_path: Path) -> None:
         train(parse_recipe(tree), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_collapse_is_diagnosed(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openvse.training.trainer.COLLAPSE_EVERY", 1)
     tree = tiny_tree(corpus, phases=[{"epochs": 40}])

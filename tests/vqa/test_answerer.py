@@ -121,6 +121,7 @@ def all_questions(folder: Path, model: Answerer) -> QuestionBatch:
     return dataset[BatchKey(dataset.by_picture())]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("alone", [False, True])
 def test_32_questions_are_learned_by_heart_if_the_pictures_are_seen(tmp_path: Path, alone: bool) -> None:
     folder = write_tiny_questions(tmp_path)

@@ -75,6 +75,7 @@ def test_a_run_leaves_everything_behind(questions: Path, tmp_path: Path) -> None
     assert 100 * share_right(tmp_path, questions, "validation") == pytest.approx(best.metrics["accuracy"])
 
 
+@pytest.mark.medium
 def test_it_learns(questions: Path, tmp_path: Path) -> None:
     watcher = Recorder()
     train(answering_recipe(questions, phases=[{"epochs": 8}]), tmp_path, watcher=watcher)
@@ -82,6 +83,7 @@ def test_it_learns(questions: Path, tmp_path: Path) -> None:
     assert share_right(tmp_path, questions, "train") > 0.5  # one in five by chance
 
 
+@pytest.mark.medium
 def test_questions_alone_cannot_tell_pictures_apart(questions: Path, tmp_path: Path) -> None:
     tree = question_only(answering_tree(questions, phases=[{"epochs": 6}]))
     del tree["data"]["features"]  # no picture is there either
@@ -91,6 +93,7 @@ def test_questions_alone_cannot_tell_pictures_apart(questions: Path, tmp_path: P
     assert share_right(tmp_path, questions, "train") < 0.75
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("stop", [2, 4, 7])  # within an epoch, at its last step, in a later phase
 def test_a_stopped_run_resumes_to_the_same_bits(questions: Path, tmp_path: Path, stop: int) -> None:
     recipe = answering_recipe(questions, checkpoint_every_s=1e-6)
