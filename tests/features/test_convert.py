@@ -109,7 +109,7 @@ def damaged_lines() -> Iterator[tuple[bytes, str]]:
     regions = make_regions(2, 5)
     for value in (700, -20, np.nan):
         regions.boxes[0, 2] = value
-        yield tsv_line("bad", regions), "boxes reach beyond its picture of 640 x 480, or are no numbers"
+        yield tsv_line("bad", regions), "boxes reach beyond its image of 640 x 480, or are no numbers"
     yield with_cell(5, good[5] + good[5]), r"have shape \[2, 6\], this store takes \[N, 3\]"
     yield with_cell(5, good[5][:-1]), "features are no base64"
     yield with_cell(5, good[5][:-8]), "features have 18 bytes, which do not divide into 2 rows"
@@ -118,7 +118,7 @@ def damaged_lines() -> Iterator[tuple[bytes, str]]:
     yield with_cell(4, good[4][:32]), r"boxes are float32 \[2, 3\], not \[2, 4\]: one a local feature"
     yield with_cell(3, b"0"), "no boxes and so no features"
     yield with_cell(3, b"two"), "num_boxes is no number"
-    yield with_cell(1, b"0"), "size of its picture is not given"
+    yield with_cell(1, b"0"), "size of its image is not given"
     yield b"\t".join(good[:4]) + b"\n", "4 of 6 columns: the line is cut off"
     yield tsv_line("42", make_regions(1, 9)), "its id came before; the first counts"
 

@@ -1,7 +1,7 @@
 """The files of a feature store, and what makes them hold together.
 
     features.npy   local features of all items, one after the other: [rows, C], float16 or float32
-    boxes.npy      where each local feature lies in its picture: [rows, 4], float32; only in a store with boxes
+    boxes.npy      where each local feature lies in its image: [rows, 4], float32; only in a store with boxes
     lengths.npy    N of each item: int64 [items]
     ids.txt        the identifier of each item, UTF-8, one a line
     store.json     the manifest: format, encoder, and how much of the other files is committed
@@ -104,9 +104,9 @@ class Manifest:
             )
         for name, expected in self.file_bytes.items():
             path = folder / name
-            found = path.stat().st_size if path.is_file() else 0
-            if found < expected:
-                raise damaged(folder, f"{name} has {found} of {expected} bytes")
+            size = path.stat().st_size if path.is_file() else 0
+            if size < expected:
+                raise damaged(folder, f"{name} has {size} of {expected} bytes")
 
 
 def read_manifest(folder: Path) -> Manifest:

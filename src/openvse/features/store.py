@@ -82,7 +82,7 @@ class FeatureStore:
 
     @property
     def has_boxes(self) -> bool:
-        """Whether it is known where in its picture each local feature lies."""
+        """Whether it is known where in its image each local feature lies."""
         return self._manifest.boxes
 
     @property
@@ -132,13 +132,13 @@ class FeatureStore:
         return Inputs(stored, position_mask(torch.from_numpy(self._lengths[positions]), stored.shape[1]))
 
     def boxes(self, positions: Int[np.ndarray, "B"]) -> Float[Tensor, "B N 4"]:
-        """Read where the local features lie in their pictures.
+        """Read where the local features lie in their images.
 
         Args:
             positions: which items, as in ``gather``.
 
         Returns:
-            Left, top, right and bottom of each feature as fractions of the picture's width and height; zeros
+            Left, top, right and bottom of each feature as fractions of the image's width and height; zeros
             as padding.
 
         Raises:
