@@ -196,7 +196,7 @@ def test_padding_of_an_array_is_cut_off_and_its_ids_are_checked(tmp_path: Path) 
 @pytest.mark.parametrize("array", [np.zeros((2, 2, 2, 2)), np.array(["a", "b"]), np.zeros((4, 3), order="F")])
 def test_an_array_of_another_shape_is_refused(tmp_path: Path, array: np.ndarray) -> None:
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(DataError, match="expected are numbers"):
+    with pytest.raises(DataError, match=r"where numbers \[n, N, C\] or \[n, C\] in C order are expected"):
         convert_features(tmp_path / "a.npy", tmp_path / "store")
     (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:100])
     with pytest.raises(DataError, match="no whole .npy file"):

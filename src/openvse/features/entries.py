@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from openvse.errors import BadFeaturesError, DataError
+from openvse.features.items import num_real
 
 FEATURES = ("features", "x", "feat", "feats", "image_features")
 BOXES = ("boxes", "bbox", "image_bb")
@@ -125,8 +126,7 @@ def as_rows(array: Any) -> Shaped[np.ndarray, "N C"]:
 
 def without_padding(rows: Shaped[np.ndarray, "N C"]) -> Shaped[np.ndarray, "n C"]:
     """Cut off the rows of zeros with which an array for all items fills up the shorter ones."""
-    real = np.flatnonzero(rows.any(axis=1))
-    return rows[: real[-1] + 1 if len(real) else 0]
+    return rows[: num_real(rows)]
 
 
 def read_id_file(path: Path, count: int, what: str) -> list[str]:
