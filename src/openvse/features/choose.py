@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from openvse.errors import StoreError
-from openvse.features.layout import MANIFEST, Manifest, read_manifest
+from openvse.features.layout import MANIFEST, Manifest, read_manifest, same_maker
 from openvse.features.store import FeatureStore
 
 
@@ -28,14 +28,14 @@ def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureSto
     fitting = {
         folder: manifest
         for folder, manifest in stores.items()
-        if (manifest.dim == dim if fingerprint is None else manifest.encoder == fingerprint)
+        if (manifest.dim == dim if fingerprint is None else same_maker(manifest.encoder, fingerprint))
     }
     if len(fitting) == 1:
         return FeatureStore.open(next(iter(fitting)), fingerprint)
     wanted = f"width {dim}" if fingerprint is None else f"encoder {fingerprint!r}"
     if not fitting:
         raise StoreError(
-            f"no feature store in {path} is of {wanted}; there are {_listed(stores.items())}: extract or convert the "
+            f"no feature store in {path} is of {wanted}; there are {_listed(stores.items())}: extract or import the "
             f"features that the model reads, or give another folder"
         )
     remedy = "name one of them" + (", or set image.encoder.made_by" if fingerprint is None else "")

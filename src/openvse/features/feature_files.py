@@ -1,4 +1,4 @@
-"""The kinds of feature files that can be converted. A kind of your own takes a function and one line here."""
+"""The kinds of feature files that can be imported. A kind of your own takes a function and one line here."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class FeatureStore:
         """
         if not self.has_boxes:
             raise StoreError(
-                f"feature store {self.path} has no boxes: make one from features with boxes, by 'openvse data convert'"
+                f"feature store {self.path} has no boxes: make one from features with boxes, by 'openvse data import'"
             )
         return torch.from_numpy(self._read(BOXES, positions))
 
