@@ -28,7 +28,7 @@ USUAL_SHARE = 0.9
 
 # Modules that hold several small parts of one kind, or that would be called like one of Python's own modules;
 # everywhere else a part's file bears the part's name.
-SHARED_MODULES = {"miners", "criteria", "flickr", "csv_file", "msr_vtt", "tgif"}
+SHARED_MODULES = {"miners", "criteria", "csv_file", "msr_vtt", "tgif"}
 # A path into somebody's machine; the brackets keep the pattern from finding itself.
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|root|home|Users|opt)/[\w.]")
 

@@ -104,7 +104,7 @@ def test_a_bad_file_is_reported_once_and_left_out(paths, caplog):
     assert reds(inputs) == [0.0, 20.0]
     assert kept.tolist() == [True, False, True]
     messages = [record.getMessage() for record in caplog.records]
-    assert messages == [f"skipped a picture: {paths[1]}: it is not a picture we read"]
+    assert messages == [f"skipped a picture: {paths[1]}: it is not an image we read"]
 
 
 def test_a_batch_of_nothing_but_bad_files(paths):

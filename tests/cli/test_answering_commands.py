@@ -133,7 +133,7 @@ def test_what_does_not_go_together(
     assert "--folds is for retrieval" in refused("evaluate", answers, data, "--folds", 5)
     assert "give it once" in refused("evaluate", answers, data, "--features", "a", "--features", "b")
     assert "00.jpg" in refused("ask", answers, answered / "data" / "00.jpg", "what is it")
-    assert "it is not a picture" in refused("ask", answers, answered / "data" / "14.png", "what is it")
+    assert "it is not an image" in refused("ask", answers, answered / "data" / "14.png", "what is it")
     assert "a question is empty" in refused("ask", answers, photo, " ")
     assert "was started with another answers" in refused(
         "train", trained / "tiny.yaml", "--out", answered / "run", "--resume"

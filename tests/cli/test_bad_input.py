@@ -100,7 +100,7 @@ def test_captions_without_image_are_named_and_skipped(
     (album / "00.png").unlink()
     result = invoke("train", recipe, "training.phases.0.epochs=1", "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    expected = f"skipped 1 captioned image(s) without a picture file (first: {album / '00.png'})"
+    expected = f"skipped 1 captioned image(s) without a file (first: {album / '00.png'})"
     assert f"warning: {expected}\n" in result.stderr
 
 
@@ -129,7 +129,7 @@ def test_nothing_left(recipe: Path, album: Path, tmp_path: Path, refused) -> Non
     assert "no image with a caption is left" in line and "empty caption" in line
     for picture in album.glob("*.png"):
         picture.unlink()
-    assert "without a picture file" in refused("train", recipe, "--out", tmp_path / "run")
+    assert "without a file" in refused("train", recipe, "--out", tmp_path / "run")
     assert {"metadata.jsonl": before["metadata.jsonl"]} == digest(album)
 
 
@@ -152,7 +152,7 @@ def test_pictures_that_are_none(recipe: Path, album: Path, trained: Path, tmp_pa
 def test_empty_folder(recipe: Path, trained: Path, tmp_path: Path, refused) -> None:
     empty, model = tmp_path / "empty", trained / "run" / "best"
     empty.mkdir()
-    expected = "no picture(s) and no captions there (expected metadata.jsonl"
+    expected = "no image(s) and no captions there (expected metadata.jsonl"
     assert expected in refused("train", recipe, f"data.source={empty}", "--out", tmp_path / "run")
     assert expected in refused("evaluate", model, empty)
     assert "give a folder that holds pictures" in refused("index", model, empty, "--out", tmp_path / "index")

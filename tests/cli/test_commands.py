@@ -190,7 +190,7 @@ def test_index_does_only_what_is_new(trained: Path, album: Path, tmp_path: Path,
     (album / "bad[red].png").write_text("not a picture")
     result = invoke(*words)
     assert "21 pictures (20 unchanged, 1 unreadable)" in result.stdout
-    assert f"warning: skipped {album / 'bad[red].png'}: it is not a picture we read\n" in result.stderr
+    assert f"warning: skipped {album / 'bad[red].png'}: it is not an image we read\n" in result.stderr
 
 
 def test_search_ranks_pictures_for_each_query(trained: Path, tmp_path: Path, invoke) -> None:

@@ -41,7 +41,7 @@ def test_a_check_says_what_is_missing(tmp_path: Path, invoke) -> None:
     result = invoke("data", "check", "flickr8k", "--root", tmp_path)
     assert result.exit_code == 1
     pictures, captions, splits, terms = result.stdout.splitlines()
-    assert pictures.startswith("WRONG  pictures: none of ")
+    assert pictures.startswith("WRONG  image files: none of ")
     assert captions.startswith("WRONG  captions: none of ")
     assert splits.startswith("WRONG  splits: none of ")
     assert terms.startswith(" note  terms: ")

@@ -48,6 +48,6 @@ def test_training_shows_each_term_and_a_line_an_epoch(capsys) -> None:
 
 
 def test_a_warning_is_one_line_and_its_brackets_are_text(capsys) -> None:
-    message = "skipped photos/[red]dog[/].jpg: " + "it is not a picture we read " * 8
+    message = "skipped photos/[red]dog[/].jpg: " + "it is not an image we read " * 8
     warn(message)
     assert capsys.readouterr().err == f"warning: {message}\n"

@@ -33,8 +33,6 @@ def test_a_corpus_reports_leaked_images(tmp_path):
     assert corpus.splits == ("train", "validation")
     (problem,) = corpus.problems
     assert problem.startswith("leakage: 1 image(s) are listed in several splits") and "a.jpg" in problem
-    with pytest.raises(DataError, match="leakage"):
-        build_corpus("pets", records, require_images=False, strict=True)
 
 
 def test_an_image_twice_in_one_split_is_refused_as_before(tmp_path):

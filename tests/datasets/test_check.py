@@ -99,7 +99,7 @@ def test_a_complete_copy(tmp_path, small):
         "leakage: no two splits share a file",
     ]
     (slip,) = texts(findings, "note")
-    assert slip.startswith("skipped 1 captioned image(s) without a picture file")
+    assert slip.startswith("skipped 1 captioned image(s) without a file")
 
 
 def test_the_nearest_form_is_what_is_expected(tmp_path, small):
@@ -113,7 +113,7 @@ def test_the_nearest_form_is_what_is_expected(tmp_path, small):
         "captions of each of the images: 5 expected, 7 have another number (first: 1.jpg with 4)",
         "identifiers of train: 1.jpg to 5.jpg, expected 0.jpg to 5.jpg",
         "identifiers: 1.jpg to 7.jpg, expected 0.jpg to 7.jpg",
-        f"skipped 1 captioned image(s) without a picture file (first: {root / 'images' / '0.jpg'})",
+        f"skipped 1 captioned image(s) without a file (first: {root / 'images' / '0.jpg'})",
     ]
     assert findings[-1].text == "terms: for tests only"
 
@@ -122,7 +122,7 @@ def test_the_rest_is_checked_where_the_pictures_are_missing(tmp_path, small):
     root = write_flickr(tmp_path, (6, 1, 1))
     (root / "images").rename(tmp_path / "elsewhere")
     findings = check_data("flickr8k", root)
-    assert [text.split(":")[0] for text in texts(findings, "WRONG")] == ["pictures"]
+    assert [text.split(":")[0] for text in texts(findings, "WRONG")] == ["image files"]
     assert "images: 8" in texts(findings, "ok")
     assert not any("leakage" in finding.text for finding in findings)
 
@@ -130,7 +130,10 @@ def test_the_rest_is_checked_where_the_pictures_are_missing(tmp_path, small):
 def test_half_of_a_piece_is_told_where_the_pictures_are_missing_too(tmp_path):
     (tmp_path / "captions_train2014.json").write_text('{"images": [], "annotations": []}')
     wrong = texts(check_data("coco", tmp_path), "WRONG")
-    assert [text.split(":")[0] for text in wrong[:2]] == ["pictures of train2014", "pictures of val2014"]
+    assert [text.split(":")[0] for text in wrong[:2]] == [
+        "image files of train2014",
+        "image files of val2014",
+    ]
     assert "neither dataset_coco.json nor annotations/captions_val2014.json" in wrong[2]
 
 
@@ -201,7 +204,7 @@ def test_data_of_ones_own_are_opened_and_counted(tmp_path):
         "1 items, 1 captions; splits 1 / 0 / 0, in no split 0",
         "leakage: no two splits share a file",
     ]
-    assert "without a picture file" in texts(findings, "WRONG")[0]
+    assert "without a file" in texts(findings, "WRONG")[0]
 
 
 def test_unknown_name(tmp_path):
@@ -224,7 +227,7 @@ def test_a_question_set_is_counted_in_questions(tmp_path, monkeypatch):
     assert texts(findings, "note")[0].startswith("DAQUAR has no published validation split")
     (root / "all_qa_pairs.txt").unlink()
     wrong = texts(check_data("daquar", root), "WRONG")
-    assert len(wrong) == 2 and "questions about training pictures: none of qa.894.raw.train.txt" in wrong[0]
+    assert len(wrong) == 2 and "questions about training images: none of qa.894.raw.train.txt" in wrong[0]
 
 
 def test_questions_are_described():

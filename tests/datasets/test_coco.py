@@ -128,7 +128,7 @@ def test_an_image_without_captions_is_reported(tmp_path):
 
 
 def test_what_is_missing(tmp_path):
-    with pytest.raises(DataError, match="no picture folder train2014 or val2014; see openvse data coco"):
+    with pytest.raises(DataError, match="no image folder train2014/ or val2014/; see openvse data coco"):
         open_coco(tmp_path)
     with pytest.raises(DataError, match="neither dataset_coco.json nor annotations/captions_train2014.json"):
         open_coco(tmp_path, require_images=False)

@@ -94,7 +94,7 @@ def test_every_form_gives_the_same_questions(tmp_path, make):
     assert set(found.split("validation").image_ids) == {n for n in TRAIN if cut[n] == "validation"}
     assert (len(found.split("train").image_ids), len(found.split("validation").image_ids)) == (18, 2)
     (note,) = found.problems
-    assert note.startswith("DAQUAR has no published validation split: 2 of its 20 training pictures validate")
+    assert note.startswith("DAQUAR has no published validation split: 2 of its 20 training images validate")
 
 
 def test_questions_are_numbered_by_their_picture(tmp_path):
@@ -118,12 +118,10 @@ def test_missing_pictures(tmp_path):
     (root / "images" / "image2.jpg").unlink()
     found = open_daquar(root)
     assert (len(found), "image2" in found.image_ids) == (len(PAIRS) - 2, False)
-    assert found.problems[1].startswith("skipped 2 question(s) about 1 picture(s) that are not there")
+    assert found.problems[1].startswith("skipped 2 question(s) about 1 image(s) that are not there")
     for path in (root / "images").iterdir():
         path.unlink()
-    with pytest.raises(
-        DataError, match=r"no picture image1\.jpg or image1\.png in images/; see openvse data"
-    ):
+    with pytest.raises(DataError, match=r"no image1\.jpg or image1\.png in images/; see openvse data"):
         open_daquar(root)
     assert len(open_daquar(root, require_images=False)) == len(PAIRS)
 

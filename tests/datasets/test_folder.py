@@ -68,8 +68,6 @@ def test_pictures_without_captions_are_reported(tmp_path):
     corpus = open_folder(root)
     assert corpus.image_ids == ("a.jpg",)
     assert corpus.problems == ("skipped 2 image(s) without a caption (first: b.jpg)",)
-    with pytest.raises(DataError, match=r"2 image.s. without a caption"):
-        open_folder(root, strict=True)
 
 
 def test_captions_without_pictures_are_reported(tmp_path):

@@ -14,7 +14,7 @@ from openvse.datasets import open_corpus
 from openvse.datasets.openmoji import open_openmoji
 from openvse.datasets.openmoji.captions import emoji_captions, variant_group
 from openvse.datasets.openmoji.openmoji import split_by_group
-from openvse.datasets.openmoji.render import picture_folder, render_emoji
+from openvse.datasets.openmoji.render import image_folder, render_emoji
 from openvse.errors import DataError
 from openvse.media.images import read_image
 
@@ -151,7 +151,7 @@ def test_attribution_is_beside_the_data():
 
 
 def test_drawing_is_incremental_and_atomic(tmp_path, fake_packages, caplog):
-    folder = picture_folder(tmp_path)
+    folder = image_folder(tmp_path)
     assert folder == tmp_path / "openmoji-1.2.3-224px"
     render_emoji(folder, ["1F600", "1F602", "1F603"])
     assert [path.name for path in folder.iterdir()] == ["1F600.png"]
@@ -167,7 +167,7 @@ def test_the_corpus_holds_what_could_be_drawn(tmp_path, fake_packages):
     assert corpus.image_ids == ("1F600",)
     assert corpus.image_paths[0].is_file()
     assert corpus.captions[:2] == ("grinning face", "big grin")
-    assert corpus.problems[0].startswith("skipped 1913 captioned image(s) without a picture file")
+    assert corpus.problems[0].startswith("skipped 1913 captioned image(s) without a file")
 
 
 def test_texts_are_shared_and_splits_are_filled(tmp_path, fake_packages):

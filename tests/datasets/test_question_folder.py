@@ -32,7 +32,7 @@ def test_a_line_a_question(tmp_path):
     )
     found = open_question_folder(root)
     # b.jpg is in two splits, and stays in the later.
-    assert "leakage: 1 picture" in found.problems[0]
+    assert "leakage: 1 image(s)" in found.problems[0]
     first, second, fourth = found.questions
     assert (first.question_id, first.image_id, first.path) == ("a.jpg#0", "a.jpg", root / "a.jpg")
     assert (first.answers, second.answers, second.kind) == (("2", "two"), ("yes",), "yes/no")
@@ -101,7 +101,7 @@ def test_a_missing_picture_is_reported(tmp_path):
     found = open_question_folder(root)
     assert found.image_ids == ("a.jpg",)
     assert (
-        found.problems[0].startswith("skipped 1 question(s) about 1 picture(s)")
+        found.problems[0].startswith("skipped 1 question(s) about 1 image(s)")
         and "b.jpg" in found.problems[0]
     )
 

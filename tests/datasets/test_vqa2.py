@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_counted(tmp_path):
     assert [q.question_id for q in found.questions] == ["9000", "73000", "1000"]
     repeated, missing, unanswered, stray = found.problems
     assert repeated == "skipped 1 question(s) with the identifier of an earlier one (first: 9000)"
-    assert missing.startswith("skipped 1 question(s) about 1 picture(s) that are not there (first: ")
+    assert missing.startswith("skipped 1 question(s) about 1 image(s) that are not there (first: ")
     assert unanswered == "skipped 1 question(s) without an answer (first: 9002)"
     assert stray == "skipped 1 annotation(s) of questions that are not there (first: 9001)"
     assert len(open_vqa2(root, require_images=False).image_ids) == 4
@@ -115,7 +115,7 @@ def test_missing_files(tmp_path):
     root = make_vqa(tmp_path)
     for part in ("train2014", "val2014", "test2015"):
         (root / part).rename(root / f"{part}_elsewhere")
-    with pytest.raises(DataError, match="no picture folder train2014 or val2014 or test2015"):
+    with pytest.raises(DataError, match="no image folder train2014/ or val2014/ or test2015/"):
         open_vqa2(root)
     assert len(open_vqa2(root, require_images=False)) == 5
     (root / ANNOTATIONS.format("val2014")).unlink()

@@ -63,7 +63,6 @@ def test_ranks_equal_the_definition(table: tuple[np.ndarray, np.ndarray], block_
         assert found.tied.tolist() == tied
         assert found.num_tied == sum(tied)
         assert (found.num_queries, found.num_candidates) == side[0].shape
-        assert found.num_excluded == side[0].shape[0] - len(queries)
 
 
 def test_equal_to_a_sort_without_ties() -> None:

@@ -1,4 +1,4 @@
-"""Features of three images in every format that can be converted, written as the field's tools write them."""
+"""Features of three images in every format that can be imported, written as the field's tools write them."""
 
 from __future__ import annotations
 

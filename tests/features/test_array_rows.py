@@ -110,3 +110,13 @@ def test_a_file_that_was_cut_off(tmp_path):
         ArrayRows(path)
     with pytest.raises(DataError, match="cannot be read"):
         ArrayRows(tmp_path / "none.npy")
+
+
+def test_whole_numbers_are_read_where_they_are_asked_for(tmp_path):
+    array = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(DataError, match="uint8 .* where floating-point numbers"):
+        ArrayRows(tmp_path / "a.npy")
+    rows = pickle.loads(pickle.dumps(ArrayRows(tmp_path / "a.npy", integers=True)))
+    np.testing.assert_array_equal(rows.read(1, 3), array[1:])
+    assert rows.dtype == np.uint8

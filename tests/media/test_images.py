@@ -123,8 +123,8 @@ def test_first_frame_of_an_animation():
     ("content", "reason"),
     [
         (b"", "the file is empty"),
-        (b"hello world, this is text", "not a picture we read"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not a picture we read"),
+        (b"hello world, this is text", "not an image we read"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image we read"),
         (encode(Image.fromarray(gradient(200, 200)), "JPEG")[:900], "damaged"),
         (encode(Image.fromarray(gradient(200, 200)))[:300], "damaged"),
     ],

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from openvse.functional import normalize, set_max_scores
-from openvse.media.images import PictureSource, read_image
+from openvse.media.images import ImageLike, read_image
 from openvse.types import EmbeddingSet
 
 COLOURS = {"red": (200, 20, 20), "green": (20, 180, 40), "blue": (30, 40, 210), "white": (245, 245, 245)}
@@ -28,7 +28,7 @@ class ColourModel:
     num_embeddings: int = 1
     batches: list[list[str]] = field(default_factory=list)
 
-    def encode_image(self, images: Sequence[PictureSource], batch_size: int = 64) -> EmbeddingSet:
+    def encode_image(self, images: Sequence[ImageLike], batch_size: int = 64) -> EmbeddingSet:
         assert len(images) <= batch_size
         means = [np.asarray(read_image(image), dtype=np.float32).mean((0, 1)) for image in images]
         self.batches.append([Path(image).name for image in images if isinstance(image, Path)])

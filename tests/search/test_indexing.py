@@ -103,7 +103,7 @@ def test_bad_pictures_are_reported_and_left_out(model: ColourModel, photos: Path
     assert sorted(report.failed) == [
         (photos / "c.jpg", "the file is empty"),
         (photos / "gone.jpg", "No such file or directory"),
-        (photos / "h.jpg", "it is not a picture we read"),
+        (photos / "h.jpg", "it is not an image we read"),
     ]
     assert ids(tmp_path / "index") == ["blue.png", "deeper/white.png", "green.png", "red.png"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from openvse.batches.batches import PlacedInputs, image_batches, text_batches
 from openvse.batches.image_loaders import (
     ImageLoader,
     PixelImages,
@@ -12,6 +11,7 @@ from openvse.batches.image_loaders import (
     own_features,
     with_features,
 )
+from openvse.batches.in_order import PlacedInputs, image_batches, text_batches
 from openvse.batches.pairs import BatchKey, EpochBatches, PairDataset
 
 __all__ = [

@@ -44,13 +44,13 @@ class EpochBatches(Sampler[BatchKey]):
 
     Args:
         num_pairs: how many pairs the corpus has.
-        batch_size: pairs of a batch, over all processes.
+        batch_size: pairs of a batch, over all processes. What is left at the end is left out; if the pairs do not fill
+            one batch, they are one.
         seed: the recipe's seed.
         epoch: which epoch.
         start: batches that are done already, when a run is resumed.
         rank: this process.
         num_processes: how many there are.
-        drop_last: leave out the smaller batch at the end. If the pairs do not fill one batch, they are one.
 
     Raises:
         DataError: when there is no pair, or a batch has fewer pairs than there are processes.
@@ -66,7 +66,6 @@ class EpochBatches(Sampler[BatchKey]):
         start: int = 0,
         rank: int = 0,
         num_processes: int = 1,
-        drop_last: bool = True,
     ) -> None:
         size = min(batch_size, num_pairs)
         if size < num_processes or size < 1:
@@ -75,7 +74,7 @@ class EpochBatches(Sampler[BatchKey]):
                 "every process needs a pair; use fewer processes, larger batches or more data"
             )
         self._size, self._start = size, start
-        self._num_batches = num_pairs // size + (0 if drop_last else num_pairs % size >= num_processes)
+        self._num_batches = num_pairs // size
         self._num_pairs = num_pairs
         self._view = RandomView(seed, epoch)
         self._rank, self._num_processes = rank, num_processes

@@ -1,4 +1,4 @@
-"""A corpus: pictures, sentences, and which of them belong together."""
+"""A corpus: images, sentences, and which of them belong together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Record:
 
     Attributes:
         image_id: what a feature store and a report call the image; unique in a corpus.
-        path: where the picture should lie.
+        path: where the image file should lie.
         captions: its sentences.
         split: a name or synonym of a split, or "" when the data set has none.
     """
@@ -40,7 +40,7 @@ class Corpus:
     Attributes:
         name: what messages and reports call the data set.
         image_ids: an identifier an image.
-        image_paths: the picture of each image.
+        image_paths: the file of each image.
         captions: the T sentences.
         relevance: the pairs (image, text) that belong together.
         splits: "train", "validation", "test" or "" for each image.
@@ -115,46 +115,42 @@ def build_corpus(
     name: str,
     records: Iterable[Record],
     *,
-    strict: bool = False,
     require_images: bool = True,
     merge_captions: bool = False,
 ) -> Corpus:
     """Check records and join them into a corpus.
 
-    Captions whose picture is not there, images without a caption and empty captions are left out and counted
+    Captions whose image file is not there, images without a caption and empty captions are left out and counted
     in ``problems``. So is leakage: an image that is listed in several splits stays in the last of train, validation
     and test alone.
 
     Args:
         name: what messages call the data set.
         records: one for each image.
-        strict: raise at the first kind of problem instead of going on without.
-        require_images: look for the picture files; False when precomputed features stand in for them.
+        require_images: look for the image files; False when precomputed features stand in for them.
         merge_captions: make equal captions one text that is relevant to all of its images. Otherwise every
             caption is a text of its own, as the protocols of Flickr and COCO have it.
 
     Raises:
-        DataError: when an identifier occurs twice, nothing is left, or ``strict`` and there is a problem.
+        DataError: when an identifier occurs twice, or nothing is left.
     """
-    found = [_canonical(record) for record in records]
-    found, problems = _without_leakage(found)
-    _refuse_duplicates(name, found)
-    found = _usable(problems, found, require_images)
-    if problems and strict:
-        raise DataError(f"{name}: {problems[0]}; correct the data, or open it without strict")
-    if not found:
+    kept = [_canonical(record) for record in records]
+    kept, problems = _without_leakage(kept)
+    _refuse_duplicates(name, kept)
+    kept = _usable(problems, kept, require_images)
+    if not kept:
         reasons = "; ".join(problems) or "there are no records"
         raise DataError(
             f"{name}: no image with a caption is left ({reasons}); check the folder and the file names"
         )
-    captions, relevance = _pair(found, merge_captions)
+    captions, relevance = _pair(kept, merge_captions)
     return Corpus(
         name=name,
-        image_ids=tuple(record.image_id for record in found),
-        image_paths=tuple(record.path for record in found),
+        image_ids=tuple(record.image_id for record in kept),
+        image_paths=tuple(record.path for record in kept),
         captions=captions,
         relevance=relevance,
-        splits=tuple(record.split for record in found),
+        splits=tuple(record.split for record in kept),
         problems=tuple(problems),
     )
 
@@ -210,9 +206,7 @@ def _usable(problems: list[str], records: Sequence[Record], require_images: bool
         present = _present({record.path.parent for record in records})
         missing = [record for record in records if record.path not in present]
         records = [record for record in records if record.path in present]
-        _count(
-            problems, [str(record.path) for record in missing], "captioned image(s) without a picture file"
-        )
+        _count(problems, [str(record.path) for record in missing], "captioned image(s) without a file")
     clean = [replace(record, captions=_tidy(record.captions)) for record in records]
     pairs = list(zip(records, clean, strict=True))
     emptied = [old.image_id for old, new in pairs if len(new.captions) < len(old.captions)]

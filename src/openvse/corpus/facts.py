@@ -12,11 +12,12 @@ class Piece:
     """Something to fetch.
 
     Attributes:
-        what: what messages call it: "pictures", "captions".
-        paths: where it may lie under the root; the first that exists counts, and the first of all is the one to
-            recommend. A folder's path ends with "/".
+        what: what messages call it: "image files", "captions".
+        paths: where it may lie under the root: the places in which the loader looks. The first that exists counts, and
+            the first of all is the one to recommend. A folder's path ends with "/"; a path may be a pattern, as for
+            ``Path.glob``.
         source: what to fetch, its size and where it is known to be published.
-        required: False when the data set opens without it; its absence is then told, but no fault.
+        required: False when the data set opens without it; its absence is then a note and no fault.
         media: whether it holds the images or videos, without which the rest can still be checked.
     """
 
@@ -27,8 +28,10 @@ class Piece:
     media: bool = False
 
     def find(self, root: Path) -> Path | None:
-        """Return the first of its paths that exists, or None."""
-        return next((root / path for path in self.paths if (root / path).exists()), None)
+        """Return the first of its paths that exists, or None; a folder without files only if nothing else does."""
+        places = [place for path in self.paths for place in _existing(root, path)]
+        filled = (place for place in places if place.is_file() or any(map(Path.is_file, place.iterdir())))
+        return next(filled, places[0] if places else None)
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,8 @@ class Facts:
         items: what its items are called.
         texts: what its sentences are called.
         captions_each: captions of every item, or None where they differ.
-        shrinks: items vanish from where they are published (videos of the web), so that fewer than published are
-            told, but no fault.
+        shrinks: items vanish from where they are published (videos of the web), so that fewer than published are a
+            note and no fault.
     """
 
     name: str
@@ -105,6 +108,13 @@ class Facts:
             )
         lines += ["", f"Terms: {self.licence}", f"Check: openvse data check {self.name} --root ROOT"]
         return "\n".join(lines)
+
+
+def _existing(root: Path, path: str) -> list[Path]:
+    """Return what exists of a path under the root: of a pattern the first that fits."""
+    if "*" in path:
+        return sorted(root.glob(path))[:1]
+    return [root / path] if (root / path).exists() else []
 
 
 def _tree(paths: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Questions about pictures, with the answers that people gave."""
+"""Questions about images, with the answers that people gave."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from openvse.types import Relevance
 
 @dataclass(frozen=True)
 class Question:
-    """One question about one picture.
+    """One question about one image.
 
     Attributes:
         question_id: unique in a set.
-        image_id: what a feature store and a report call the picture.
-        path: where the picture should lie.
+        image_id: what a feature store and a report call the image.
+        path: where the image file should lie.
         text: the question.
         answers: the answers of all annotators, in their order: ten in VQA 2.0, one or the members of a set in DAQUAR;
             none where they are not published.
@@ -43,7 +43,7 @@ class Question:
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """Questions, in the order in which they were found; Q of them, about I pictures.
+    """Questions, in the order in which they were found; Q of them, about I images.
 
     Attributes:
         name: what messages and reports call the data set.
@@ -60,19 +60,19 @@ class QuestionSet:
 
     @cached_property
     def image_ids(self) -> tuple[str, ...]:
-        """The pictures, in the order in which the questions first name them."""
+        """The images, in the order in which the questions first name them."""
         return tuple(dict.fromkeys(question.image_id for question in self.questions))
 
     @cached_property
     def image_paths(self) -> tuple[Path, ...]:
-        """The file of each picture of ``image_ids``."""
+        """The file of each image of ``image_ids``."""
         paths: dict[str, Path] = {}
         for question in self.questions:
             paths.setdefault(question.image_id, question.path)
         return tuple(paths.values())
 
     def images_of(self) -> Int[np.ndarray, "Q"]:
-        """Return the position in ``image_ids`` of the picture of each question."""
+        """Return the position in ``image_ids`` of the image of each question."""
         row = {image: number for number, image in enumerate(self.image_ids)}
         return np.array([row[question.image_id] for question in self.questions], dtype=np.int64)
 
@@ -82,7 +82,7 @@ class QuestionSet:
         Args:
             name: "train", "validation" or "test", or a synonym such as "dev" or "val".
             proportions: shares of train, validation and test, used only when no question names a split: the
-                *pictures* are then ordered by a hash of their identifiers and cut at these shares.
+                *images* are then ordered by a hash of their identifiers and cut at these shares.
 
         Raises:
             DataError: for an unknown name, or when the split is empty, with the splits that there are.
@@ -113,14 +113,14 @@ class QuestionSet:
         return replace(self, questions=tuple(self.questions[position] for position in positions))
 
     def about(self, image_ids: Collection[str]) -> QuestionSet:
-        """Return the questions about these pictures, for instance those that a corpus with features still has."""
+        """Return the questions about these images, for instance those that a corpus with features still has."""
         wanted = frozenset(image_ids)
         return replace(self, questions=tuple(q for q in self.questions if q.image_id in wanted))
 
     def as_corpus(self) -> Corpus:
-        """Return the pictures with the questions as their captions; caption t is question t.
+        """Return the images with the questions as their captions; caption t is question t.
 
-        Everything that takes pictures and sentences from a corpus (extraction, loaders, vocabularies) works on it.
+        Everything that takes images and sentences from a corpus (extraction, loaders, vocabularies) works on it.
         """
         splits: dict[str, str] = {}
         for question in self.questions:
@@ -137,40 +137,35 @@ class QuestionSet:
         )
 
 
-def build_questions(
-    name: str, questions: Iterable[Question], *, strict: bool = False, require_images: bool = True
-) -> QuestionSet:
+def build_questions(name: str, questions: Iterable[Question], *, require_images: bool = True) -> QuestionSet:
     """Check questions and join them into a set.
 
-    Questions whose picture is not there, empty questions, and questions with the identifier of an earlier one are
-    left out and counted in ``problems``. So is leakage: a picture whose questions are listed in several splits
+    Questions whose image file is not there, empty questions, and questions with the identifier of an earlier one are
+    left out and counted in ``problems``. So is leakage: an image whose questions are listed in several splits
     stays in the last of train, validation and test alone. Questions without an answer stay in the test split, and
     where nobody answered anything; elsewhere they are left out and counted.
 
     Args:
         name: what messages call the data set.
         questions: in the order to keep.
-        strict: raise at the first kind of problem instead of going on without.
-        require_images: look for the picture files; False when precomputed features stand in for them.
+        require_images: look for the image files; False when precomputed features stand in for them.
 
     Raises:
-        DataError: for an unknown split, when nothing is left, or ``strict`` and there is a problem.
+        DataError: for an unknown split, or when nothing is left.
     """
     problems: list[str] = []
-    found = _without_leakage(problems, [_tidy(question) for question in questions])
-    found = _without_repetitions(problems, found)
+    kept = _without_leakage(problems, [_tidy(question) for question in questions])
+    kept = _without_repetitions(problems, kept)
     if require_images:
-        found = _with_pictures(problems, found)
-    found = _skip(problems, found, [not q.text for q in found], "question(s) without a text")
-    if any(question.answers for question in found):
-        silent = [not q.answers and q.split != "test" for q in found]
-        found = _skip(problems, found, silent, "question(s) without an answer")
-    if problems and strict:
-        raise DataError(f"{name}: {problems[0]}; correct the data, or open it without strict")
-    if not found:
+        kept = _with_images(problems, kept)
+    kept = _skip(problems, kept, [not q.text for q in kept], "question(s) without a text")
+    if any(question.answers for question in kept):
+        silent = [not q.answers and q.split != "test" for q in kept]
+        kept = _skip(problems, kept, silent, "question(s) without an answer")
+    if not kept:
         reasons = "; ".join(problems) or "there are no records"
         raise DataError(f"{name}: no question is left ({reasons}); check the folder and the file names")
-    return QuestionSet(name, tuple(found), tuple(problems))
+    return QuestionSet(name, tuple(kept), tuple(problems))
 
 
 def _tidy(question: Question) -> Question:
@@ -192,7 +187,7 @@ def _without_leakage(problems: list[str], questions: Sequence[Question]) -> list
     keep, leaked = one_split_each([q.image_id for q in questions], [q.split for q in questions])
     if leaked:
         problems.append(
-            f"{LEAKAGE}: {len(leaked)} picture(s) have questions in several splits and stay in the last of train, "
+            f"{LEAKAGE}: {len(leaked)} image(s) have questions in several splits and stay in the last of train, "
             f"validation and test alone, without {len(questions) - len(keep)} question(s) (first: {leaked[0]})"
         )
     return [questions[number] for number in keep]
@@ -207,15 +202,15 @@ def _without_repetitions(problems: list[str], questions: Sequence[Question]) -> 
     return _skip(problems, questions, repeated, "question(s) with the identifier of an earlier one")
 
 
-def _with_pictures(problems: list[str], questions: Sequence[Question]) -> list[Question]:
-    """Leave out questions whose picture is not there; folders are listed once, as for a corpus."""
+def _with_images(problems: list[str], questions: Sequence[Question]) -> list[Question]:
+    """Leave out questions whose image is not there; folders are listed once, as for a corpus."""
     folders = {question.path.parent for question in questions}
     present = {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
     missing = list(dict.fromkeys(q.path for q in questions if q.path not in present))
     kept = [question for question in questions if question.path in present]
     if missing:
         problems.append(
-            f"skipped {len(questions) - len(kept)} question(s) about {len(missing)} picture(s) that are not there "
+            f"skipped {len(questions) - len(kept)} question(s) about {len(missing)} image(s) that are not there "
             f"(first: {missing[0]})"
         )
     return kept

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from openvse.datasets.check import Finding, check_data, describe_data
-from openvse.datasets.datasets import DATASETS, find_loader, open_corpus
-from openvse.datasets.known import FACTS
-from openvse.datasets.question_sets import QUESTION_SETS, open_questions
+from openvse.datasets.loader import DataSets, Loader
+from openvse.datasets.opening import open_corpus, open_questions
+from openvse.datasets.registry import DATASETS, FACTS, QUESTION_SETS, find_loader
 
 __all__ = [
     "DATASETS",
     "FACTS",
     "QUESTION_SETS",
+    "DataSets",
     "Finding",
+    "Loader",
     "check_data",
     "describe_data",
     "find_loader",

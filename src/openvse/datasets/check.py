@@ -13,8 +13,8 @@ from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form
 from openvse.corpus.leakage import LEAKAGE, equal_files
 from openvse.corpus.splits import SPLITS
-from openvse.datasets.datasets import find_loader, open_corpus
-from openvse.datasets.known import FACTS
+from openvse.datasets.opening import open_corpus
+from openvse.datasets.registry import FACTS, find_loader
 from openvse.errors import DataError
 from openvse.features.array_features import ArrayFeatures
 
@@ -47,7 +47,7 @@ def check_data(name: str, root: str | Path, *, read_files: bool = True) -> list[
     Args:
         name: a name of ``DATASETS`` or ``QUESTION_SETS``.
         root: the folder or file that should hold it.
-        read_files: read pictures and features, to find equal ones in two splits, and features that are not finite.
+        read_files: read images and features, to find equal ones in two splits, and features that are not finite.
 
     Returns:
         A finding for each piece and fact. What is missing comes with its size, where it is published, and the terms.
@@ -59,15 +59,15 @@ def check_data(name: str, root: str | Path, *, read_files: bool = True) -> list[
     facts, folder = FACTS.get(name), Path(root).expanduser()
     findings = _pieces(facts, folder) if facts else []
     missing = [piece for piece in facts.pieces if piece.required and not piece.find(folder)] if facts else []
-    pictures = not any(piece.media for piece in missing)
+    has_images = not any(piece.media for piece in missing)
     try:
-        corpus = open_corpus(f"{name}:{root}", require_images=pictures)
+        corpus = open_corpus(f"{name}:{root}", require_images=has_images)
     except DataError as error:
         if all(piece.media for piece in missing):  # else the findings have said why
             findings.append(Finding(False, str(error)))
     else:
         findings += _contents(corpus, facts)
-        if read_files and pictures and corpus.features is None:
+        if read_files and has_images and corpus.features is None:
             findings.append(_leakage(corpus))
         if read_files and isinstance(corpus.features, ArrayFeatures):
             findings += _features(corpus.features)
@@ -104,7 +104,7 @@ def _pieces(facts: Facts, root: Path) -> list[Finding]:
 def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
     """Check what was opened against the facts, as far as there are any."""
     counts = _facts(corpus, facts) if facts and facts.forms else [Finding(True, _summary(corpus))]
-    # The owners' own list of Flickr8k names a picture that is not there: with the right counts that is no fault.
+    # The owners' own list of Flickr8k names an image that is not there: with the right counts that is no fault.
     complete = facts is not None and all(finding.ok for finding in counts)
     for problem in corpus.problems:
         harmless = complete and not problem.startswith(LEAKAGE)
@@ -114,15 +114,15 @@ def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
 
 def _facts(corpus: Corpus, facts: Facts) -> list[Finding]:
     """Compare a corpus with the published form that it is nearest to."""
-    found = _form(corpus)
-    form = min(facts.forms, key=lambda form: _distance(form, found))
+    copy = _form(corpus)
+    form = min(facts.forms, key=lambda form: _distance(form, copy))
     findings = [
-        _count(facts.items, found.num_items, form.num_items, form, shrinks=facts.shrinks),
-        _count(facts.texts, found.num_captions, form.num_captions, form, shrinks=facts.shrinks),
+        _count(facts.items, copy.num_items, form.num_items, form, shrinks=facts.shrinks),
+        _count(facts.texts, copy.num_captions, form.num_captions, form, shrinks=facts.shrinks),
     ]
     findings += [
         _count(split, have, expected, form, shrinks=facts.shrinks)
-        for split, have, expected in zip(SPLITS, found.splits, form.splits, strict=True)
+        for split, have, expected in zip(SPLITS, copy.splits, form.splits, strict=True)
     ]
     if facts.captions_each is not None:
         counts = np.bincount(corpus.relevance.images, minlength=len(corpus))
@@ -146,20 +146,20 @@ def _distance(one: Form, other: Form) -> int:
     return splits + abs(one.outside - other.outside)
 
 
-def _count(what: str, found: int, expected: int, form: Form, *, shrinks: bool) -> Finding:
-    if found == expected:
-        return Finding(True, f"{what}: {found:,}")
-    vanished = shrinks and 0 < found < expected
+def _count(what: str, counted: int, expected: int, form: Form, *, shrinks: bool) -> Finding:
+    if counted == expected:
+        return Finding(True, f"{what}: {counted:,}")
+    vanished = shrinks and 0 < counted < expected
     reason = "; what is missing is no longer published" if vanished else f" ({form.name})"
-    return Finding(vanished, f"{what}: {found:,}, expected {expected:,}{reason}", note=vanished)
+    return Finding(vanished, f"{what}: {counted:,}, expected {expected:,}{reason}", note=vanished)
 
 
 def _ends(corpus: Corpus, split: str, first: str, last: str) -> Finding:
     """Compare the first and last identifier of a split."""
     ids = [item for item, where in zip(corpus.image_ids, corpus.splits, strict=True) if split in ("", where)]
-    found = (min(ids, default="nothing"), max(ids, default="nothing"))
-    text = f"identifiers{f' of {split}' if split else ''}: {found[0]} to {found[1]}"
-    ok = found == (first, last)
+    ends = (min(ids, default="nothing"), max(ids, default="nothing"))
+    text = f"identifiers{f' of {split}' if split else ''}: {ends[0]} to {ends[1]}"
+    ok = ends == (first, last)
     return Finding(ok, text if ok else f"{text}, expected {first} to {last}")
 
 

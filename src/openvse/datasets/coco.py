@@ -1,4 +1,4 @@
-"""COCO captions: Karpathy's JSON, or the owners' files with the owners' split."""
+"""COCO captions (Lin et al., ECCV 2014): Karpathy's JSON, or the owners' files with the owners' split."""
 
 from __future__ import annotations
 
@@ -9,16 +9,66 @@ from dataclasses import replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
-from openvse.datasets.image_facts import COCO
-from openvse.datasets.karpathy import read_karpathy
+from openvse.corpus.facts import Facts, Form, Piece
+from openvse.datasets.karpathy import KARPATHY_SOURCE, read_karpathy
+from openvse.datasets.places import first_file, first_folder
 from openvse.errors import DataError
 
 KARPATHY = ("dataset_coco.json", "annotations/dataset_coco.json", "karpathy/dataset_coco.json")
-OFFICIAL = (("train2014", "train"), ("val2014", "validation"))
+OFFICIAL = {"train2014": "train", "val2014": "validation"}
 """The owners' parts, and the split that each of them is."""
 
 
-def open_coco(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+def image_folders(part: str) -> tuple[str, ...]:
+    """Return where the images of one part, for instance "val2014", may lie under the root."""
+    return (f"{part}/", f"images/{part}/")
+
+
+def _caption_files(part: str) -> tuple[str, ...]:
+    return (f"annotations/captions_{part}.json", f"captions_{part}.json")
+
+
+_ENDS = {"": ("COCO_train2014_000000000009.jpg", "COCO_val2014_000000581929.jpg")}
+_ENDS_KARPATHY = {
+    **_ENDS,
+    "validation": ("COCO_val2014_000000000139.jpg", "COCO_val2014_000000581394.jpg"),
+    "test": ("COCO_val2014_000000000042.jpg", "COCO_val2014_000000581929.jpg"),
+}
+
+COCO = Facts(
+    name="coco",
+    title="123,287 photographs of objects in context with five to seven sentences each (Lin et al., ECCV 2014; "
+    "Chen et al., 2015)",
+    pieces=(
+        Piece(
+            "captions and splits",
+            (*KARPATHY, *_caption_files("train2014")),
+            f"dataset_coco.json, {KARPATHY_SOURCE}: the split of the papers; or captions_train2014.json and "
+            "captions_val2014.json in annotations_trainval2014.zip (241 MB) of https://cocodataset.org/#download: "
+            "the owners' split, without a test part",
+        ),
+        Piece(
+            "image files of train2014",
+            image_folders("train2014"),
+            "train2014.zip (13 GB) of https://cocodataset.org/#download",
+            media=True,
+        ),
+        Piece(
+            "image files of val2014",
+            image_folders("val2014"),
+            "val2014.zip (6 GB) of https://cocodataset.org/#download",
+            media=True,
+        ),
+    ),
+    forms=(
+        Form("Karpathy's split (restval is training)", (113_287, 5000, 5000), 616_767, ends=_ENDS_KARPATHY),
+        Form("the owners' split", (82_783, 40_504, 0), 616_767, ends=_ENDS),
+    ),
+    licence="the sentences under CC BY 4.0; the images belong to their photographers, on Flickr's terms of use",
+)
+
+
+def open_coco(root: Path, *, require_images: bool = True) -> Corpus:
     """Open COCO captions; identifiers are file names, such as ``COCO_val2014_000000391895.jpg``.
 
     With Karpathy's JSON the split is 113,287 / 5,000 / 5,000, his restval counting as training. Without it the owners'
@@ -26,24 +76,23 @@ def open_coco(root: Path, *, strict: bool = False, require_images: bool = True) 
     and ``problems`` says so.
 
     Args:
-        root: the folder of ``dataset_coco.json`` or ``annotations/``, and of ``train2014/`` and ``val2014/`` (or
-            ``images/train2014/`` and ``images/val2014/``).
-        strict: see ``build_corpus``.
+        root: the folder of ``dataset_coco.json`` or ``annotations/``, and of ``train2014/`` and ``val2014/`` (each of
+            which may be below ``images/``).
         require_images: see ``build_corpus``.
 
     Raises:
-        DataError: when captions or pictures are not found, a file has another format, and as ``build_corpus`` does.
+        DataError: when captions or images are not found, a file has another format, and as ``build_corpus`` does.
     """
-    images = root / "images" if (root / "images" / "val2014").is_dir() else root
-    if require_images and not any((images / part).is_dir() for part, _ in OFFICIAL):
-        raise DataError(f"{root}: no picture folder train2014 or val2014; see openvse data coco")
-    karpathy = next((root / name for name in KARPATHY if (root / name).is_file()), None)
+    if require_images and not any(first_folder(root, image_folders(part)) for part in OFFICIAL):
+        raise DataError(f"{root}: no image folder train2014/ or val2014/; see openvse data coco")
+    karpathy = first_file(root, KARPATHY)
     if karpathy:
-        records = in_order(read_karpathy(karpathy, images), only_training=True)
-        return build_corpus("coco", records, strict=strict, require_images=require_images)
-    official = (record for part in OFFICIAL for record in _read_official(root, images, *part))
-    records = in_order(official, only_training=True)
-    corpus = build_corpus("coco", records, strict=strict, require_images=require_images)
+        records = in_order(
+            read_karpathy(karpathy, lambda part: find_image_folder(root, part)), only_training=True
+        )
+        return build_corpus("coco", records, require_images=require_images)
+    official = (record for part, split in OFFICIAL.items() for record in _read_official(root, part, split))
+    corpus = build_corpus("coco", in_order(official, only_training=True), require_images=require_images)
     note = (
         "the owners' split of COCO: no test part, and no published retrieval figure is on it; put dataset_coco.json "
         "there for Karpathy's split"
@@ -51,17 +100,22 @@ def open_coco(root: Path, *, strict: bool = False, require_images: bool = True) 
     return replace(corpus, problems=(note, *corpus.problems))
 
 
+def find_image_folder(root: Path, part: str) -> Path:
+    """Return the folder of one part's images, or where it should be."""
+    return (first_folder(root, image_folders(part)) if part else None) or root / part
+
+
 def detect_coco(root: Path) -> bool:
     """Say whether a folder holds COCO's captions."""
     return any(piece.find(root) for piece in COCO.pieces if not piece.media)
 
 
-def _read_official(root: Path, images: Path, part: str, split: str) -> Iterator[Record]:
+def _read_official(root: Path, part: str, split: str) -> Iterator[Record]:
     """Yield the images of ``captions_<part>.json``, with or without captions."""
-    name = f"captions_{part}.json"
-    path = next((folder / name for folder in (root / "annotations", root) if (folder / name).is_file()), None)
+    path = first_file(root, _caption_files(part))
     if path is None:
-        raise DataError(f"{root}: neither dataset_coco.json nor annotations/{name}; see openvse data coco")
+        raise DataError(f"{root}: neither {KARPATHY[0]} nor {_caption_files(part)[0]}; see openvse data coco")
+    folder = find_image_folder(root, part)
     captions: defaultdict[int, list[str]] = defaultdict(list)
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
@@ -69,6 +123,6 @@ def _read_official(root: Path, images: Path, part: str, split: str) -> Iterator[
             captions[annotation["image_id"]].append(annotation["caption"])
         for image in tree["images"]:
             file_name = image["file_name"]
-            yield Record(file_name, images / part / file_name, captions.get(image["id"], ()), split)
+            yield Record(file_name, folder / file_name, captions.get(image["id"], ()), split)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: not in COCO's format ({error!r}); download it again") from error

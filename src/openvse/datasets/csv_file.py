@@ -14,7 +14,7 @@ CAPTION_COLUMNS = ("caption", "text")
 _DELIMITERS = (",", ";", "\t")
 
 
-def open_csv(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+def open_csv(root: Path, *, require_images: bool = True) -> Corpus:
     """Open a table of captions.
 
     The header names the columns: ``file_name``, ``image``, ``path`` or ``video`` (relative to the table's folder),
@@ -22,13 +22,12 @@ def open_csv(root: Path, *, strict: bool = False, require_images: bool = True) -
 
     Args:
         root: the file (.csv or .tsv).
-        strict: see ``build_corpus``.
         require_images: see ``build_corpus``.
 
     Raises:
         DataError: when the file cannot be read or a column is missing, and as ``build_corpus`` does.
     """
-    return build_corpus(root.stem, read_table(root), strict=strict, require_images=require_images)
+    return build_corpus(root.stem, read_table(root), require_images=require_images)
 
 
 def read_table(path: Path) -> Iterator[Record]:

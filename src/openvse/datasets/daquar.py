@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.questions import Question, QuestionSet, build_questions
 from openvse.corpus.splits import hashed_splits
 from openvse.datasets.csv_file import read_lines, read_rows
@@ -15,11 +16,42 @@ from openvse.errors import DataError
 
 # The form "question in the image1 ?", then its answers, line by line. The first two hold all questions.
 ALL_QUESTIONS = ("all_qa_pairs.txt", "data.csv")
-BY_PICTURE = {"train": "qa.894.raw.train.txt", "test": "qa.894.raw.test.txt"}
+BY_IMAGE = {"train": "qa.894.raw.train.txt", "test": "qa.894.raw.test.txt"}
 BY_QUESTION = ("data_train.csv", "data_eval.csv")
 LISTS = {"train": "train_images_list.txt", "test": "test_images_list.txt"}
-PICTURES = ("images", "nyu_depth_images", "")
+IMAGES = ("images/image[0-9]*.*", "nyu_depth_images/image[0-9]*.*", "image[0-9]*.*")
 _SUFFIXES = (".jpg", ".png")
+
+_MPI = (
+    "https://www.mpi-inf.mpg.de/departments/computer-vision-and-machine-learning/research/vision-and-language/"
+    "visual-turing-challenge"
+)
+
+DAQUAR = Facts(
+    name="daquar",
+    title="12,468 questions about 1,449 indoor photographs (Malinowski, Fritz, NIPS 2014)",
+    pieces=(
+        Piece("image files", IMAGES, f"nyu_depth_images.tar of {_MPI}", media=True),
+        Piece(
+            "questions about training images",
+            (BY_IMAGE["train"], *ALL_QUESTIONS, BY_QUESTION[0]),
+            f"{BY_IMAGE['train']} of {_MPI}; tables that are passed around are read too",
+        ),
+        Piece(
+            "questions about test images",
+            (BY_IMAGE["test"], *ALL_QUESTIONS, BY_QUESTION[1]),
+            f"{BY_IMAGE['test']} of the same page",
+        ),
+        Piece(
+            "the split by image",
+            (BY_IMAGE["train"], LISTS["train"]),
+            f"the two files above; beside tables, {LISTS['train']} and {LISTS['test']}",
+        ),
+    ),
+    forms=(Form("the split by image, validation by a hash", (715, 79, 653), 12_468),),
+    licence="for research only; do not redistribute the images, which are NYU Depth v2's",
+    texts="questions",
+)
 
 # "... in the image1 ?", "... of image1 ?", "... on this image1 ?"
 _QUESTION = re.compile(r"(.*?)(?:\s+(?:in|of|on))?(?:\s+(?:the|this))?\s+(image\d+)\s*\?\s*")
@@ -27,61 +59,60 @@ _QUESTION = re.compile(r"(.*?)(?:\s+(?:in|of|on))?(?:\s+(?:the|this))?\s+(image\
 
 @dataclass(frozen=True)
 class _Entry:
-    """A question of a file: the picture's name, the words without it, and the answers."""
+    """A question of a file: the image's name, the words without it, and the answers."""
 
-    picture: str
+    image: str
     text: str
     answers: str
 
 
-def open_daquar(root: Path, *, strict: bool = False, require_images: bool = True) -> QuestionSet:
-    """Open DAQUAR with all its answers, in the split by picture.
+def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
+    """Open DAQUAR with all its answers, in the split by image.
 
     It reads ``all_qa_pairs.txt`` or ``data.csv``, or the original ``qa.894.raw.train.txt`` and
     ``qa.894.raw.test.txt``, or ``data_train.csv`` and ``data_eval.csv``. The split of the two tables is by question and
-    is not used: the same pictures are in both. ``train_images_list.txt`` and ``test_images_list.txt``, or the two
-    original files, split by picture. There is no published validation split: a tenth of the training pictures is cut
-    off by a hash of their names, and ``problems`` says so. Without lists a hash splits all pictures.
+    is not used: the same images are in both. ``train_images_list.txt`` and ``test_images_list.txt``, or the two
+    original files, split by image. There is no published validation split: a tenth of the training images is cut
+    off by a hash of their names, and ``problems`` says so. Without lists a hash splits all images.
 
-    The name of the picture, with which a question ends ("... in the image1 ?"), is left out. Several answers to a
+    The name of the image, with which a question ends ("... in the image1 ?"), is left out. Several answers to a
     question are a set, whose members are separated by ", " in the files.
 
     Args:
         root: the folder of these files and of ``images/`` or ``nyu_depth_images/`` (image1.jpg or image1.png).
-        strict: see ``build_questions``.
         require_images: see ``build_questions``.
 
     Raises:
-        DataError: questions or pictures are not found, a line is malformed, and as ``build_questions`` does.
+        DataError: questions or images are not found, a line is malformed, and as ``build_questions`` does.
     """
     entries, splits = _read(root)
-    folder = next((root / name for name in PICTURES if any((root / name).glob("image[0-9]*.*"))), None)
-    if folder is None and require_images:
-        raise DataError(f"{root}: no picture image1.jpg or image1.png in images/; see openvse data daquar")
-    folder = folder or root / PICTURES[0]
+    place = next((pattern for pattern in IMAGES if any(root.glob(pattern))), None)
+    if place is None and require_images:
+        raise DataError(f"{root}: no image1.jpg or image1.png in images/; see openvse data daquar")
+    folder = (root / (place or IMAGES[0])).parent
     suffix = next((s for s in _SUFFIXES if any(folder.glob(f"image[0-9]*{s}"))), _SUFFIXES[0])
-    note, splits = _with_validation({entry.picture: splits.get(entry.picture, "") for entry in entries})
+    note, splits = _with_validation({entry.image: splits.get(entry.image, "") for entry in entries})
     asked: Counter[str] = Counter()
     questions = []
     for entry in entries:
         questions.append(
             Question(
-                f"{entry.picture}#{asked[entry.picture]}",
-                entry.picture,
-                folder / f"{entry.picture}{suffix}",
+                f"{entry.image}#{asked[entry.image]}",
+                entry.image,
+                folder / f"{entry.image}{suffix}",
                 entry.text,
                 entry.answers.split(", "),
-                splits[entry.picture],
+                splits[entry.image],
             )
         )
-        asked[entry.picture] += 1
-    found = build_questions("daquar", questions, strict=strict, require_images=require_images)
-    return replace(found, problems=(note, *found.problems))
+        asked[entry.image] += 1
+    opened = build_questions("daquar", questions, require_images=require_images)
+    return replace(opened, problems=(note, *opened.problems))
 
 
 def detect_daquar(root: Path) -> bool:
     """Say whether a folder holds questions of DAQUAR."""
-    if (root / BY_PICTURE["train"]).is_file() or (root / ALL_QUESTIONS[0]).is_file():
+    if (root / BY_IMAGE["train"]).is_file() or (root / ALL_QUESTIONS[0]).is_file():
         return True
     return (root / LISTS["train"]).is_file() and any(
         (root / name).is_file() for name in (*ALL_QUESTIONS, *BY_QUESTION)
@@ -89,7 +120,7 @@ def detect_daquar(root: Path) -> bool:
 
 
 def _read(root: Path) -> tuple[list[_Entry], dict[str, str]]:
-    """Return all questions, and the published split of each picture as far as there is one."""
+    """Return all questions, and the published split of each image as far as there is one."""
     lists = {split: root / name for split, name in LISTS.items() if (root / name).is_file()}
     listed = {
         name: split
@@ -99,17 +130,17 @@ def _read(root: Path) -> tuple[list[_Entry], dict[str, str]]:
     for name in ALL_QUESTIONS:
         if (root / name).is_file():
             return list(_read_file(root / name)), listed
-    if (root / BY_PICTURE["train"]).is_file():
+    if (root / BY_IMAGE["train"]).is_file():
         parts = {
             split: list(_read_file(root / name))
-            for split, name in BY_PICTURE.items()
+            for split, name in BY_IMAGE.items()
             if (root / name).is_file()
         }
-        own = {entry.picture: split for split, part in parts.items() for entry in part}
+        own = {entry.image: split for split, part in parts.items() for entry in part}
         return [entry for part in parts.values() for entry in part], own
     tables = [root / name for name in BY_QUESTION if (root / name).is_file()]
     if not tables:
-        names = ", ".join((*ALL_QUESTIONS, *BY_PICTURE.values(), *BY_QUESTION))
+        names = ", ".join((*ALL_QUESTIONS, *BY_IMAGE.values(), *BY_QUESTION))
         raise DataError(f"{root}: none of {names}; see openvse data daquar")
     return [entry for table in tables for entry in _read_file(table)], listed
 
@@ -131,24 +162,24 @@ def _read_pairs(path: Path) -> Iterator[_Entry]:
         question = _QUESTION.fullmatch(lines[number])
         if question is None or number + 1 == len(lines):
             raise DataError(
-                f"{path}, line {number + 1}: write a question that ends with the name of its picture "
+                f"{path}, line {number + 1}: write a question that ends with the name of its image "
                 "(in the image1 ?), and its answer in the next line"
             )
         yield _Entry(question[2], question[1], lines[number + 1])
 
 
 def _with_validation(splits: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """Cut validation from the training pictures that have questions; say what was done."""
+    """Cut validation from the training images that have questions; say what was done."""
     train = [name for name, split in splits.items() if split == "train"]
     if not train:
         note = (
-            "no lists of DAQUAR's pictures: figures on a split by hash are not comparable with published ones"
+            "no lists of DAQUAR's images: figures on a split by hash are not comparable with published ones"
         )
         return note, dict.fromkeys(splits, "")
     cut = dict(zip(train, hashed_splits(train, (0.9, 0.1, 0.0)), strict=True))
     validation = sum(split == "validation" for split in cut.values())
     note = (
-        f"DAQUAR has no published validation split: {validation} of its {len(train)} training pictures validate, "
+        f"DAQUAR has no published validation split: {validation} of its {len(train)} training images validate, "
         "chosen by a hash of their names"
     )
     return note, splits | cut

@@ -1,4 +1,4 @@
-"""A folder of pictures with a metadata file beside them: the convention of Hugging Face's imagefolder."""
+"""A folder of images with a metadata file beside them: the convention of Hugging Face's imagefolder."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from openvse.media.videos import find_clips, is_video
 METADATA = ("metadata.jsonl", "metadata.csv")
 
 
-def open_folder(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
-    """Open a folder of pictures with captions.
+def open_folder(root: Path, *, require_images: bool = True) -> Corpus:
+    """Open a folder of images with captions.
 
     ``metadata.jsonl`` has a line ``{"file_name": "a.jpg", "captions": ["...", "..."], "split": "train"}`` for
-    each picture; ``text`` or ``caption`` with one sentence may stand for ``captions``, and ``split`` may be
+    each image; ``text`` or ``caption`` with one sentence may stand for ``captions``, and ``split`` may be
     absent. ``metadata.csv`` has the columns that ``open_csv`` reads. Instead of one metadata file in the
     folder there may be one in each of the subfolders train, validation and test, which are then the splits.
-    A picture that no line lists counts as an image without a caption. Items may be clips; where one is a video,
+    An image that no line lists counts as one without a caption. Items may be clips; where one is a video,
     that holds for videos too.
 
     Args:
         root: the folder; image identifiers are paths relative to it.
-        strict: see ``build_corpus``.
         require_images: see ``build_corpus``.
 
     Raises:
@@ -48,7 +47,7 @@ def open_folder(root: Path, *, strict: bool = False, require_images: bool = True
     records += [
         Record(path.relative_to(root).as_posix(), path, ()) for path in find(root) if path not in listed
     ]
-    return build_corpus(root.resolve().name, records, strict=strict, require_images=require_images)
+    return build_corpus(root.resolve().name, records, require_images=require_images)
 
 
 def metadata_files(root: Path) -> list[Path]:
@@ -57,9 +56,9 @@ def metadata_files(root: Path) -> list[Path]:
         return []
     subfolders = sorted(path for path in root.iterdir() if path.is_dir() and is_split(path.name))
     for folders in ([root], subfolders):
-        found = [_first_metadata(folder) for folder in folders]
-        if any(found):
-            return [path for path in found if path]
+        files = [path for folder in folders if (path := _first_metadata(folder))]
+        if files:
+            return files
     return []
 
 

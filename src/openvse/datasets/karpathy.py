@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from openvse.corpus.corpus import Record
 from openvse.errors import DataError
 
+KARPATHY_SOURCE = "in caption_datasets.zip (36 MB) of https://cs.stanford.edu/people/karpathy/deepimagesent"
+"""Where the files are published."""
 
-def read_karpathy(path: Path, images: Path) -> Iterator[Record]:
+
+def read_karpathy(path: Path, folder_of: Callable[[str], Path]) -> Iterator[Record]:
     """Yield a record for each image; the raw sentences are taken, not their tokens.
 
     Format: ``{"images": [{"filename", "filepath", "split", "sentences": [{"raw"}]}]}`` (Karpathy and Fei-Fei, CVPR
-    2015); ``filepath``, the picture's folder, is COCO's alone.
+    2015); ``filepath``, the image's folder, is COCO's alone.
 
     Args:
         path: the file.
-        images: the folder that the pictures, or their folders, lie in.
+        folder_of: the folder of the image files, given a ``filepath`` or "".
 
     Raises:
         DataError: the file cannot be read, or has another format.
     """
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["images"]
-        folders = {name: images / name for name in {entry.get("filepath", "") for entry in entries}}
+        folders = {name: folder_of(name) for name in {entry.get("filepath", "") for entry in entries}}
         for entry in entries:
             sentences = [sentence["raw"] for sentence in entry["sentences"]]
-            picture = folders[entry.get("filepath", "")] / entry["filename"]
-            yield Record(entry["filename"], picture, sentences, entry["split"])
+            file = folders[entry.get("filepath", "")] / entry["filename"]
+            yield Record(entry["filename"], file, sentences, entry["split"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not in Karpathy's format ({error!r}); download it again") from error
     except OSError as error:

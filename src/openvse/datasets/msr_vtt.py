@@ -8,27 +8,74 @@ from collections import defaultdict
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus
-from openvse.datasets.clip_files import clip_corpus, first_file, require_file
+from openvse.corpus.facts import Facts, Form, Piece
+from openvse.datasets.clip_files import YOUTUBE_TERMS, clip_corpus
 from openvse.datasets.csv_file import read_lines
+from openvse.datasets.places import first_file, require_file
 from openvse.errors import DataError
 
-WHOLE = ("MSRVTT_data.json", "videodatainfo.json", "annotation/MSR_VTT.json")
 PARTS = ("train_val_videodatainfo.json", "test_videodatainfo.json")
+WHOLE = ("MSRVTT_data.json", "videodatainfo.json", "annotation/MSR_VTT.json")
 FOLDERS = (
-    "videos",
-    "videos/all",
-    "all",
-    "TrainValVideo",
-    "TestVideo",
-    "MSRVTT_Videos",
-    "videos/train",
-    "videos/test",
+    "videos/",
+    "videos/all/",
+    "all/",
+    "TrainValVideo/",
+    "TestVideo/",
+    "MSRVTT_Videos/",
+    "videos/train/",
+    "videos/test/",
 )
 TEST_1K_A = ("MSRVTT_JSFUSION_test.csv", "msrvtt_jsfusion_test.csv", "splits/MSRVTT_JSFUSION_test.csv")
 TRAIN_9K = ("MSRVTT_train.9k.csv", "msrvtt_train.9k.csv", "splits/MSRVTT_train.9k.csv")
 
+_MSR = "https://www.microsoft.com/en-us/research/publication/msr-vtt-a-large-video-description-dataset"
+_PIECES = (
+    Piece("captions and splits", (PARTS[0], *WHOLE), f"{PARTS[0]} and {PARTS[1]} of {_MSR}"),
+    Piece(
+        "clips",
+        FOLDERS,
+        f"10,000 files video0.mp4 to video9999.mp4 (some gigabytes) from the same place, {_MSR}",
+        media=True,
+    ),
+)
 
-def open_msr_vtt(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+# Counts are the paper's; they were not compared with the owners' files.
+MSR_VTT = Facts(
+    name="msr_vtt",
+    title="10,000 clips of 10 to 30 seconds with 20 sentences each, in the owners' split (Xu et al., CVPR 2016)",
+    pieces=_PIECES,
+    forms=(Form("the owners' split", (6513, 497, 2990), 200_000, ends={"": ("video0", "video9999")}),),
+    licence=YOUTUBE_TERMS,
+    items="clips",
+    captions_each=20,
+    shrinks=True,
+)
+
+MSR_VTT_1K_A = Facts(
+    name="msr_vtt_1k_a",
+    title="MSR-VTT in the split 1k-A: 1,000 test clips with one sentence each (Yu et al., ECCV 2018)",
+    pieces=(
+        *_PIECES,
+        Piece(
+            "test clips and sentences",
+            TEST_1K_A,
+            f"{TEST_1K_A[0]}, with the data of the public code of JSFusion and of CLIP4Clip",
+        ),
+        Piece(
+            "training clips",
+            TRAIN_9K,
+            f"{TRAIN_9K[0]}, with the data of the public code of CLIP4Clip; without it all others train",
+            required=False,
+        ),
+    ),
+    forms=(),
+    licence=YOUTUBE_TERMS,
+    items="clips",
+)
+
+
+def open_msr_vtt(root: Path, *, require_images: bool = True) -> Corpus:
     """Open MSR-VTT in the owners' split: 6,513 clips for training, 497 for validation, 2,990 for the test.
 
     Captions and splits come from the owners' ``train_val_videodatainfo.json`` and ``test_videodatainfo.json``, or from
@@ -36,19 +83,16 @@ def open_msr_vtt(root: Path, *, strict: bool = False, require_images: bool = Tru
 
     Args:
         root: the folder of these files and of the clips.
-        strict: see ``build_corpus``.
         require_images: see ``build_corpus``.
 
     Raises:
         DataError: captions or clips are not found, a file has another format, and as ``build_corpus`` does.
     """
     captions, splits = _read_captions(root)
-    return clip_corpus(
-        "msr_vtt", root, captions, splits, FOLDERS, strict=strict, require_images=require_images
-    )
+    return clip_corpus("msr_vtt", root, captions, splits, FOLDERS, require_images=require_images)
 
 
-def open_msr_vtt_1k_a(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+def open_msr_vtt_1k_a(root: Path, *, require_images: bool = True) -> Corpus:
     """Open MSR-VTT in the 1k-A split (Yu et al., ECCV 2018): 1,000 test clips with one sentence each.
 
     Test clips and their sentences are those of ``MSRVTT_JSFUSION_test.csv``. Training are the clips of
@@ -57,7 +101,6 @@ def open_msr_vtt_1k_a(root: Path, *, strict: bool = False, require_images: bool 
 
     Args:
         root: as for ``open_msr_vtt``, with the two tables.
-        strict: see ``build_corpus``.
         require_images: see ``build_corpus``.
 
     Raises:
@@ -75,9 +118,7 @@ def open_msr_vtt_1k_a(root: Path, *, strict: bool = False, require_images: bool 
     splits = {clip: validation if owners.get(clip) == validation else {"train"} for clip in train}
     splits |= {key: {"test"} for key in test}
     chosen = {clip: [test[clip]] if clip in test else captions[clip] for clip in captions if clip in splits}
-    return clip_corpus(
-        "msr_vtt_1k_a", root, chosen, splits, FOLDERS, strict=strict, require_images=require_images
-    )
+    return clip_corpus("msr_vtt_1k_a", root, chosen, splits, FOLDERS, require_images=require_images)
 
 
 def _read_captions(root: Path) -> tuple[dict[str, list[str]], dict[str, set[str]]]:

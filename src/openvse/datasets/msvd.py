@@ -7,8 +7,10 @@ from collections import defaultdict
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus
-from openvse.datasets.clip_files import clip_corpus, read_splits, require_file
+from openvse.corpus.facts import Facts, Piece
+from openvse.datasets.clip_files import YOUTUBE_TERMS, clip_corpus, read_splits
 from openvse.datasets.csv_file import read_lines
+from openvse.datasets.places import require_file
 from openvse.errors import DataError
 
 CAPTIONS = ("AllVideoDescriptions.txt", "annotations/AllVideoDescriptions.txt")
@@ -17,13 +19,32 @@ LISTS = {
     "validation": ("val_list.txt", "splits/val_list.txt", "splits/val.txt"),
     "test": ("test_list.txt", "splits/test_list.txt", "splits/test.txt"),
 }
-FOLDERS = ("YouTubeClips", "videos", "MSVD_Videos")
+FOLDERS = ("YouTubeClips/", "videos/", "MSVD_Videos/")
+
+_TEXAS = "https://www.cs.utexas.edu/users/ml/clamp/videoDescription"
+
+MSVD = Facts(
+    name="msvd",
+    title="1,970 clips of YouTube with about 40 English sentences each (Chen and Dolan, ACL 2011)",
+    pieces=(
+        Piece("captions", CAPTIONS, f"{CAPTIONS[0]} of {_TEXAS}"),
+        Piece(
+            "splits",
+            LISTS["test"],
+            "train_list.txt, val_list.txt and test_list.txt, with the data of the public code of CLIP4Clip",
+        ),
+        Piece("clips", FOLDERS, f"YouTubeClips.tar (about 2 GB) of {_TEXAS}", media=True),
+    ),
+    forms=(),
+    licence=YOUTUBE_TERMS,
+    items="clips",
+)
 
 # A clip is called by its YouTube identifier and the seconds at which it begins and ends.
 _LINE = re.compile(r"(\S{11}_\d+_\d+)\s+(.*)")
 
 
-def open_msvd(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+def open_msvd(root: Path, *, require_images: bool = True) -> Corpus:
     """Open MSVD in the usual split of 1,200 / 100 / 670 clips.
 
     ``AllVideoDescriptions.txt`` has a clip's name and a sentence a line, after some lines about itself; the
@@ -31,7 +52,6 @@ def open_msvd(root: Path, *, strict: bool = False, require_images: bool = True) 
 
     Args:
         root: the folder of these files and of ``YouTubeClips/``.
-        strict: see ``build_corpus``.
         require_images: see ``build_corpus``.
 
     Raises:
@@ -39,15 +59,15 @@ def open_msvd(root: Path, *, strict: bool = False, require_images: bool = True) 
     """
     captions = _read(require_file("msvd", root, CAPTIONS))
     splits = {Path(name).stem: where for name, where in read_splits(root, LISTS).items()}
-    return clip_corpus("msvd", root, captions, splits, FOLDERS, strict=strict, require_images=require_images)
+    return clip_corpus("msvd", root, captions, splits, FOLDERS, require_images=require_images)
 
 
 def _read(path: Path) -> dict[str, list[str]]:
     captions: defaultdict[str, list[str]] = defaultdict(list)
     for number, line in enumerate(read_lines(path), start=1):
-        found = _LINE.fullmatch(line.strip())
-        if found:
-            captions[found[1]].append(found[2])
+        match = _LINE.fullmatch(line.strip())
+        if match:
+            captions[match[1]].append(match[2])
         elif captions and line.strip():
             raise DataError(f"{path}, line {number}: write the clip's name, a space and the sentence")
     return captions

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
+from openvse.corpus.facts import Facts, Piece
 from openvse.datasets.csv_file import read_lines
+from openvse.datasets.places import first_folder
 from openvse.errors import DataError
 from openvse.features.array_features import ArrayFeatures, ArrayPart
 from openvse.features.array_rows import ArrayRows
@@ -16,8 +18,54 @@ from openvse.features.array_rows import ArrayRows
 _SPLITS = {"train": ("train",), "validation": ("dev", "val"), "test": ("testall", "test")}
 """What files of a split begin with; of alternatives the first that exists is used."""
 
+FOLDERS = ("", "precomp/")
+"""Where the files may lie under the root."""
+
+IMAGES, CAPTIONS, IDS = "_ims.npy", "_caps.txt", "_ids.txt"
+"""What files of a split end with."""
+
 MAPPING = "id_mapping.json"
-_PICTURES = ("images", "flickr30k-images")
+_IMAGE_FOLDERS = ("images/", "flickr30k-images/")
+
+
+def _places(name: str) -> tuple[str, ...]:
+    return tuple(f"{folder}{name}" for folder in FOLDERS)
+
+
+PRECOMPUTED = Facts(
+    name="precomputed",
+    title="region features and captions of Flickr30K or COCO as arrays and lines, the layout of SCAN and VSE-infinity",
+    pieces=(
+        Piece(
+            "features of the training images",
+            _places(f"train{IMAGES}"),
+            "[n, 36, 2048] of bottom-up attention; links at https://github.com/kuanghuei/SCAN#download-data (Lee et "
+            "al., ECCV 2018); 31 GiB for COCO's 113,287 images, 8 GiB for Flickr30K's 29,000; likewise dev_ims.npy and "
+            "test_ims.npy (COCO: testall_ims.npy)",
+        ),
+        Piece(
+            "captions of the training images",
+            _places(f"train{CAPTIONS}"),
+            "from the same archive, one a line; likewise dev_caps.txt and test_caps.txt (COCO: testall_caps.txt)",
+        ),
+        Piece(
+            "identifiers of the training images",
+            _places(f"train{IDS}"),
+            "from the same archive, one a line; likewise for the other splits",
+            required=False,
+        ),
+        Piece(
+            "file names",
+            _places(MAPPING),
+            "file name of each identifier, from the data of https://github.com/woodfrog/vse_infty (Chen et al., CVPR "
+            "2021)",
+            required=False,
+        ),
+    ),
+    forms=(),
+    licence="those of Flickr30K or COCO, from whose images and sentences it is made; see openvse data flickr30k, "
+    "openvse data coco",
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +76,7 @@ class _Part:
     captions: tuple[Sequence[str], ...]
 
 
-def open_precomputed(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     """Open features in the layout of SCAN and VSE-infinity, with their captions.
 
     ``{split}_ims.npy`` holds ``[n, N, C]``, usually ``[n, 36, 2048]``; ``{split}_caps.txt`` a caption a line, those of
@@ -39,14 +87,13 @@ def open_precomputed(root: Path, *, strict: bool = False, require_images: bool =
     ``{split}_ids.txt`` may name the images, a line for each image, row or caption, and ``id_mapping.json`` may give
     them file names (``{"391895": "val2014/COCO_val2014_000000391895.jpg"}``). Then the identifiers are those of the
     data set's other forms, so that its stores fit. The arrays may lie in a folder ``precomp`` of the root, as in
-    VSE-infinity's data. Pictures, if there are any, are looked for in ``images/`` or ``flickr30k-images/``.
+    VSE-infinity's data. Image files, if there are any, are looked for in ``images/`` or ``flickr30k-images/``.
 
     The features are the corpus's own: a model with the encoder ``precomputed`` reads them when no store is named.
 
     Args:
         root: the folder of the files, or the one above ``precomp``.
-        strict: see ``build_corpus``.
-        require_images: without effect; the features stand in for the pictures.
+        require_images: without effect; the features stand in for the image files.
 
     Raises:
         DataError: when files are missing, damaged or differ in their counts, and as ``build_corpus`` does.
@@ -59,14 +106,14 @@ def open_precomputed(root: Path, *, strict: bool = False, require_images: bool =
         )
     names = _file_names(folder)
     parts = [_open_part(folder, split, file, names) for split, file in _splits_of(folder)]
-    pictures, path_of = _pictures(folder), {Path(path).name: path for path in names.values()}
+    images, path_of = _image_folder(folder), {Path(path).name: path for path in names.values()}
     records = [
-        Record(item, pictures / path_of.get(item, item), captions, part.features.split)
+        Record(item, images / path_of.get(item, item), captions, part.features.split)
         for part in parts
         for item, captions in zip(part.features.ids, part.captions, strict=True)
     ]
     records = in_order(records, only_training=True)
-    corpus = build_corpus(root.resolve().name, records, strict=strict, require_images=False)
+    corpus = build_corpus(root.resolve().name, records, require_images=False)
     return replace(corpus, features=ArrayFeatures([part.features for part in parts]))
 
 
@@ -76,14 +123,14 @@ def detect_precomputed(root: Path) -> bool:
 
 
 def _folder(root: Path) -> Path | None:
-    return next((folder for folder in (root, root / "precomp") if any(_splits_of(folder))), None)
+    return next((folder for folder in (root / name for name in FOLDERS) if any(_splits_of(folder))), None)
 
 
 def _splits_of(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the splits that a folder holds, and what their files begin with."""
     for split, names in _SPLITS.items():
         for name in names:
-            if (folder / f"{name}_ims.npy").is_file() or (folder / f"{name}_caps.txt").is_file():
+            if (folder / f"{name}{IMAGES}").is_file() or (folder / f"{name}{CAPTIONS}").is_file():
                 yield split, name
                 break
 
@@ -94,18 +141,18 @@ def _open_part(folder: Path, split: str, file: str, names: dict[str, str]) -> _P
     Raises:
         DataError: a file is missing, or the counts do not fit together.
     """
-    rows = ArrayRows(folder / f"{file}_ims.npy")
-    captions = _lines(folder / f"{file}_caps.txt")
+    rows = ArrayRows(folder / f"{file}{IMAGES}")
+    captions = _lines(folder / f"{file}{CAPTIONS}")
     # Rows can only be repeated where there is one for each caption.
     repeats = rows.repeats() if len(rows) == len(captions) else 1
     num_images = len(rows) // repeats
     each, rest = divmod(len(captions), num_images or 1)
     if rest or not each or not num_images:
         raise DataError(
-            f"{folder}: {file}_ims.npy has {len(rows)} rows ({num_images} images) and {file}_caps.txt {len(captions)} "
+            f"{folder}: {file}{IMAGES} has {len(rows)} rows ({num_images} images) and {file}{CAPTIONS} {len(captions)} "
             "captions, which is no equal number for each image; download both again"
         )
-    ids_file = folder / f"{file}_ids.txt"
+    ids_file = folder / f"{file}{IDS}"
     if ids_file.is_file():
         ids = _one_each(ids_file, _lines(ids_file), num_images)
     else:
@@ -154,6 +201,6 @@ def _file_names(folder: Path) -> dict[str, str]:
         ) from error
 
 
-def _pictures(folder: Path) -> Path:
+def _image_folder(folder: Path) -> Path:
     base = folder.parent if folder.name == "precomp" else folder
-    return next((base / name for name in _PICTURES if (base / name).is_dir()), base / _PICTURES[0])
+    return first_folder(base, _IMAGE_FOLDERS) or base / _IMAGE_FOLDERS[0]

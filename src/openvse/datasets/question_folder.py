@@ -1,4 +1,4 @@
-"""Questions of one's own: a folder of pictures with a metadata file beside them, or that file alone."""
+"""Questions of one's own: a folder of images with a metadata file beside them, or that file alone."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ TABLES = (".csv", ".tsv", ".jsonl")
 _OPTIONAL = ("split", "question_id", "kind")
 
 
-def open_question_folder(root: Path, *, strict: bool = False, require_images: bool = True) -> QuestionSet:
-    """Open questions about the pictures of a folder.
+def open_question_folder(root: Path, *, require_images: bool = True) -> QuestionSet:
+    """Open questions about the images of a folder.
 
     A line of ``metadata.jsonl`` is ``{"file_name": "a.jpg", "question": "how many dogs?", "answers": ["2", "two"]}``,
     with ``answer`` for a single one; or ``{"file_name": "a.jpg", "questions": [{"question": ..., "answers": [...]}]}``.
     ``split``, ``question_id`` and ``kind`` ("yes/no", "number", "other") may be added. ``metadata.csv`` has the columns
-    ``file_name``, ``question`` and ``answer``, and perhaps these three; rows with the same picture, question and
+    ``file_name``, ``question`` and ``answer``, and perhaps these three; rows with the same image, question and
     identifier are one question with several answers, in the order of the rows. As for captions, there may be a
     metadata file in each of the subfolders train, validation and test instead.
 
     Four or more answers to every question are taken for votes of annotators (see ``openvse.vqa.answers.are_votes``).
 
     Args:
-        root: the folder, or the file. Pictures are called by their paths relative to the folder.
-        strict: see ``build_questions``.
+        root: the folder, or the file. Images are called by their paths relative to the folder.
         require_images: see ``build_questions``.
 
     Raises:
@@ -47,9 +46,9 @@ def open_question_folder(root: Path, *, strict: bool = False, require_images: bo
         raise DataError(
             f"{root}: no {' or '.join(METADATA)} there or in train/, validation/, test/; write one"
         )
-    found = [question for file in files for question in _read(file, folder)]
+    questions = [question for file in files for question in _read(file, folder)]
     name = root.stem if root.is_file() else root.resolve().name
-    return build_questions(name, _numbered(found), strict=strict, require_images=require_images)
+    return build_questions(name, _numbered(questions), require_images=require_images)
 
 
 def holds_questions(file: Path) -> bool:
@@ -66,7 +65,7 @@ def holds_questions(file: Path) -> bool:
 
 
 def _read(file: Path, root: Path) -> Iterator[Question]:
-    """Yield the questions of one metadata file, with identifiers of pictures relative to the root."""
+    """Yield the questions of one metadata file, with identifiers of images relative to the root."""
     folder = file.parent.relative_to(root)
     for question in _read_json_lines(file) if file.suffix.lower() == ".jsonl" else _read_table(file):
         image_id = (folder / question.image_id).as_posix()
@@ -75,7 +74,7 @@ def _read(file: Path, root: Path) -> Iterator[Question]:
 
 
 def _numbered(questions: list[Question]) -> Iterator[Question]:
-    """Give questions without an identifier one: the picture's, and a number that counts its questions from 0."""
+    """Give questions without an identifier one: the image's, and a number that counts its questions from 0."""
     asked: Counter[str] = Counter()
     for question in questions:
         own = f"{question.image_id}#{asked[question.image_id]}"
@@ -84,7 +83,7 @@ def _numbered(questions: list[Question]) -> Iterator[Question]:
 
 
 def _read_table(file: Path) -> Iterator[Question]:
-    """Yield a question for all rows with the same picture, text and identifier."""
+    """Yield a question for all rows with the same image, text and identifier."""
     answers: dict[tuple[str, str, str], list[str]] = {}
     about: dict[tuple[str, str, str], tuple[str, str]] = {}
     columns = (IMAGE_COLUMNS, ("question",), ("answer",))

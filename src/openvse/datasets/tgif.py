@@ -8,42 +8,87 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from openvse.corpus.corpus import Corpus
-from openvse.datasets.clip_files import clip_corpus, read_splits, require_file
+from openvse.corpus.facts import Facts, Form, Piece
+from openvse.datasets.clip_files import clip_corpus, read_splits
 from openvse.datasets.csv_file import read_lines
+from openvse.datasets.places import require_file
 from openvse.errors import DataError
 
-TGIF_CAPTIONS = ("data/tgif-v1.0.tsv", "tgif-v1.0.tsv")
-MRW_CAPTIONS = ("data/mrw-v1.0.tsv", "mrw-v1.0.tsv")
+TGIF_CAPTIONS = ("tgif-v1.0.tsv", "data/tgif-v1.0.tsv")
+MRW_CAPTIONS = ("mrw-v1.0.tsv", "data/mrw-v1.0.tsv")
 LISTS = {
-    "train": ("data/splits/train.txt", "splits/train.txt"),
-    "validation": ("data/splits/val.txt", "splits/val.txt"),
-    "test": ("data/splits/test.txt", "splits/test.txt"),
+    "train": ("splits/train.txt", "data/splits/train.txt"),
+    "validation": ("splits/val.txt", "data/splits/val.txt"),
+    "test": ("splits/test.txt", "data/splits/test.txt"),
 }
-FOLDERS = ("gifs", "gif", "videos", "data/gifs", "images")
+FOLDERS = ("gifs/", "gif/", "videos/", "data/gifs/", "images/")
+
+_TERMS = "the animations belong to those who published them; for research only, do not redistribute them"
+_OWNERS = "https://github.com/raingo/TGIF-Release"
+_PVSE = "with the data of https://github.com/yalesong/pvse"
+
+# Counts are those of the papers; they were not compared with the owners' files.
+TGIF = Facts(
+    name="tgif",
+    title="102,068 animated GIF from Tumblr, one sentence each, in the test three (Li et al., CVPR 2016)",
+    pieces=(
+        Piece("captions", TGIF_CAPTIONS, f"data/tgif-v1.0.tsv of {_OWNERS}"),
+        Piece("splits", LISTS["test"], f"data/splits/train.txt, val.txt and test.txt of {_OWNERS}"),
+        Piece(
+            "clips",
+            FOLDERS,
+            "from the addresses in tgif-v1.0.tsv, each under its file's name",
+            media=True,
+        ),
+    ),
+    forms=(Form("the owners' split", (80_000, 10_708, 11_360), 125_781),),
+    licence=_TERMS,
+    items="clips",
+    shrinks=True,
+)
+
+MRW = Facts(
+    name="mrw",
+    title="50,107 reaction GIF with the sentence that each reacts to, my reaction when (Song and Soleymani, CVPR 2019)",
+    pieces=(
+        Piece("captions", MRW_CAPTIONS, _PVSE),
+        Piece("splits", LISTS["test"], _PVSE),
+        Piece(
+            "clips",
+            FOLDERS,
+            "from the addresses in mrw-v1.0.tsv, each under its file's name",
+            media=True,
+        ),
+    ),
+    forms=(Form("PVSE's split", (44_107, 1000, 5000), 50_107),),
+    licence=_TERMS,
+    items="clips",
+    captions_each=1,
+    shrinks=True,
+)
 
 
-def open_tgif(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
     """Open TGIF as its owners publish it: ``tgif-v1.0.tsv``, an address and a sentence a line, and lists of addresses.
 
     A clip is called like the file of its address, without suffix; it may be kept as GIF or as any kind of video.
 
     Args:
         root: the folder of ``tgif-v1.0.tsv``, ``splits/`` (both may be below ``data/``) and ``gifs/``.
-        strict: see ``build_corpus``.
         require_images: see ``build_corpus``.
 
     Raises:
         DataError: captions or clips are not found, a line is malformed (with its number), and as ``build_corpus`` does.
     """
-    return _open("tgif", root, TGIF_CAPTIONS, strict=strict, require_images=require_images)
+    return _open("tgif", root, TGIF_CAPTIONS, require_images=require_images)
 
 
-def open_mrw(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
+def open_mrw(root: Path, *, require_images: bool = True) -> Corpus:
     """Open MRW in TGIF's layout: ``mrw-v1.0.tsv`` with an address and a sentence a line, and ``splits/``.
 
     See ``open_tgif``, also for the errors.
     """
-    return _open("mrw", root, MRW_CAPTIONS, strict=strict, require_images=require_images)
+    return _open("mrw", root, MRW_CAPTIONS, require_images=require_images)
 
 
 def clip_names(addresses: Iterable[str]) -> dict[str, str]:
@@ -64,7 +109,7 @@ def clip_names(addresses: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _open(name: str, root: Path, tables: Sequence[str], *, strict: bool, require_images: bool) -> Corpus:
+def _open(name: str, root: Path, tables: Sequence[str], *, require_images: bool) -> Corpus:
     lines = list(_read(require_file(name, root, tables)))
     listed = read_splits(root, LISTS)
     name_of = clip_names([*(address for address, _ in lines), *listed])
@@ -74,7 +119,7 @@ def _open(name: str, root: Path, tables: Sequence[str], *, strict: bool, require
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for address, where in listed.items():
         splits[name_of[address]] |= where
-    return clip_corpus(name, root, captions, splits, FOLDERS, strict=strict, require_images=require_images)
+    return clip_corpus(name, root, captions, splits, FOLDERS, require_images=require_images)
 
 
 def _read(path: Path) -> Iterable[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""VQA 2.0 (Goyal et al., CVPR 2017): the owners' questions and annotations about COCO's pictures."""
+"""VQA 2.0 (Goyal et al., CVPR 2017): the owners' questions and annotations about COCO's images."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.questions import Question, QuestionSet, build_questions
+from openvse.datasets.coco import find_image_folder, image_folders
+from openvse.datasets.places import first_file, first_folder
 from openvse.errors import DataError
 
 EntryT = TypeVar("EntryT")
 
-FOLDERS = ("", "annotations", "questions")
+FOLDERS = ("", "annotations/", "questions/")
 """Where the JSON files may lie under the root."""
 
 
@@ -26,76 +29,123 @@ class Part:
     Attributes:
         questions: its file of questions; of several the first that is there counts.
         annotations: its file of annotations, or "" where they are not published.
-        pictures: the folder of its pictures, and how their names begin.
+        images: the folder of its images, and how their names begin.
         split: which split it is; the paper trains on train2014 and reports on val2014.
     """
 
     questions: tuple[str, ...]
     annotations: str
-    pictures: str
+    images: str
     split: str
 
 
-PARTS = (
-    Part(
-        ("v2_OpenEnded_mscoco_train2014_questions.json",),
-        "v2_mscoco_train2014_annotations.json",
-        "train2014",
-        "train",
+TRAIN = Part(
+    ("v2_OpenEnded_mscoco_train2014_questions.json",),
+    "v2_mscoco_train2014_annotations.json",
+    "train2014",
+    "train",
+)
+VALIDATION = Part(
+    ("v2_OpenEnded_mscoco_val2014_questions.json",),
+    "v2_mscoco_val2014_annotations.json",
+    "val2014",
+    "validation",
+)
+TEST = Part(
+    (
+        "v2_OpenEnded_mscoco_test2015_questions.json",
+        "v2_OpenEnded_mscoco_test-dev2015_questions.json",  # a part of the other
     ),
-    Part(
-        ("v2_OpenEnded_mscoco_val2014_questions.json",),
-        "v2_mscoco_val2014_annotations.json",
-        "val2014",
-        "validation",
-    ),
-    Part(
-        (
-            "v2_OpenEnded_mscoco_test2015_questions.json",
-            "v2_OpenEnded_mscoco_test-dev2015_questions.json",  # a part of the other
+    "",
+    "test2015",
+    "test",
+)
+PARTS = (TRAIN, VALIDATION, TEST)
+
+
+def _places(*names: str) -> tuple[str, ...]:
+    return tuple(f"{folder}{name}" for name in names for folder in FOLDERS)
+
+
+_VQA = "of https://visualqa.org/download.html"
+_COCO = "of https://cocodataset.org/#download"
+
+VQA2 = Facts(
+    name="vqa2",
+    title="1,105,904 questions about COCO's images, ten answers to each (Goyal et al., CVPR 2017)",
+    pieces=(
+        Piece("questions of train2014", _places(*TRAIN.questions), f"v2_Questions_Train_mscoco.zip {_VQA}"),
+        Piece(
+            "annotations of train2014", _places(TRAIN.annotations), f"v2_Annotations_Train_mscoco.zip {_VQA}"
         ),
-        "",
-        "test2015",
-        "test",
+        Piece("questions of val2014", _places(*VALIDATION.questions), f"v2_Questions_Val_mscoco.zip {_VQA}"),
+        Piece(
+            "annotations of val2014", _places(VALIDATION.annotations), f"v2_Annotations_Val_mscoco.zip {_VQA}"
+        ),
+        Piece(
+            "questions of test2015",
+            _places(*TEST.questions),
+            f"v2_Questions_Test_mscoco.zip {_VQA}; their answers are not published",
+            required=False,
+        ),
+        Piece(
+            "image files of train2014",
+            image_folders(TRAIN.images),
+            f"train2014.zip (13 GB) {_COCO}",
+            media=True,
+        ),
+        Piece(
+            "image files of val2014",
+            image_folders(VALIDATION.images),
+            f"val2014.zip (6 GB) {_COCO}",
+            media=True,
+        ),
+        Piece(
+            "image files of test2015",
+            image_folders(TEST.images),
+            f"test2015.zip (12 GB) {_COCO}",
+            required=False,
+            media=True,
+        ),
     ),
+    forms=(
+        Form("with test2015", (82_783, 40_504, 81_434), 1_105_904),
+        Form("without the test", (82_783, 40_504, 0), 658_111),
+    ),
+    licence="questions and answers under CC BY 4.0; the images belong to their photographers (Flickr's terms of use)",
+    texts="questions",
 )
 
 
-def open_vqa2(root: Path, *, strict: bool = False, require_images: bool = True) -> QuestionSet:
-    """Open VQA 2.0: ten answers to each question about a picture of COCO, with the type of the answer.
+def open_vqa2(root: Path, *, require_images: bool = True) -> QuestionSet:
+    """Open VQA 2.0: ten answers to each question about an image of COCO, with the type of the answer.
 
     train2014 is training, val2014 validation and test2015 the test, whose answers are not published. Each part may
-    be absent. Pictures are called by their file names, ``COCO_val2014_000000391895.jpg``, as in the data set
-    ``coco``, so that features of its pictures fit.
+    be absent. Images are called by their file names, ``COCO_val2014_000000391895.jpg``, as in the data set
+    ``coco``, so that features of its images fit.
 
     Args:
         root: the folder of the JSON files (or of ``annotations/`` and ``questions/`` with them), and of
-            ``train2014/``, ``val2014/`` and ``test2015/`` (also below ``images/``).
-        strict: see ``build_questions``.
+            ``train2014/``, ``val2014/`` and ``test2015/`` (each of which may be below ``images/``).
         require_images: see ``build_questions``.
 
     Raises:
-        DataError: no questions, no annotations of train2014 or val2014, or no pictures are found; a file has another
+        DataError: no questions, no annotations of train2014 or val2014, or no images are found; a file has another
             format; and as ``build_questions`` does.
     """
     there = {part: path for part in PARTS if (path := _find(root, *part.questions))}
     if not there:
         raise DataError(f"{root}: no {PARTS[0].questions[0]}, nor that of val2014; see openvse data vqa2")
-    folder = next((f for f in (root / "images", root) if any((f / p.pictures).is_dir() for p in there)), None)
-    if folder is None and require_images:
-        names = " or ".join(part.pictures for part in there)
-        raise DataError(f"{root}: no picture folder {names}; see openvse data vqa2")
+    if require_images and not any(first_folder(root, image_folders(part.images)) for part in there):
+        names = " or ".join(f"{part.images}/" for part in there)
+        raise DataError(f"{root}: no image folder {names}; see openvse data vqa2")
     stray: list[int] = []
-    questions = [
-        question
-        for part, path in there.items()
-        for question in _read(part, path, root, folder or root, stray)
-    ]
-    found = build_questions("vqa2", questions, strict=strict, require_images=require_images)
+    questions = [question for part, path in there.items() for question in _read(part, path, root, stray)]
+    opened = build_questions("vqa2", questions, require_images=require_images)
     if stray:
         line = f"skipped {len(stray)} annotation(s) of questions that are not there (first: {stray[0]})"
-        found = replace(found, problems=(*found.problems, line))
-    return found
+        opened = replace(opened, problems=(*opened.problems, line))
+    return opened
 
 
 def detect_vqa2(root: Path) -> bool:
@@ -104,22 +154,22 @@ def detect_vqa2(root: Path) -> bool:
 
 
 def _find(root: Path, *names: str) -> Path | None:
-    places = (root / folder / name for name in names for folder in FOLDERS)
-    return next((path for path in places if path.is_file()), None)
+    return first_file(root, _places(*names))
 
 
-def _read(part: Part, path: Path, root: Path, images: Path, stray: list[int]) -> Iterator[Question]:
+def _read(part: Part, path: Path, root: Path, stray: list[int]) -> Iterator[Question]:
     """Yield the questions of a part; put the identifiers of annotations that have none into ``stray``."""
     answers = _read_annotations(part, root) if part.annotations else {}
+    folder = find_image_folder(root, part.images)
 
-    @cache  # a picture has many questions
-    def picture(number: int) -> tuple[str, Path]:
-        name = f"COCO_{part.pictures}_{number:012d}.jpg"
-        return name, images / part.pictures / name
+    @cache  # an image has many questions
+    def image(number: int) -> tuple[str, Path]:
+        name = f"COCO_{part.images}_{number:012d}.jpg"
+        return name, folder / name
 
     def question(entry: dict[str, Any]) -> Question:
         kind, given = answers.pop(entry["question_id"], ("", ()))
-        number, (name, place) = str(entry["question_id"]), picture(entry["image_id"])
+        number, (name, place) = str(entry["question_id"]), image(entry["image_id"])
         return Question(number, name, place, entry["question"], given, part.split, kind)
 
     yield from _entries(path, "questions", question)

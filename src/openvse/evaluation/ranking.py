@@ -41,11 +41,6 @@ class QueryRanks:
         """How many queries have a tie at their best relevant candidate."""
         return int(self.tied.sum())
 
-    @property
-    def num_excluded(self) -> int:
-        """How many queries have no relevant candidate."""
-        return self.num_queries - len(self.queries)
-
 
 @dataclass(frozen=True)
 class Ranks:

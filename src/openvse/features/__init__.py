@@ -6,23 +6,23 @@ from openvse.features.choose import open_fitting, open_store
 from openvse.features.entries import Entry, Local
 from openvse.features.extract import ExtractionProgress, ExtractionReport, extract_features
 from openvse.features.feature_files import FEATURE_FILES
-from openvse.features.importing import ConversionReport, convert_features
+from openvse.features.importing import ImportReport, import_features
 from openvse.features.layout import StoreDtype
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
 
 __all__ = [
     "FEATURE_FILES",
-    "ConversionReport",
     "Entry",
     "ExtractionProgress",
     "ExtractionReport",
     "FeatureStore",
     "FeatureStoreWriter",
+    "ImportReport",
     "Local",
     "StoreDtype",
-    "convert_features",
     "extract_features",
+    "import_features",
     "open_fitting",
     "open_store",
 ]

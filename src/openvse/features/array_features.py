@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Int
 
 from openvse.corpus.leakage import LEAKAGE
-from openvse.errors import DataError, StoreError
+from openvse.errors import DataError
 from openvse.features.array_rows import ArrayRows, uneven_groups
-from openvse.functional import position_mask
+from openvse.features.items import as_inputs, num_real, positions_of
 from openvse.types import Inputs
 
 
@@ -48,8 +47,8 @@ class ArrayFeatures:
         self.parts = tuple(parts)
         widths = {part.rows.shape[2]: part.rows.path for part in self.parts}
         if len(widths) != 1:
-            told = " and ".join(f"{path} is {width} wide" for width, path in widths.items())
-            raise DataError(f"{told}: give all splits features of one extractor")
+            listed = " and ".join(f"{path} is {width} wide" for width, path in widths.items())
+            raise DataError(f"{listed}: give all splits features of one extractor")
         places = {
             item: (number, image * part.repeats)
             for number, part in enumerate(self.parts)
@@ -75,14 +74,12 @@ class ArrayFeatures:
         Raises:
             StoreError: some are not there; the first three are named.
         """
-        missing = [item for item in ids if item not in self._position_of]
-        if missing:
-            shown = ", ".join(map(repr, missing[:3])) + (", ..." if len(missing) > 3 else "")
-            raise StoreError(
-                f"{self.parts[0].rows.path.parent} has no features of {len(missing)} of {len(ids)} items: {shown}; "
-                "use the images that this data set lists"
-            )
-        return np.fromiter((self._position_of[item] for item in ids), dtype=np.int64, count=len(ids))
+        return positions_of(
+            ids,
+            self._position_of,
+            source=str(self.parts[0].rows.path.parent),
+            remedy="use the images that this data set lists",
+        )
 
     def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
         """Read items from disk, as ``values float32 [B, N, C]`` with zeros as padding, and the mask.
@@ -96,10 +93,8 @@ class ArrayFeatures:
         for item, length, (part, row) in zip(stored, lengths.tolist(), places.tolist(), strict=True):
             item[:length] = self.parts[part].rows.read(row)[0]
         for number in np.flatnonzero(~stored[np.arange(len(stored)), lengths - 1].any(axis=1)):
-            lengths[number] = np.flatnonzero(stored[number].any(axis=1)).max(initial=0) + 1
-        longest = int(lengths.max(initial=0))
-        values = torch.from_numpy(stored[:, :longest]).float()
-        return Inputs(values, position_mask(torch.from_numpy(lengths), longest))
+            lengths[number] = max(1, num_real(stored[number]))
+        return as_inputs(stored[:, : int(lengths.max(initial=0))], lengths)
 
     def faults(self) -> Iterator[str]:
         """Read every number, a block at a time, and yield a line for each kind of fault of each split.
@@ -109,8 +104,7 @@ class ArrayFeatures:
         """
         split_of: dict[bytes, str] = {}
         for part in self.parts:
-            found = _scan(part, split_of)
-            for what, images in found.items():
+            for what, images in _scan(part, split_of).items():
                 if images:
                     yield f"{what.format(count=len(images))} (first: {part.ids[images[0]]} in {part.rows.path})"
 

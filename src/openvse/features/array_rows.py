@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,22 +25,28 @@ class ArrayRows:
 
     Args:
         path: an ``.npy`` file of floating-point numbers, in C order.
+        integers: take whole numbers too, such as other tools may store.
 
     Raises:
         DataError: the file is missing, cut off, or holds something else.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, integers: bool = False) -> None:
+        self.path, self._integers = path, integers
         try:
             array = np.lib.format.open_memmap(path, mode="r")
         except OSError as error:
             raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
         except ValueError as error:  # no .npy, pickled objects, or shorter than its header says
             raise DataError(f"{path}: no whole .npy file ({error}); download it again") from error
-        if array.dtype.kind != "f" or array.ndim not in (2, 3) or not array.flags.c_contiguous:
+        if (
+            array.dtype.kind not in ("fiu" if integers else "f")
+            or array.ndim not in (2, 3)
+            or not array.flags.c_contiguous
+        ):
+            kind = "numbers" if integers else "floating-point numbers"
             raise DataError(
-                f"{path}: {array.dtype} {list(array.shape)} where floating-point numbers [n, N, C] or [n, C] in C "
+                f"{path}: {array.dtype} {list(array.shape)} where {kind} [n, N, C] or [n, C] in C "
                 "order are expected; save the array with numpy.save(path, numpy.ascontiguousarray(features))"
             )
         self.dtype, self._offset = array.dtype, array.offset
@@ -50,8 +57,8 @@ class ArrayRows:
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
 
-    def __reduce__(self) -> tuple[type[ArrayRows], tuple[Path]]:
-        return ArrayRows, (self.path,)
+    def __reduce__(self) -> tuple[Callable[[Path], ArrayRows], tuple[Path]]:
+        return partial(ArrayRows, integers=self._integers), (self.path,)
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from openvse.encoders import ImageEncoder
 from openvse.errors import StoreError
-from openvse.features.layout import MANIFEST, Manifest, read_manifest
+from openvse.features.layout import MANIFEST, Manifest, read_manifest, same_maker
 from openvse.features.store import FeatureStore
 from openvse.types import FeatureSource
 
@@ -35,29 +35,29 @@ def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureSto
     Raises:
         StoreError: the store is missing, damaged or made by another encoder; or none of the folder fits, or several.
     """
-    found = {each.parent: read_manifest(each.parent) for each in sorted(path.glob(f"*/{MANIFEST}"))}
-    if not found or (path / MANIFEST).exists():
+    stores = {each.parent: read_manifest(each.parent) for each in sorted(path.glob(f"*/{MANIFEST}"))}
+    if not stores or (path / MANIFEST).exists():
         return FeatureStore.open(path, fingerprint)
     fitting = {
         folder: manifest
-        for folder, manifest in found.items()
-        if (manifest.dim == dim if fingerprint is None else manifest.encoder == fingerprint)
+        for folder, manifest in stores.items()
+        if (manifest.dim == dim if fingerprint is None else same_maker(manifest.encoder, fingerprint))
     }
     if len(fitting) == 1:
         return FeatureStore.open(next(iter(fitting)), fingerprint)
     wanted = f"width {dim}" if fingerprint is None else f"encoder {fingerprint!r}"
     if not fitting:
         raise StoreError(
-            f"no feature store in {path} is of {wanted}; there are {_told(found.items())}: extract or convert the "
+            f"no feature store in {path} is of {wanted}; there are {_listed(stores.items())}: extract or import the "
             f"features that the model reads, or give another folder"
         )
     remedy = "name one of them" + (", or set image.encoder.made_by" if fingerprint is None else "")
     raise StoreError(
-        f"{len(fitting)} feature stores in {path} are of {wanted}: {_told(fitting.items())}; {remedy}"
+        f"{len(fitting)} feature stores in {path} are of {wanted}: {_listed(fitting.items())}; {remedy}"
     )
 
 
-def _told(stores: Iterable[tuple[Path, Manifest]]) -> str:
+def _listed(stores: Iterable[tuple[Path, Manifest]]) -> str:
     return ", ".join(
         f"{folder.name} (made by {manifest.encoder!r}, width {manifest.dim})" for folder, manifest in stores
     )

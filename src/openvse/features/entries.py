@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from openvse.errors import BadFeaturesError, DataError
+from openvse.features.items import num_real
 
 FEATURES = ("features", "x", "feat", "feats", "image_features")
 BOXES = ("boxes", "bbox", "image_bb")
@@ -20,7 +21,7 @@ HEIGHT = ("image_h", "img_h", "image_height")
 """The names under which the field's tools store these, in the order in which they are looked for."""
 
 BEYOND = 0.01
-"""How far a box may reach over its picture, as a fraction of it: detectors round. It is cut off."""
+"""How far a box may reach over its image, as a fraction of it: detectors round. It is cut off."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Local:
 
     Attributes:
         features: one row a local feature.
-        boxes: left, top, right and bottom of each, in pixels or as fractions of the picture.
-        size: width and height of the picture in pixels, which boxes in pixels need.
+        boxes: left, top, right and bottom of each, in pixels or as fractions of the image.
+        size: width and height of the image in pixels, which boxes in pixels need.
     """
 
     features: Shaped[np.ndarray, "N C"]
@@ -38,32 +39,32 @@ class Local:
     size: tuple[float, float] | None = None
 
     def relative_boxes(self) -> Float[np.ndarray, "N 4"] | None:
-        """Return the boxes as fractions of the picture's width and height, None where there are none.
+        """Return the boxes as fractions of the image's width and height, None where there are none.
 
         Boxes that nowhere exceed 1 are fractions already.
 
         Raises:
-            BadFeaturesError: not one box a feature; boxes in pixels of a picture of unknown size; boxes that reach
-                beyond the picture.
+            BadFeaturesError: not one box a feature; boxes in pixels of an image of unknown size; boxes that reach
+                beyond the image.
         """
         if self.boxes is None:
             return None
         if self.boxes.shape != (len(self.features), 4) or self.boxes.dtype.kind not in "fiu":
-            found = f"{self.boxes.dtype} {list(self.boxes.shape)}"
+            stored = f"{self.boxes.dtype} {list(self.boxes.shape)}"
             raise BadFeaturesError(
-                f"its boxes are {found}, not [{len(self.features)}, 4]: one a local feature"
+                f"its boxes are {stored}, not [{len(self.features)}, 4]: one a local feature"
             )
         boxes = self.boxes.astype(np.float32)
         if boxes.max(initial=0.0) > 1:
             if self.size is None or min(self.size) <= 0:
                 raise BadFeaturesError(
-                    "its boxes are in pixels and the size of its picture is not given: use --no-boxes"
+                    "its boxes are in pixels and the size of its image is not given: use --no-boxes"
                 )
             boxes /= np.array([*self.size, *self.size], np.float32)
         if not (boxes.min(initial=0.0) >= -BEYOND and boxes.max(initial=0.0) <= 1 + BEYOND):
-            told = "" if self.size is None else f" of {self.size[0]:g} x {self.size[1]:g}"
+            of_size = "" if self.size is None else f" of {self.size[0]:g} x {self.size[1]:g}"
             raise BadFeaturesError(
-                f"its boxes reach beyond its picture{told}, or are no numbers: is the size right?"
+                f"its boxes reach beyond its image{of_size}, or are no numbers: is the size right?"
             )
         return boxes.clip(0, 1)
 
@@ -92,7 +93,7 @@ def local_of(fields: Mapping[str, Any]) -> Local:
         BadFeaturesError: no features are there, or something has an impossible shape.
     """
     features = as_rows(_first(fields, FEATURES))
-    boxes = None if (found := _first(fields, BOXES)) is None else np.asarray(found)
+    boxes = None if (stored := _first(fields, BOXES)) is None else np.asarray(stored)
     count = _number(fields, COUNT)
     number = int(count) if count is not None else len(features) if boxes is None else len(boxes)
     if features.shape[0] != number == features.shape[1]:
@@ -125,8 +126,7 @@ def as_rows(array: Any) -> Shaped[np.ndarray, "N C"]:
 
 def without_padding(rows: Shaped[np.ndarray, "N C"]) -> Shaped[np.ndarray, "n C"]:
     """Cut off the rows of zeros with which an array for all items fills up the shorter ones."""
-    real = np.flatnonzero(rows.any(axis=1))
-    return rows[: real[-1] + 1 if len(real) else 0]
+    return rows[: num_real(rows)]
 
 
 def read_id_file(path: Path, count: int, what: str) -> list[str]:
@@ -149,9 +149,9 @@ def read_id_file(path: Path, count: int, what: str) -> list[str]:
 
 
 def _number(fields: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
-    found = _first(fields, names)
+    number = _first(fields, names)
     try:
-        return None if found is None else float(np.asarray(found).item())
+        return None if number is None else float(np.asarray(number).item())
     except (TypeError, ValueError) as error:
         raise BadFeaturesError(f"its {names[0]} is no number") from error
 

@@ -1,4 +1,4 @@
-"""The kinds of feature files that can be converted. A kind of your own takes a function and one line here."""
+"""The kinds of feature files that can be imported. A kind of your own takes a function and one line here."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def reader_of(source: Path, kind: str | None) -> Callable[..., Iterator[Entry]]:
 def _detect(source: Path) -> str:
     paths = source.rglob("*") if source.is_dir() else [source]
     # Parts of a large table are called table.tsv.0, table.tsv.1.
-    found = {_SUFFIXES.get(suffix) for path in paths for suffix in path.suffixes[-2:]} - {None}
-    if len(found) == 1:
-        return str(found.pop())
-    told = f"files of several kinds ({', '.join(sorted(map(str, found)))})" if found else "no feature files"
+    kinds = {_SUFFIXES.get(suffix) for path in paths for suffix in path.suffixes[-2:]} - {None}
+    if len(kinds) == 1:
+        return str(kinds.pop())
+    listed = ", ".join(sorted(map(str, kinds)))
+    content = f"files of several kinds ({listed})" if kinds else "no feature files"
     raise DataError(
-        f"{source}: {told} there; expected are .tsv, .npz, .npy or .h5: give --kind {'|'.join(FEATURE_FILES)}"
+        f"{source}: {content} there; expected are .tsv, .npz, .npy or .h5: give --kind {'|'.join(FEATURE_FILES)}"
     )

@@ -102,10 +102,10 @@ def _ids(source: Path, file: Any, name: str, known: str | None, ids: Path | None
         return read_id_file(ids, count, source.name)
     if known is None:
         raise DataError(f"{source} does not say which item is which: give --ids FILE, with one id a line")
-    found = [item.decode() if isinstance(item, bytes) else str(item) for item in np.asarray(file[known])]
-    if len(found) != count:
-        raise DataError(f"{source} has {len(found)} {known} for {count} items: give --ids FILE")
-    return found
+    names = [item.decode() if isinstance(item, bytes) else str(item) for item in np.asarray(file[known])]
+    if len(names) != count:
+        raise DataError(f"{source} has {len(names)} {known} for {count} items: give --ids FILE")
+    return names
 
 
 def _read_whole(source: Path, file: Any, name: str, ids: list[str]) -> Iterator[Entry]:

@@ -36,7 +36,7 @@ class ImageNames:
         """Return the identifier that a name means, or None."""
         if name in self._exact:
             return name
-        return next((found for form in _forms(name) if (found := self._known.get(form))), None)
+        return next((image_id for form in _forms(name) if (image_id := self._known.get(form))), None)
 
 
 def _forms(name: str) -> Iterator[str]:

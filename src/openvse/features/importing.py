@@ -15,19 +15,17 @@ from openvse.errors import BadFeaturesError, DataError
 from openvse.features.entries import Entry, Local
 from openvse.features.feature_files import reader_of
 from openvse.features.image_names import ImageNames
-from openvse.features.layout import MANIFEST, StoreDtype
+from openvse.features.layout import IMPORTED, MANIFEST, StoreDtype, is_imported
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
 
 COMMIT_SECONDS = 5.0
 """A kill costs at most this much work."""
 
-CONVERTED = "converted:"
-
 
 @dataclass
-class ConversionReport:
-    """What a conversion did.
+class ImportReport:
+    """What an import did.
 
     Attributes:
         done: items that were added.
@@ -49,7 +47,7 @@ class ConversionReport:
         return self.done + self.existing + len(self.unmatched) + len(self.failed)
 
 
-def convert_features(
+def import_features(
     source: Path,
     store: Path,
     *,
@@ -59,14 +57,14 @@ def convert_features(
     fingerprint: str | None = None,
     dtype: StoreDtype = "float16",
     boxes: bool = True,
-    progress: Callable[[ConversionReport], None] | None = None,
-) -> ConversionReport:
+    progress: Callable[[ImportReport], None] | None = None,
+) -> ImportReport:
     """Add the features of files that other tools made to a feature store; what it has already is skipped.
 
     The files are read an item (or a block of items) at a time, so their size does not matter to memory. The first
     item that can be used decides the width, and whether the store keeps boxes. An item that cannot be used is
     reported and left out: NaN or infinity, another width, no features, damage, an id that came before. The store
-    is committed every few seconds: an interrupted conversion continues where it was.
+    is committed every few seconds: an interrupted import continues where it was.
 
     Args:
         source: the file or folder.
@@ -86,29 +84,29 @@ def convert_features(
     entries = reader_of(source, kind)(source, ids)
     names = None if image_ids is None else ImageNames(image_ids)
     with ExitStack() as stack:
-        conversion = _Conversion(store, fingerprint, dtype, boxes, stack)
+        under_way = _Import(store, fingerprint, dtype, boxes, stack)
         for entry in entries:
-            conversion.take(entry, entry.id if names is None else names.find(entry.id))
+            under_way.take(entry, entry.id if names is None else names.find(entry.id))
             if progress is not None:
-                progress(conversion.report)
-    return conversion.finished(source)
+                progress(under_way.report)
+    return under_way.finished(source)
 
 
-class _Conversion:
-    """A conversion under way: the store, once the width is known, and what has become of each item."""
+class _Import:
+    """An import under way: the store, once the width is known, and what has become of each item."""
 
     def __init__(
         self, store: Path, fingerprint: str | None, dtype: StoreDtype, boxes: bool, stack: ExitStack
     ) -> None:
-        self.report = ConversionReport()
+        self.report = ImportReport()
         self._store, self._dtype, self._boxes, self._stack = store, dtype, boxes, stack
-        self._fingerprint = fingerprint or f"{CONVERTED}{store.resolve().name}"
+        self._fingerprint = fingerprint or f"{IMPORTED}{store.resolve().name}"
         self._writer: FeatureStoreWriter | None = None
         self._seen: set[str] = set()
         self._started = self._committed = time.perf_counter()
         if (store / MANIFEST).exists():
             before = FeatureStore.open(store, fingerprint)
-            if fingerprint is None and before.fingerprint.startswith(CONVERTED):
+            if fingerprint is None and is_imported(before.fingerprint):
                 self._fingerprint = before.fingerprint  # whatever its folder is called now
             self._boxes = boxes and before.has_boxes
             self._writer = self._open(before.dim)
@@ -135,8 +133,8 @@ class _Conversion:
             self._writer.commit()
             self._committed = time.perf_counter()
 
-    def finished(self, source: Path) -> ConversionReport:
-        """Return the report, unless nothing came of the conversion."""
+    def finished(self, source: Path) -> ImportReport:
+        """Return the report, unless nothing came of the import."""
         report = self.report
         if report.done or report.existing:
             return report

@@ -1,7 +1,7 @@
 """The files of a feature store, and what makes them hold together.
 
     features.npy   local features of all items, one after the other: [rows, C], float16 or float32
-    boxes.npy      where each local feature lies in its picture: [rows, 4], float32; only in a store with boxes
+    boxes.npy      where each local feature lies in its image: [rows, 4], float32; only in a store with boxes
     lengths.npy    N of each item: int64 [items]
     ids.txt        the identifier of each item, UTF-8, one a line
     store.json     the manifest: format, encoder, and how much of the other files is committed
@@ -36,6 +36,12 @@ BOXES = "boxes.npy"
 LENGTHS = "lengths.npy"
 IDS = "ids.txt"
 MANIFEST = "store.json"
+
+IMPORTED = "imported:"
+"""What the fingerprint of imported features begins with where nobody says what made them; a folder's name follows."""
+
+_IMPORTED_BEFORE = "converted:"
+"""The same, as earlier versions wrote it; their stores and the recipes that name them stay valid."""
 
 # What numpy itself gives to the header of a small array: magic, length, padded text.
 HEADER_BYTES = 128
@@ -97,16 +103,32 @@ class Manifest:
 
     def check(self, folder: Path, expected_encoder: str | None) -> None:
         """Raise StoreError unless all that is committed is there and was made by the expected encoder."""
-        if expected_encoder is not None and expected_encoder != self.encoder:
+        if expected_encoder is not None and not same_maker(expected_encoder, self.encoder):
             raise StoreError(
                 f"feature store {folder} was made by encoder {self.encoder!r}, not by {expected_encoder!r}: "
                 f"extract again into another folder, or use the encoder that made it"
             )
         for name, expected in self.file_bytes.items():
             path = folder / name
-            found = path.stat().st_size if path.is_file() else 0
-            if found < expected:
-                raise damaged(folder, f"{name} has {found} of {expected} bytes")
+            size = path.stat().st_size if path.is_file() else 0
+            if size < expected:
+                raise damaged(folder, f"{name} has {size} of {expected} bytes")
+
+
+def is_imported(fingerprint: str) -> bool:
+    """Say whether a fingerprint is what an import gives to features of unknown origin."""
+    return fingerprint.startswith((IMPORTED, _IMPORTED_BEFORE))
+
+
+def same_maker(one: str, other: str) -> bool:
+    """Say whether two fingerprints mean the same encoder or import, whichever version wrote them."""
+    return _current(one) == _current(other)
+
+
+def _current(fingerprint: str) -> str:
+    if fingerprint.startswith(_IMPORTED_BEFORE):
+        return IMPORTED + fingerprint.removeprefix(_IMPORTED_BEFORE)
+    return fingerprint
 
 
 def read_manifest(folder: Path) -> Manifest:

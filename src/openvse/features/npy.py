@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Shaped
 
 from openvse.errors import BadFeaturesError, DataError
+from openvse.features.array_rows import ArrayRows
 from openvse.features.entries import Entry, Local, as_rows, read_id_file, without_padding
 
 
@@ -30,9 +30,9 @@ def read_npy(source: Path, ids: Path | None = None) -> Iterator[Entry]:
             name = path.relative_to(source).as_posix()
             yield Entry(name.removesuffix(".npy"), name, partial(_read_file, path))
         return
-    array = _mapped(source)
-    for position, item in enumerate(read_id_file(ids or _ids_beside(source), len(array), source.name)):
-        yield Entry(item, f"{source.name}, item {position}", partial(_read_item, source, array, position))
+    rows = ArrayRows(source, integers=True)
+    for position, item in enumerate(read_id_file(ids or _ids_beside(source), len(rows), source.name)):
+        yield Entry(item, f"{source.name}, item {position}", partial(_read_item, rows, position))
 
 
 def _read_file(path: Path) -> Local:
@@ -42,25 +42,8 @@ def _read_file(path: Path) -> Local:
         raise BadFeaturesError(f"it cannot be read ({error}): cut off or damaged") from error
 
 
-def _mapped(path: Path) -> Shaped[np.memmap, "items ..."]:
-    try:
-        array: Shaped[np.memmap, "items ..."] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} is no whole .npy file ({error}): give it again") from error
-    if array.ndim not in (2, 3) or array.dtype.kind not in "fiu" or not array.flags.c_contiguous:
-        raise DataError(
-            f"{path} holds {array.dtype} {list(array.shape)}: expected are numbers "
-            f"[items, N, C] or [items, C] in C order"
-        )
-    return array
-
-
-def _read_item(path: Path, array: Shaped[np.memmap, "items ..."], position: int) -> Local:
-    # Read, not mapped: the pages of a map count as this process's memory until the whole file does.
-    size = int(np.prod(array.shape[1:]))
-    start = array.offset + position * size * array.itemsize
-    rows = np.fromfile(path, array.dtype, size, offset=start).reshape(-1, array.shape[-1])
-    return Local(without_padding(rows))
+def _read_item(rows: ArrayRows, position: int) -> Local:
+    return Local(without_padding(rows.read(position)[0]))
 
 
 def _ids_beside(path: Path) -> Path:

@@ -14,8 +14,8 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from openvse.errors import StoreError
+from openvse.features.items import as_inputs, positions_of
 from openvse.features.layout import BOXES, FEATURES, HEADER_BYTES, LENGTHS, damaged, read_ids, read_manifest
-from openvse.functional import position_mask
 from openvse.types import Inputs
 
 
@@ -82,7 +82,7 @@ class FeatureStore:
 
     @property
     def has_boxes(self) -> bool:
-        """Whether it is known where in its picture each local feature lies."""
+        """Whether it is known where in its image each local feature lies."""
         return self._manifest.boxes
 
     @property
@@ -106,15 +106,12 @@ class FeatureStore:
         Raises:
             StoreError: some are not in the store; the first three are named.
         """
-        known = self._position_of
-        missing = [item for item in ids if item not in known]
-        if missing:
-            shown = ", ".join(map(repr, missing[:3])) + (", ..." if len(missing) > 3 else "")
-            raise StoreError(
-                f"feature store {self.path} has no features of {len(missing)} of {len(ids)} items: {shown}; "
-                f"run 'openvse extract' again, it adds what is new"
-            )
-        return np.fromiter((known[item] for item in ids), dtype=np.int64, count=len(ids))
+        return positions_of(
+            ids,
+            self._position_of,
+            source=f"feature store {self.path}",
+            remedy="run 'openvse extract' again, it adds what is new",
+        )
 
     def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
         """Read items from disk.
@@ -128,17 +125,16 @@ class FeatureStore:
         Raises:
             StoreError: the file became shorter since the store was opened.
         """
-        stored = torch.from_numpy(self._read(FEATURES, positions)).float()
-        return Inputs(stored, position_mask(torch.from_numpy(self._lengths[positions]), stored.shape[1]))
+        return as_inputs(self._read(FEATURES, positions), self._lengths[positions])
 
     def boxes(self, positions: Int[np.ndarray, "B"]) -> Float[Tensor, "B N 4"]:
-        """Read where the local features lie in their pictures.
+        """Read where the local features lie in their images.
 
         Args:
             positions: which items, as in ``gather``.
 
         Returns:
-            Left, top, right and bottom of each feature as fractions of the picture's width and height; zeros
+            Left, top, right and bottom of each feature as fractions of the image's width and height; zeros
             as padding.
 
         Raises:
@@ -146,7 +142,7 @@ class FeatureStore:
         """
         if not self.has_boxes:
             raise StoreError(
-                f"feature store {self.path} has no boxes: make one from features with boxes, by 'openvse data convert'"
+                f"feature store {self.path} has no boxes: make one from features with boxes, by 'openvse data import'"
             )
         return torch.from_numpy(self._read(BOXES, positions))
 

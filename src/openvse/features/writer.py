@@ -54,7 +54,7 @@ class FeatureStoreWriter:
             fingerprint: the encoder that makes the features.
             dim: C, the width of a local feature.
             dtype: how a number is stored; float16 halves the disk and holds numbers up to 65504.
-            boxes: keep where each local feature lies in its picture; then every item needs boxes.
+            boxes: keep where each local feature lies in its image; then every item needs boxes.
 
         Raises:
             StoreError: the folder holds a damaged store or one of another encoder, width or number format, or
@@ -95,7 +95,7 @@ class FeatureStoreWriter:
         Args:
             item: identifier, for instance the file name.
             local: at least one local feature, on any device.
-            boxes: left, top, right and bottom of each feature (R = N) as fractions of the picture's width and
+            boxes: left, top, right and bottom of each feature (R = N) as fractions of the image's width and
                 height, in a store that keeps boxes.
 
         Raises:
@@ -176,7 +176,7 @@ class FeatureStoreWriter:
         peak = float(local.detach().abs().max())
         if not math.isfinite(peak):
             raise BadFeaturesError(
-                f"features of {item!r} hold NaN or infinity: check the picture and the encoder"
+                f"features of {item!r} hold NaN or infinity: check the image and the encoder"
             )
         largest = float(np.finfo(dtype).max)  # numpy would round the peak to float16 to compare them
         if peak > largest:
@@ -188,12 +188,12 @@ class FeatureStoreWriter:
 
 def _checked_boxes(item: str, boxes: Tensor | None, count: int) -> Tensor:
     if boxes is None or boxes.shape != (count, 4):
-        found = "no boxes" if boxes is None else f"boxes {list(boxes.shape)}"
-        raise BadFeaturesError(f"{item!r} has {found}, this store takes boxes [{count}, 4] with its features")
+        given = "no boxes" if boxes is None else f"boxes {list(boxes.shape)}"
+        raise BadFeaturesError(f"{item!r} has {given}, this store takes boxes [{count}, 4] with its features")
     left, top, right, bottom = boxes.unbind(1)
     if not torch.stack([left >= 0, top >= 0, right <= 1, bottom <= 1, left <= right, top <= bottom]).all():
         raise BadFeaturesError(
-            f"boxes of {item!r} are no fractions of the picture: give left, top, right, bottom from 0 to 1"
+            f"boxes of {item!r} are no fractions of the image: give left, top, right, bottom from 0 to 1"
         )
     return boxes
 
@@ -209,13 +209,13 @@ def _create(folder: Path, empty: Manifest) -> None:
 
 
 def _check_numbers(folder: Path, manifest: Manifest, dim: int, dtype: StoreDtype, boxes: bool) -> None:
-    def told(dtype: StoreDtype, dim: int, boxes: bool) -> str:
+    def described(dtype: StoreDtype, dim: int, boxes: bool) -> str:
         return f"{dtype} of width {dim}{' with boxes' if boxes else ''}"
 
     if (manifest.dim, manifest.dtype, manifest.boxes) != (dim, dtype, boxes):
         raise StoreError(
-            f"feature store {folder} holds {told(manifest.dtype, manifest.dim, manifest.boxes)}, "
-            f"not {told(dtype, dim, boxes)}: write to another folder"
+            f"feature store {folder} holds {described(manifest.dtype, manifest.dim, manifest.boxes)}, "
+            f"not {described(dtype, dim, boxes)}: write to another folder"
         )
 
 

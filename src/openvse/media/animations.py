@@ -21,7 +21,7 @@ def frame_starts(content: bytes) -> tuple[Float[np.ndarray, "T"], float]:
     """Return the seconds at which each frame appears, and at which the last one disappears.
 
     Sources: the GIF89a specification (graphic control extensions hold hundredths of a second) and the WebP
-    container specification (``ANMF`` chunks hold milliseconds). A picture without animation is one frame.
+    container specification (``ANMF`` chunks hold milliseconds). An image without animation is one frame.
 
     Args:
         content: the whole file.

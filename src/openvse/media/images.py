@@ -1,4 +1,4 @@
-"""Reading pictures safely: a file becomes an upright RGB picture or a BadImageError, nothing else."""
+"""Reading images safely: a file becomes an upright RGB image or a BadImageError, nothing else."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from PIL import Image, UnidentifiedImageError
 from openvse.errors import BadImageError, DataError
 from openvse.types import ImageSource
 
-PictureSource: TypeAlias = ImageSource | Image.Image | np.ndarray
-"""A path, the bytes of a file, a PIL picture, or ``uint8 [H, W]``, ``[H, W, 3]`` or ``[H, W, 4]``."""
+ImageLike: TypeAlias = ImageSource | Image.Image | np.ndarray
+"""A path, the bytes of a file, a PIL image, or ``uint8 [H, W]``, ``[H, W, 3]`` or ``[H, W, 4]``."""
 
 MAX_PIXELS = 80_000_000
 """Largest width x height that is decoded by default: 240 MB as RGB."""
 
-_PICTURE_NAME = re.compile(r"[^.].*\.(avif|bmp|gif|jfif|jp2|jpe?g|pgm|png|ppm|tiff?|webp)", re.IGNORECASE)
+_IMAGE_NAME = re.compile(r"[^.].*\.(avif|bmp|gif|jfif|jp2|jpe?g|pgm|png|ppm|tiff?|webp)", re.IGNORECASE)
 
 # Pillow would hand an EPS file to Ghostscript and reads many rare formats: files whose content is not ours
-# are offered only to the decoders of pictures that people really have.
+# are offered only to the decoders of images that people really have.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "AVIF", "JPEG2000")
 
 _ORIENTATION_TAG = 0x0112
@@ -41,19 +41,19 @@ _UPRIGHT = {
 }
 
 
-def read_image(source: PictureSource, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Decode a picture to upright RGB.
+def read_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Decode an image to upright RGB.
 
     The first frame of an animation is taken, transparency is laid on white, 16-bit grey keeps its upper bits,
     and the orientation that a camera wrote into EXIF is applied.
 
     Args:
-        source: see ``PictureSource``.
+        source: see ``ImageLike``.
         max_pixels: a larger width x height is refused before anything is decoded. Above 178,956,970 pixels
             Pillow's own limit refuses the file as well.
 
     Returns:
-        A picture of mode RGB that does not depend on the source any more.
+        An image of mode RGB that does not depend on the source any more.
 
     Raises:
         BadImageError: with the path and the reason, when the source cannot be used.
@@ -77,7 +77,7 @@ def read_image(source: PictureSource, *, max_pixels: int = MAX_PIXELS) -> Image.
 
 
 def find_images(folder: str | Path) -> list[Path]:
-    """List the pictures below a folder, recursively and sorted; hidden files and folders are skipped.
+    """List the images below a folder, recursively and sorted; hidden files and folders are skipped.
 
     Args:
         folder: where to look.
@@ -90,20 +90,20 @@ def find_images(folder: str | Path) -> list[Path]:
     """
     root = Path(folder)
     if not root.is_dir():
-        raise DataError(f"{root}: there is no such folder; give a folder of pictures")
-    found: list[Path] = []
+        raise DataError(f"{root}: there is no such folder; give a folder of images")
+    paths: list[Path] = []
     for parent, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found.extend(Path(parent, name) for name in names if _PICTURE_NAME.fullmatch(name))
-    return sorted(found)
+        paths.extend(Path(parent, name) for name in names if _IMAGE_NAME.fullmatch(name))
+    return sorted(paths)
 
 
-def _label(source: PictureSource) -> str:
+def _label(source: ImageLike) -> str:
     match source:
         case bytes():
-            return f"a picture of {len(source):,} bytes"
+            return f"an image of {len(source):,} bytes"
         case Image.Image():
-            return f"a picture of mode {source.mode}"
+            return f"an image of mode {source.mode}"
         case np.ndarray():
             return f"an array {source.dtype} {list(source.shape)}"
         case _:
@@ -117,7 +117,7 @@ def _formats() -> tuple[str, ...]:
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
-def _opened(source: PictureSource) -> AbstractContextManager[Image.Image]:
+def _opened(source: ImageLike) -> AbstractContextManager[Image.Image]:
     """Read the header of a file, or wrap what is decoded already; nothing is decoded here."""
     match source:
         case Image.Image():
@@ -158,25 +158,25 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _from_deep_grey(grey: np.ndarray) -> Image.Image:
-    """Keep the upper 8 of 16 bits; Pillow itself would clip at 255 and return a nearly white picture."""
+    """Keep the upper 8 of 16 bits; Pillow itself would clip at 255 and return a nearly white image."""
     return Image.fromarray((grey.astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)).convert("RGB")
 
 
 def _upright(rgb: Image.Image, original: Image.Image) -> Image.Image:
     try:
         turn = _UPRIGHT.get(original.getexif().get(_ORIENTATION_TAG, 1))
-    except Exception:  # a damaged EXIF block is no reason to lose the picture
+    except Exception:  # a damaged EXIF block is no reason to lose the image
         turn = None
     return rgb if turn is None else rgb.transpose(turn)
 
 
-def _reason(error: Exception, source: PictureSource) -> str:
+def _reason(error: Exception, source: ImageLike) -> str:
     """Say in one line why Pillow or the file system gave up."""
     match error:
         case FileNotFoundError():
             return "there is no such file"
         case IsADirectoryError():
-            return "it is a folder, not a picture"
+            return "it is a folder, not an image"
         case PermissionError():
             return "the file may not be read"
         case Image.DecompressionBombError():
@@ -185,13 +185,13 @@ def _reason(error: Exception, source: PictureSource) -> str:
             return (
                 "SVG is not supported, rasterise it first"
                 if _is_svg(source)
-                else "it is not a picture we read"
+                else "it is not an image we read"
             )
         case _:
             return f"it is damaged ({' '.join(str(error).split()) or type(error).__name__})"
 
 
-def _is_svg(source: PictureSource) -> bool:
+def _is_svg(source: ImageLike) -> bool:
     match source:
         case bytes():
             return b"<svg" in source[:1024]

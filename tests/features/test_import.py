@@ -28,12 +28,11 @@ from feature_writers import (
 )
 
 from openvse.errors import DataError, RecipeError, StoreError
-from openvse.features import Entry, FeatureStore, Local, convert_features
-from openvse.features import importing as convert
+from openvse.features import Entry, FeatureStore, Local, import_features, importing, open_fitting
 from openvse.features.feature_files import FEATURE_FILES
 
 
-def assert_converted(path: Path, with_boxes: bool, prefix: str = "") -> None:
+def assert_imported(path: Path, with_boxes: bool, prefix: str = "") -> None:
     """Compare a store with what was written."""
     store = FeatureStore.open(path)
     assert sorted(store.ids) == sorted(f"{prefix}{item}" for item in REGIONS)
@@ -52,17 +51,17 @@ def test_every_format_gives_the_same_store(tmp_path: Path, name: str) -> None:
         pytest.importorskip("h5py")
     write, with_boxes = FORMATS[name]
     source = write(tmp_path)
-    report = convert_features(source, tmp_path / "store", dtype="float32")
+    report = import_features(source, tmp_path / "store", dtype="float32")
     assert (report.done, report.existing, report.failed) == (3, 0, [])
     prefix = "val/" if name == "hdf5 groups" else ""
-    assert_converted(tmp_path / "store", with_boxes, prefix)
-    again = convert_features(source, tmp_path / "store", dtype="float32")
+    assert_imported(tmp_path / "store", with_boxes, prefix)
+    again = import_features(source, tmp_path / "store", dtype="float32")
     assert (again.done, again.existing, again.failed) == (0, 3, [])
-    assert_converted(tmp_path / "store", with_boxes, prefix)
+    assert_imported(tmp_path / "store", with_boxes, prefix)
 
 
 def test_without_boxes_and_in_half_precision(tmp_path: Path) -> None:
-    convert_features(write_tsv(tmp_path), tmp_path / "store", boxes=False)
+    import_features(write_tsv(tmp_path), tmp_path / "store", boxes=False)
     store = FeatureStore.open(tmp_path / "store")
     assert not store.has_boxes
     half = REGIONS["42"].features.astype(np.float16).astype(np.float32)
@@ -75,13 +74,13 @@ def test_names_are_matched_to_the_images_of_a_data_set(tmp_path: Path) -> None:
         "COCO_train2014_000000000042.jpg",
         "COCO_val2014_000000000001.jpg",
     ]
-    report = convert_features(write_tsv(tmp_path), tmp_path / "store", image_ids=image_ids)
+    report = import_features(write_tsv(tmp_path), tmp_path / "store", image_ids=image_ids)
     assert FeatureStore.open(tmp_path / "store").ids == tuple(image_ids[:2])
     assert (report.done, report.unmatched) == (2, ["7"])
     with pytest.raises(
         DataError, match=r"none of its 3 items is an image of the data set \(first: '391895'\)"
     ):
-        convert_features(write_tsv(tmp_path), tmp_path / "other", image_ids=["a.jpg"])
+        import_features(write_tsv(tmp_path), tmp_path / "other", image_ids=["a.jpg"])
 
 
 def test_a_header_and_text_that_python_3_wrapped(tmp_path: Path) -> None:
@@ -89,7 +88,7 @@ def test_a_header_and_text_that_python_3_wrapped(tmp_path: Path) -> None:
     line[4:] = [b"b'" + cell + b"'" for cell in line[4:]]
     header = b"img_id\timg_w\timg_h\tnum_boxes\tboxes\tfeatures"
     (tmp_path / "a.tsv").write_bytes(header + b"\r\n" + b"\t".join(line) + b"\r\n\n")
-    report = convert_features(tmp_path / "a.tsv", tmp_path / "store", dtype="float32")
+    report = import_features(tmp_path / "a.tsv", tmp_path / "store", dtype="float32")
     assert (report.done, report.failed) == (1, [])
     store = FeatureStore.open(tmp_path / "store")
     assert np.array_equal(store.gather(np.array([0])).values[0].numpy(), REGIONS["42"].features)
@@ -109,7 +108,7 @@ def damaged_lines() -> Iterator[tuple[bytes, str]]:
     regions = make_regions(2, 5)
     for value in (700, -20, np.nan):
         regions.boxes[0, 2] = value
-        yield tsv_line("bad", regions), "boxes reach beyond its picture of 640 x 480, or are no numbers"
+        yield tsv_line("bad", regions), "boxes reach beyond its image of 640 x 480, or are no numbers"
     yield with_cell(5, good[5] + good[5]), r"have shape \[2, 6\], this store takes \[N, 3\]"
     yield with_cell(5, good[5][:-1]), "features are no base64"
     yield with_cell(5, good[5][:-8]), "features have 18 bytes, which do not divide into 2 rows"
@@ -118,7 +117,7 @@ def damaged_lines() -> Iterator[tuple[bytes, str]]:
     yield with_cell(4, good[4][:32]), r"boxes are float32 \[2, 3\], not \[2, 4\]: one a local feature"
     yield with_cell(3, b"0"), "no boxes and so no features"
     yield with_cell(3, b"two"), "num_boxes is no number"
-    yield with_cell(1, b"0"), "size of its picture is not given"
+    yield with_cell(1, b"0"), "size of its image is not given"
     yield b"\t".join(good[:4]) + b"\n", "4 of 6 columns: the line is cut off"
     yield tsv_line("42", make_regions(1, 9)), "its id came before; the first counts"
 
@@ -127,18 +126,18 @@ def damaged_lines() -> Iterator[tuple[bytes, str]]:
 def test_what_is_wrong_with_a_line_is_named_and_skipped(tmp_path: Path, line: bytes, message: str) -> None:
     lines = [tsv_line(item, regions) for item, regions in REGIONS.items()]
     (tmp_path / "a.tsv").write_bytes(b"".join([*lines[:2], line, *lines[2:]]))
-    report = convert_features(tmp_path / "a.tsv", tmp_path / "store", dtype="float32")
+    report = import_features(tmp_path / "a.tsv", tmp_path / "store", dtype="float32")
     ((place, reason),) = report.failed
     assert place.startswith("a.tsv, line 3 (") and "\n" not in reason
     assert re.search(message, reason), reason
     assert report.done == 3
-    assert_converted(tmp_path / "store", with_boxes=True)
+    assert_imported(tmp_path / "store", with_boxes=True)
 
 
 def test_a_bad_first_item_does_not_decide_the_width(tmp_path: Path) -> None:
     empty = np.zeros((0, 7), np.float32)
     np.save(write_npy_folder(tmp_path) / "0.npy", empty)
-    report = convert_features(tmp_path / "npy", tmp_path / "store")
+    report = import_features(tmp_path / "npy", tmp_path / "store")
     assert report.failed == [("0.npy (0)", "it has no local features")]
     assert FeatureStore.open(tmp_path / "store").dim == DIM
 
@@ -157,7 +156,7 @@ def test_bad_files_in_a_folder(tmp_path: Path) -> None:
     np.savez(source / "relative.npz", x=np.ones((1, DIM)), bbox=np.full((1, 4), 0.5))
     np.savez(source / "pixels.npz", x=np.ones((1, DIM)), bbox=np.full((1, 4), 50.0))
     np.savez(source / "no_boxes.npz", x=np.ones((1, DIM)))
-    report = convert_features(source, tmp_path / "store", dtype="float32")
+    report = import_features(source, tmp_path / "store", dtype="float32")
     reasons = {place.split(".")[0]: reason for place, reason in report.failed}
     assert {name: reason.split("(")[0].strip()[:40] for name, reason in reasons.items()} == {
         "cut": "it cannot be read",
@@ -179,16 +178,16 @@ def test_padding_of_an_array_is_cut_off_and_its_ids_are_checked(tmp_path: Path) 
     source = write_npy_array(tmp_path)
     (tmp_path / "dev_ids.txt").write_text("a\n\n")
     with pytest.raises(DataError, match="has 2 lines for the 3 items of dev_ims.npy"):
-        convert_features(source, tmp_path / "store")
+        import_features(source, tmp_path / "store")
     (tmp_path / "dev_ids.txt").unlink()
     with pytest.raises(DataError, match="which item is which: give --ids FILE"):
-        convert_features(source, tmp_path / "store")
+        import_features(source, tmp_path / "store")
     (tmp_path / "my.txt").write_text("a\na\nb\n")
-    report = convert_features(source, tmp_path / "store", ids=tmp_path / "my.txt")
+    report = import_features(source, tmp_path / "store", ids=tmp_path / "my.txt")
     assert report.failed == [("dev_ims.npy, item 1 (a)", "its id came before; the first counts")]
     assert FeatureStore.open(tmp_path / "store").lengths.tolist() == [2, 4]
     np.save(source, np.load(source)[:, 0])
-    vectors = convert_features(source, tmp_path / "vectors", ids=tmp_path / "my.txt")
+    vectors = import_features(source, tmp_path / "vectors", ids=tmp_path / "my.txt")
     assert vectors.done == 2
     assert FeatureStore.open(tmp_path / "vectors").lengths.tolist() == [1, 1]
 
@@ -196,11 +195,11 @@ def test_padding_of_an_array_is_cut_off_and_its_ids_are_checked(tmp_path: Path) 
 @pytest.mark.parametrize("array", [np.zeros((2, 2, 2, 2)), np.array(["a", "b"]), np.zeros((4, 3), order="F")])
 def test_an_array_of_another_shape_is_refused(tmp_path: Path, array: np.ndarray) -> None:
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(DataError, match="expected are numbers"):
-        convert_features(tmp_path / "a.npy", tmp_path / "store")
+    with pytest.raises(DataError, match=r"where numbers \[n, N, C\] or \[n, C\] in C order are expected"):
+        import_features(tmp_path / "a.npy", tmp_path / "store")
     (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:100])
     with pytest.raises(DataError, match="no whole .npy file"):
-        convert_features(tmp_path / "a.npy", tmp_path / "store")
+        import_features(tmp_path / "a.npy", tmp_path / "store")
 
 
 def test_hdf5_without_ids_or_cut_off(tmp_path: Path) -> None:
@@ -209,13 +208,13 @@ def test_hdf5_without_ids_or_cut_off(tmp_path: Path) -> None:
     with h5py.File(source, "a") as file:
         del file["ids"]
     with pytest.raises(DataError, match="which item is which: give --ids FILE"):
-        convert_features(source, tmp_path / "store")
+        import_features(source, tmp_path / "store")
     (tmp_path / "my.txt").write_text("".join(f"{item}\n" for item in REGIONS))
-    convert_features(source, tmp_path / "store", ids=tmp_path / "my.txt", dtype="float32")
-    assert_converted(tmp_path / "store", with_boxes=True)
+    import_features(source, tmp_path / "store", ids=tmp_path / "my.txt", dtype="float32")
+    assert_imported(tmp_path / "store", with_boxes=True)
     source.write_bytes(source.read_bytes()[:1000])
     with pytest.raises(DataError, match="no whole HDF5 file") as error:
-        convert_features(source, tmp_path / "other")
+        import_features(source, tmp_path / "other")
     assert "\n" not in str(error.value)
 
 
@@ -226,7 +225,7 @@ def test_hdf5_items_that_are_none(tmp_path: Path) -> None:
         file["text"] = ["a", "b"]
         file["lost"] = h5py.SoftLink("/nowhere")
         file["part"] = h5py.ExternalLink("missing.h5", "/x")
-    report = convert_features(tmp_path / "a.h5", tmp_path / "store")
+    report = import_features(tmp_path / "a.h5", tmp_path / "store")
     assert report.done == 1
     assert {place for place, _ in report.failed} == {
         "a.h5, lost (lost)",
@@ -240,35 +239,35 @@ def test_hdf5_that_leads_back_to_itself(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_group("all")["again"] = h5py.SoftLink("/")
     with pytest.raises(DataError, match=r"a.h5 nests groups without end \(all/again/all/"):
-        convert_features(tmp_path / "a.h5", tmp_path / "store")
+        import_features(tmp_path / "a.h5", tmp_path / "store")
 
 
 def test_hdf5_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.h5").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(DataError, match=r"pip install 'openvse\[hdf5\]'"):
-        convert_features(tmp_path / "a.h5", tmp_path / "store")
+        import_features(tmp_path / "a.h5", tmp_path / "store")
 
 
 def test_the_kind_is_found_out_or_asked_for(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no such file"):
-        convert_features(tmp_path / "missing.tsv", tmp_path / "store")
+        import_features(tmp_path / "missing.tsv", tmp_path / "store")
     (tmp_path / "both").mkdir()
     with pytest.raises(DataError, match="no feature files there; expected are"):
-        convert_features(tmp_path / "both", tmp_path / "store")
+        import_features(tmp_path / "both", tmp_path / "store")
     source = write_tsv(tmp_path / "both")
     np.save(tmp_path / "both" / "a.npy", np.ones((1, DIM)))
     with pytest.raises(DataError, match=r"several kinds \(npy, tsv\) there.*--kind hdf5\|npy\|npz\|tsv"):
-        convert_features(tmp_path / "both", tmp_path / "store")
-    assert convert_features(tmp_path / "both", tmp_path / "store", kind="tsv").done == 3
+        import_features(tmp_path / "both", tmp_path / "store")
+    assert import_features(tmp_path / "both", tmp_path / "store", kind="tsv").done == 3
     with pytest.raises(RecipeError, match="unknown kind of feature files 'tvs'; did you mean 'tsv'"):
-        convert_features(source, tmp_path / "store", kind="tvs")
+        import_features(source, tmp_path / "store", kind="tvs")
     with pytest.raises(DataError, match="is a feature store already: use it as it is"):
-        convert_features(tmp_path / "store", tmp_path / "other")
+        import_features(tmp_path / "store", tmp_path / "other")
     renamed = source.rename(tmp_path / "features.txt")
-    assert convert_features(renamed, tmp_path / "store", kind="tsv").existing == 3
+    assert import_features(renamed, tmp_path / "store", kind="tsv").existing == 3
     with pytest.raises(DataError, match="names its items itself: leave --ids out"):
-        convert_features(renamed, tmp_path / "store", kind="tsv", ids=renamed)
+        import_features(renamed, tmp_path / "store", kind="tsv", ids=renamed)
 
 
 def test_a_kind_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,14 +278,14 @@ def test_a_kind_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(FEATURE_FILES, "_parts", {**FEATURE_FILES._parts})
     FEATURE_FILES.add("ones", read_ones)
     (tmp_path / "a.txt").write_text("x\ny\n")
-    assert convert_features(tmp_path / "a.txt", tmp_path / "store", kind="ones").done == 2
+    assert import_features(tmp_path / "a.txt", tmp_path / "store", kind="ones").done == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"a\tb\tc\n", b"\n"])
 def test_a_table_that_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.tsv").write_bytes(content)
     with pytest.raises(DataError, match="holds no items|is no table of features: its first line has"):
-        convert_features(tmp_path / "a.tsv", tmp_path / "store")
+        import_features(tmp_path / "a.tsv", tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
 
@@ -294,7 +293,7 @@ def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("openvse.features.tsv.LONGEST_LINE", 100)
     (tmp_path / "a.tsv").write_bytes(b"x" * 1000)
     with pytest.raises(DataError, match="line 1 is longer than 100 bytes"):
-        convert_features(tmp_path / "a.tsv", tmp_path / "store")
+        import_features(tmp_path / "a.tsv", tmp_path / "store")
 
 
 def test_nothing_usable_says_why_and_leaves_no_store(tmp_path: Path) -> None:
@@ -302,36 +301,52 @@ def test_nothing_usable_says_why_and_leaves_no_store(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"not one of 1 items can be used \(first: a.npz \(a\): it has no features"
     ):
-        convert_features(tmp_path, tmp_path / "store")
+        import_features(tmp_path, tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
 
 def test_other_features_are_not_mixed_in(tmp_path: Path) -> None:
     source = write_tsv(tmp_path)
-    convert_features(source, tmp_path / "regions")
+    import_features(source, tmp_path / "regions")
     moved = (tmp_path / "regions").rename(tmp_path / "moved")
-    assert FeatureStore.open(moved).fingerprint == "converted:regions"
-    assert convert_features(source, moved).existing == 3
-    with pytest.raises(StoreError, match="made by encoder 'converted:regions', not by 'butd'"):
-        convert_features(source, moved, fingerprint="butd")
+    assert FeatureStore.open(moved).fingerprint == "imported:regions"
+    assert import_features(source, moved).existing == 3
+    with pytest.raises(StoreError, match="made by encoder 'imported:regions', not by 'butd'"):
+        import_features(source, moved, fingerprint="butd")
     with pytest.raises(StoreError, match="float16 of width 3 with boxes, not float32 of width 3 with boxes"):
-        convert_features(source, moved, dtype="float32")
+        import_features(source, moved, dtype="float32")
     with pytest.raises(StoreError, match="float16 of width 3 with boxes, not float16 of width 3"):
-        convert_features(source, moved, boxes=False)
+        import_features(source, moved, boxes=False)
 
 
-def _convert_slowly(source: Path, store: Path) -> None:
-    convert.COMMIT_SECONDS = 0.0
-    convert_features(source, store, progress=lambda _: time.sleep(0.05))
+def test_a_store_of_an_earlier_version_is_continued(tmp_path: Path) -> None:
+    """Its fingerprint began with "converted:"; it keeps it, and either word names it."""
+    source = write_tsv(tmp_path)
+    store = tmp_path / "regions"
+    import_features(source, store, fingerprint="converted:old")
+    moved = store.rename(tmp_path / "moved")
+    assert import_features(source, moved).existing == 3
+    assert FeatureStore.open(moved).fingerprint == "converted:old"
+    for name in ("converted:old", "imported:old"):
+        assert import_features(source, moved, fingerprint=name).existing == 3
+        assert open_fitting(moved, fingerprint=name, dim=DIM).path == moved
+        assert open_fitting(tmp_path, fingerprint=name, dim=DIM).path == moved
+    with pytest.raises(StoreError, match="made by encoder 'converted:old', not by 'imported:new'"):
+        FeatureStore.open(moved, "imported:new")
+
+
+def _import_slowly(source: Path, store: Path) -> None:
+    importing.COMMIT_SECONDS = 0.0
+    import_features(source, store, progress=lambda _: time.sleep(0.05))
 
 
 @pytest.mark.medium
 def test_killed_in_the_middle_it_goes_on(tmp_path: Path) -> None:
     regions = {str(number): make_regions(2, number) for number in range(60)}
     source = write_tsv(tmp_path, regions)
-    convert_features(source, tmp_path / "once" / "store")
+    import_features(source, tmp_path / "once" / "store")
     killed = tmp_path / "killed" / "store"
-    process = multiprocessing.get_context("fork").Process(target=_convert_slowly, args=(source, killed))
+    process = multiprocessing.get_context("fork").Process(target=_import_slowly, args=(source, killed))
     process.start()
     deadline = time.monotonic() + 30
     while not ((killed / "store.json").exists() and len(FeatureStore.open(killed)) >= 10):
@@ -342,7 +357,7 @@ def test_killed_in_the_middle_it_goes_on(tmp_path: Path) -> None:
     process.join()
     kept = len(FeatureStore.open(killed))
     assert 10 <= kept < 60
-    report = convert_features(source, killed)
+    report = import_features(source, killed)
     assert (report.existing, report.done) == (kept, 60 - kept)
     for name in ("features.npy", "boxes.npy", "lengths.npy", "ids.txt", "store.json"):
         assert (killed / name).read_bytes() == (tmp_path / "once" / "store" / name).read_bytes()

@@ -1,4 +1,4 @@
-"""``openvse data convert``: a store, a line that counts, a line for what was skipped."""
+"""``openvse data import``: a store, a line that counts, a line for what was skipped."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "regions.tsv"
 
 
-def test_convert_counts_and_names(table: Path, album: Path, tmp_path: Path, invoke) -> None:
-    result = invoke("data", "convert", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
+def test_import_counts_and_names(table: Path, album: Path, tmp_path: Path, invoke) -> None:
+    result = invoke("data", "import", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
     assert result.exit_code == 0, result.output
     assert result.stdout == (
         f"{tmp_path / 'regions'}: 2 new, 0 were there, 1 skipped; width 4, with boxes, made by 'butd'\n"
@@ -32,12 +32,20 @@ def test_convert_counts_and_names(table: Path, album: Path, tmp_path: Path, invo
     assert warnings[1] == f"warning: 1 item(s) are no images of {album} (first: '77')"
     store = FeatureStore.open(tmp_path / "regions")
     assert store.ids == ("00.png", "01.png")
-    again = invoke("data", "convert", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
+    again = invoke("data", "import", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
     assert ": 0 new, 2 were there, 1 skipped; " in again.stdout
 
 
-def test_convert_refuses_in_one_line(table: Path, tmp_path: Path, refused) -> None:
-    assert "there is no such file" in refused("data", "convert", tmp_path / "missing.tsv", tmp_path / "out")
-    line = refused("data", "convert", table, tmp_path / "out", "--kind", "lmdb")
+def test_import_refuses_in_one_line(table: Path, tmp_path: Path, refused) -> None:
+    assert "there is no such file" in refused("data", "import", tmp_path / "missing.tsv", tmp_path / "out")
+    line = refused("data", "import", table, tmp_path / "out", "--kind", "lmdb")
     assert line.startswith("unknown kind of feature files 'lmdb' (allowed: hdf5, npy, npz, tsv; ")
-    assert "leave --ids out" in refused("data", "convert", table, tmp_path / "out", "--ids", table)
+    assert "leave --ids out" in refused("data", "import", table, tmp_path / "out", "--ids", table)
+
+
+def test_the_former_name_works_and_is_not_listed(table: Path, tmp_path: Path, invoke) -> None:
+    result = invoke("data", "convert", table, tmp_path / "regions")
+    assert result.exit_code == 0, result.output
+    assert FeatureStore.open(tmp_path / "regions").fingerprint == "imported:regions"
+    commands = invoke("data", "--help").stdout
+    assert "import" in commands and "convert" not in commands
