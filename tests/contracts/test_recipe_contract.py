@@ -17,6 +17,7 @@ from openvse.retrieval.build import build_model
 from openvse.retrieval.objective import build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs import list_recipes
+from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
 from openvse.types import Inputs, ScoredBatch
 

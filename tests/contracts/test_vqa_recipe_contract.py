@@ -9,8 +9,10 @@ import torch
 
 from openvse.functional import pad
 from openvse.specs import list_recipes
+from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
 from openvse.types import QuestionBatch
+from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.build import build_answerer
 from openvse.vqa.training import cross_entropy

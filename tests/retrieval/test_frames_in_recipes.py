@@ -10,8 +10,10 @@ import pytest
 from openvse.assembly import build_part
 from openvse.encoders import IMAGE_ENCODERS, EfficientNetLite0, Frames
 from openvse.errors import RecipeError
+from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import Part
+from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe
 
 BACKBONE = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32}

@@ -10,6 +10,7 @@ import pytest
 from openvse.errors import RecipeError
 from openvse.specs import apply_override, list_recipes
 from openvse.tasks.recipes import load_recipe, parse_recipe
+from openvse.training.kind import published_for
 
 MINIMAL = """
 name: mine
@@ -126,12 +127,17 @@ def test_override_leaves_the_original_alone() -> None:
 
 
 def test_published_figures_are_those_of_the_same_protocol() -> None:
-    recipe = load_recipe("vse_infinity/coco_regions_bigru")
-    (one_k,) = recipe.published_for(5000, 5).items()
-    (five_k,) = recipe.published_for(5000, 1).items()
+    provenance = {"published": load_recipe("vse_infinity/coco_regions_bigru").to_dict()["published"]}
+    (one_k,) = published_for(provenance, {"num_images": 5000, "folds": 5}).items()
+    (five_k,) = published_for(provenance, {"num_images": 5000, "folds": 1}).items()
     assert one_k[0] == "VSE-infinity, Table 2: COCO, 1K test, mean of 5 folds"
     assert (one_k[1]["rsum"], five_k[1]["rsum"]) == (520.8, 421.9)
-    assert recipe.published_for(1000, 1) == {}
+    assert published_for(provenance, {"num_images": 1000, "folds": 1}) == {}
+
+
+@pytest.mark.parametrize("published", [None, 3, {"source": "a"}, ["a", {"source": "b"}, {"metrics": {}}]])
+def test_provenance_of_another_form_has_no_figures(published: Any) -> None:
+    assert published_for({"published": published}, {"num_images": 1, "folds": 1}) == {}
 
 
 @pytest.mark.parametrize("name", list_recipes())
