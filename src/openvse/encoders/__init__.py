@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.encoders.base import Encoder, ImageEncoder, ImageEncoderFactory, TextEncoder
+from openvse.encoders.base import Encoder, ImageEncoder, TextEncoder
 from openvse.encoders.bigru import BiGRU
 from openvse.encoders.efficientnet_lite0 import EfficientNetLite0
 from openvse.encoders.frames import Frames
@@ -39,7 +39,6 @@ __all__ = [
     "Encoder",
     "Frames",
     "ImageEncoder",
-    "ImageEncoderFactory",
     "Precomputed",
     "ResNet",
     "TextEncoder",

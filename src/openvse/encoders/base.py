@@ -5,14 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from openvse.encoders.size_augmentation import FeatureMode
 from openvse.media.images import read_image
 from openvse.media.videos import ClipSource
 from openvse.types import Features, Inputs
@@ -98,20 +96,6 @@ class ImageEncoder(Encoder):
             return inputs.values, inputs.mask
         features = self.raw_features(inputs.values)
         return features.local, features.mask
-
-
-@runtime_checkable
-class ImageEncoderFactory(Protocol):
-    """What makes an image encoder: its class, or the build with the options of a recipe.
-
-    An argument of this type is a part inside a part: the outer one decides what follows its raw features.
-    """
-
-    def __call__(
-        self, *, embed_dim: int, assets: Path | None, projection: str, size_augmentation: FeatureMode
-    ) -> ImageEncoder:
-        """Make one for the joint width D, with the weights of a saved model where there are assets."""
-        ...
 
 
 class TextEncoder(Encoder):

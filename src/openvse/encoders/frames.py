@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from PIL.Image import Image
 from torch import Tensor
 
-from openvse.encoders.base import ImageEncoder, ImageEncoderFactory
+from openvse.encoders.base import ImageEncoder
 from openvse.encoders.efficientnet_lite0 import EfficientNetLite0
 from openvse.encoders.frame_limit import FrameLimit
 from openvse.encoders.global_vector import PooledBy
@@ -20,6 +20,7 @@ from openvse.encoders.size_augmentation import FeatureMode
 from openvse.errors import RecipeError
 from openvse.functional import masked_mean, pad
 from openvse.media.videos import ClipSource, FrameSampling, SamplingMode, read_frames
+from openvse.registry import Maker
 from openvse.types import Inputs
 
 FRAMES_AT_ONCE = 128  # through a frozen backbone, whatever the size of the batch
@@ -57,7 +58,7 @@ class Frames(LocalFeatureEncoder):
         *,
         embed_dim: int,
         assets: Path | None = None,
-        backbone: ImageEncoderFactory = EfficientNetLite0,
+        backbone: Maker[ImageEncoder] = EfficientNetLite0,
         sampling: SamplingMode = "run",
         num_frames: int = 8,
         fps: float = 8.0,
