@@ -33,8 +33,12 @@ TEST_LINES_PER_CODE_LINE = 0.8
 SHARED_MODULES = {
     "miners",
     "criteria",
+    "augmentations",
+    "global_vectors",
     "gpo_generators",
     "gpo_positions",
+    "projections",
+    "word_splitters",
     "flickr",
     "csv_file",
     "msr_vtt",

@@ -152,5 +152,7 @@ def test_pie_net_reads_what_its_encoders_yield() -> None:
     [({}, {"output": "words"}, "image"), ({"pooled": True}, {}, "text")],
 )
 def test_an_encoder_without_a_global_vector_is_refused(image, text, side) -> None:
-    with pytest.raises(RecipeError, match=f"^{side}.aggregator: pie_net needs a global vector.*pooled: true"):
+    with pytest.raises(
+        RecipeError, match=f"^{side}.aggregator: pie_net needs a global vector.*global_vector: mean"
+    ):
         build_model(parse_recipe(tree(image, text)), captions=["a red dog"])

@@ -11,7 +11,17 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS, Aggregator, Generator, Positions
-from openvse.encoders import IMAGE_ENCODERS, ImageEncoder
+from openvse.backbones import BACKBONES, Backbone
+from openvse.encoders import (
+    AUGMENTATIONS,
+    GLOBAL_VECTORS,
+    PROJECTIONS,
+    WORD_SPLITTERS,
+    Augmentation,
+    GlobalVector,
+    Projection,
+    WordSplitter,
+)
 from openvse.errors import OpenVSEError, RecipeError
 from openvse.fusion import FUSIONS, Fusion
 from openvse.objectives import CRITERIA, MINERS, Criterion, Miner
@@ -22,12 +32,16 @@ PartT = TypeVar("PartT")
 
 KINDS: Mapping[Any, Registry[Any]] = {
     Aggregator: AGGREGATORS,
+    Augmentation: AUGMENTATIONS,
+    Backbone: BACKBONES,
     Criterion: CRITERIA,
     Fusion: FUSIONS,
     Generator: GENERATORS,
-    ImageEncoder: IMAGE_ENCODERS,
+    GlobalVector: GLOBAL_VECTORS,
     Miner: MINERS,
     Positions: POSITIONS,
+    Projection: PROJECTIONS,
+    WordSplitter: WORD_SPLITTERS,
 }
 """The kinds of parts that may stand in another part.
 

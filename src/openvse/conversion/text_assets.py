@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from openvse.backbones.pretrained import load_or_explain
 from openvse.conversion.checkpoint_file import read_vocabulary
 from openvse.conversion.networks import bert_config
 from openvse.conversion.released import Plan, Weights
 from openvse.encoders.bigru import VOCABULARY_FILE
-from openvse.encoders.pretrained import load_or_explain
 from openvse.encoders.vocabulary import MASK, SPECIALS, Vocabulary
 from openvse.errors import CheckpointError, ModelError
 

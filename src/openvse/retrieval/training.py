@@ -55,7 +55,7 @@ class Retrieval(Task[Batch]):
         accelerator: Accelerator,
     ) -> None:
         training = corpus.split("train")
-        images = image_loader(model.image.encoder, training, features, augment=True)
+        images = image_loader(model.image.encoder.backbone, training, features, augment=True)
         dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions))
         super().__init__(recipe, model, objectives, dataset, accelerator)
         validation = corpus.split("validation")
