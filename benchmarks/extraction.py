@@ -26,7 +26,7 @@ from PIL import Image, ImageFilter
 
 from _measure import environment, median_times, table
 from openvse.assembly import build_part
-from openvse.encoders import IMAGE_ENCODERS, ImageEncoder
+from openvse.backbones import Backbone
 from openvse.features import FeatureStoreWriter, extract_features
 from openvse.media.images import find_images, read_image
 from openvse.specs import Part, parse_override
@@ -47,7 +47,7 @@ def draw(folder: Path, number: int, size: tuple[int, int]) -> None:
         photo.save(folder / f"{index:04d}.jpg", quality=90)
 
 
-def in_turn(encoder: ImageEncoder, paths: Sequence[Path], store: Path) -> None:
+def in_turn(backbone: Backbone, paths: Sequence[Path], store: Path) -> None:
     """Decode a batch, encode it, store it, and only then go on."""
     with (
         FeatureStoreWriter(store, fingerprint=str(encoder.fingerprint), dim=encoder.feature_dim) as writer,
@@ -60,14 +60,14 @@ def in_turn(encoder: ImageEncoder, paths: Sequence[Path], store: Path) -> None:
                 writer.add(path.name, local)
 
 
-def beside(encoder: ImageEncoder, paths: Sequence[Path], store: Path, workers: int) -> None:
+def beside(backbone: Backbone, paths: Sequence[Path], store: Path, workers: int) -> None:
     report = extract_features(
         encoder, [(path.name, path) for path in paths], store, batch_size=BATCH, num_workers=workers
     )
     assert report.done == len(paths), report.failed
 
 
-def steps(encoder: ImageEncoder, paths: Sequence[Path], folder: Path) -> list[tuple[str, float]]:
+def steps(backbone: Backbone, paths: Sequence[Path], folder: Path) -> list[tuple[str, float]]:
     """Return the seconds that each step takes for all pictures, each step on its own."""
     pictures = [read_image(path) for path in paths]
     pixels = [encoder.preprocess(picture) for picture in pictures]
@@ -110,7 +110,7 @@ def paired(ways: Sequence[Callable[[Path], None]], folder: Path, repeats: int) -
     return seconds
 
 
-def compare(encoder: ImageEncoder, paths: Sequence[Path], folder: Path, arguments: argparse.Namespace) -> str:
+def compare(backbone: Backbone, paths: Sequence[Path], folder: Path, arguments: argparse.Namespace) -> str:
     """Return the table of both ways."""
     folder.mkdir()
     workers = arguments.workers
@@ -128,7 +128,7 @@ def compare(encoder: ImageEncoder, paths: Sequence[Path], folder: Path, argument
     return table(["way", "seconds", "processor seconds", "pictures/s", "times as fast"], rows)
 
 
-def first_pixels(encoder: ImageEncoder, paths: Sequence[Path]) -> torch.Tensor:
+def first_pixels(backbone: Backbone, paths: Sequence[Path]) -> torch.Tensor:
     return encoder.preprocess(read_image(paths[0])).unsqueeze(0)
 
 

@@ -13,10 +13,11 @@ import yaml
 from typer.core import TyperGroup
 
 import openvse.cli.commands  # noqa: F401 - registers the commands
-from openvse.aggregators import AGGREGATORS
+from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
+from openvse.backbones import BACKBONES
 from openvse.cli.app import app
 from openvse.datasets import DATASETS, QUESTION_SETS, open_corpus, open_questions
-from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
+from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS, WORD_SPLITTERS
 from openvse.fusion import FUSIONS
 from openvse.objectives import CRITERIA, MINERS, TERMS
 from openvse.similarities import SIMILARITIES
@@ -25,7 +26,10 @@ from openvse.tasks.recipes import parse_recipe
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PARTS = (IMAGE_ENCODERS, TEXT_ENCODERS, AGGREGATORS, FUSIONS, SIMILARITIES, TERMS, MINERS, CRITERIA)
+IMAGES = (BACKBONES, PROJECTIONS, AUGMENTATIONS, GLOBAL_VECTORS)
+TEXTS = (TEXT_ENCODERS, WORD_SPLITTERS)
+POOLINGS = (AGGREGATORS, GENERATORS, POSITIONS, FUSIONS)
+PARTS = (*IMAGES, *TEXTS, *POOLINGS, SIMILARITIES, TERMS, MINERS, CRITERIA)
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -18,6 +18,7 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (0, frozenset({"errors", "types"})),
     (0, frozenset({"functional", "registry", "files", "media", "specs"})),
     (0, frozenset({"layers", "output"})),
+    (1, frozenset({"backbones"})),
     (1, frozenset({"encoders", "aggregators", "objectives"})),
     (1, frozenset({"fusion"})),
     (1, frozenset({"similarities"})),

@@ -23,3 +23,14 @@ def test_a_part_of_ones_own_joins_and_cannot_displace_another() -> None:
     assert registry.get("mine") is str
     with pytest.raises(RecipeError, match="exists already"):
         registry.add("ant", str)
+
+
+def test_an_alias_stands_for_a_part_and_some_options() -> None:
+    registry: Registry[int] = Registry("thing", {"int": int}, {"hex": ("int", {"base": 16})})
+    assert "hex" in registry and registry.names() == ["int"]
+    assert registry.get("hex")("ff") == 255
+    assert registry.resolve("hex") == (int, {"base": 16})
+    with pytest.raises(RecipeError, match="'hex' exists already"):
+        registry.add("hex", int)
+    with pytest.raises(RecipeError, match=r"unknown thing 'hexx' \(allowed: int;"):
+        registry.get("hexx")

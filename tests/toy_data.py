@@ -8,10 +8,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL.Image import Image
+from torch import nn
 
+from openvse.backbones import Backbone
+from openvse.backbones.base import cells
 from openvse.corpus.corpus import Corpus
-from openvse.encoders.base import ImageEncoder
 from openvse.errors import StoreError
+from openvse.media.images import read_image
+from openvse.media.videos import ClipSource
 from openvse.types import Features, Inputs, Relevance
 
 
@@ -39,23 +43,23 @@ class MemoryFeatures:
         return Inputs(values, torch.ones(len(positions), 1, dtype=torch.bool))
 
 
-class MeanColour(ImageEncoder):
-    """Pixels are the mean colour of a picture; a random view adds noise."""
+class MeanColour(Backbone):
+    """Pixels are the mean colour of an image; a random view adds noise."""
 
-    local_dim = feature_dim = 3
-    fingerprint = "mean"
-    fine_tune = False
+    def __init__(self) -> None:
+        super().__init__(nn.Identity(), feature_dim=3, fingerprint="mean")
 
-    def preprocess(self, image: Image, generator: torch.Generator | None = None) -> torch.Tensor:
-        pixels = torch.from_numpy(np.asarray(image).mean((0, 1))).float().view(3, 1, 1)
+    def preprocess(self, image: Image) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(image).mean((0, 1))).float().view(3, 1, 1)
+
+    def read(
+        self, source: ClipSource, generator: torch.Generator | None = None, *, to_store: bool = False
+    ) -> torch.Tensor:
+        pixels = self.preprocess(read_image(source))
         return pixels if generator is None else pixels + torch.rand(3, 1, 1, generator=generator)
 
-    def extract(self, pixels: torch.Tensor) -> torch.Tensor:
-        return pixels.flatten(2).transpose(1, 2)
-
-    def forward(self, inputs: Inputs) -> Features:
-        local = self.extract(inputs.values)
-        return Features(local, torch.ones(local.shape[:2], dtype=torch.bool))
+    def see(self, inputs: Inputs) -> Features:
+        return cells(inputs.values)
 
 
 def make_corpus(pairs: Sequence[tuple[int, int]], num_images: int, num_texts: int) -> Corpus:

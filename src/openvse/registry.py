@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Generic, TypeVar
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from openvse.errors import RecipeError, nearest
 
 PartT = TypeVar("PartT")
+
+Maker: TypeAlias = Callable[..., PartT]
+"""What makes a part: its class, or the build with the options of a recipe.
+
+A constructor's argument of the type ``Maker[Aggregator]`` is a part inside a part: the outer one calls it with what it
+alone knows, such as widths, as often as it likes. An argument of the type ``Miner`` itself is built beforehand.
+"""
+
+Options: TypeAlias = Mapping[str, Any]
+_NO_ALIASES: Mapping[str, tuple[str, Options]] = MappingProxyType({})
 
 
 class Registry(Generic[PartT]):
@@ -19,27 +31,45 @@ class Registry(Generic[PartT]):
     Args:
         kind: what the parts are called in messages, for instance "aggregator".
         parts: name to class (or factory), built in.
+        aliases: other names that recipes may use; each stands for a part's name and some of its options. No list of
+            names shows them.
     """
 
-    def __init__(self, kind: str, parts: Mapping[str, Callable[..., PartT]]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        parts: Mapping[str, Maker[PartT]],
+        aliases: Mapping[str, tuple[str, Options]] = _NO_ALIASES,
+    ) -> None:
         self.kind = kind
-        self._parts: dict[str, Callable[..., PartT]] = dict(parts)
+        self._parts: dict[str, Maker[PartT]] = dict(parts)
+        self._aliases = dict(aliases)
 
-    def add(self, name: str, part: Callable[..., PartT]) -> None:
+    def add(self, name: str, part: Maker[PartT]) -> None:
         """Register a part; raise RecipeError when another part has the name."""
-        if self._parts.get(name, part) is not part:
+        if name in self._aliases or self._parts.get(name, part) is not part:
             raise RecipeError(f"{self.kind} {name!r} exists already: choose another name")
         self._parts[name] = part
 
-    def get(self, name: str) -> Callable[..., PartT]:
-        """Return the class behind a name; raise RecipeError naming the allowed ones."""
-        if name not in self._parts:
+    def resolve(self, name: str) -> tuple[Maker[PartT], Options]:
+        """Return the class behind a name and the options that the name stands for, which only an alias has.
+
+        Raises:
+            RecipeError: the name is unknown; the message lists the allowed ones.
+        """
+        own, options = self._aliases.get(name, (name, {}))
+        if own not in self._parts:
             names = self.names()
             raise RecipeError(
                 f"unknown {self.kind} {name!r}{nearest(name, names)} (allowed: {', '.join(names)}; "
                 f"a part of your own needs --plugin FILE)"
             )
-        return self._parts[name]
+        return self._parts[own], options
+
+    def get(self, name: str) -> Maker[PartT]:
+        """Return the class behind a name; raise RecipeError naming the allowed ones."""
+        part, options = self.resolve(name)
+        return partial(part, **options) if options else part
 
     def names(self) -> list[str]:
         """Return the registered names, sorted."""
@@ -49,4 +79,4 @@ class Registry(Generic[PartT]):
         return iter(self.names())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._parts
+        return name in self._parts or name in self._aliases

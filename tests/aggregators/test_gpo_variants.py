@@ -10,7 +10,7 @@ import torch
 from slow_loops import assert_equals_loop, gru_step, ragged, ranked, softmax
 from torch import Tensor
 
-from openvse.aggregators import GPO, GPODataDependent
+from openvse.aggregators import GENERATORS, GPO, POSITIONS, GPODataDependent
 from openvse.errors import RecipeError
 
 WIDTH = 3
@@ -134,8 +134,8 @@ def test_a_variant_equals_its_loop(generator: str, positions: str, per_dimension
         embed_dim=WIDTH,
         position_dim=8,
         hidden_dim=5,
-        generator=generator,
-        positions=positions,
+        generator=GENERATORS.get(generator),
+        positions=POSITIONS.get(positions),
         num_positions=4,  # fewer than the largest set has
         per_dimension=per_dimension,
     ).double()
@@ -176,13 +176,15 @@ def test_the_default_keeps_the_names_of_its_weights() -> None:
 
 def test_an_interpolation_starts_near_the_mean() -> None:
     torch.manual_seed(0)
-    theta = GPO(input_dim=1, embed_dim=1, generator="interpolation").coefficients(torch.tensor([10]))
+    theta = GPO(input_dim=1, embed_dim=1, generator=GENERATORS.get("interpolation")).coefficients(
+        torch.tensor([10])
+    )
     torch.testing.assert_close(theta, torch.full((1, 10), 0.1), rtol=1.0, atol=0)
 
 
 def test_an_mlp_does_not_know_the_size() -> None:
     """Ratios of its coefficients are those of any larger set."""
-    gpo = GPO(input_dim=1, embed_dim=1, generator="mlp").double()
+    gpo = GPO(input_dim=1, embed_dim=1, generator=GENERATORS.get("mlp")).double()
     short, long = gpo.coefficients(torch.tensor([4, 9]))
     for (a, b), (c, d) in zip(pairwise(short[:4]), pairwise(long[:4]), strict=True):
         torch.testing.assert_close(a / b, c / d)
@@ -201,8 +203,11 @@ def test_coefficients_of_each_dimension_are_a_distribution(size: int) -> None:
     ("options", "message"),
     [
         ({"num_positions": 0}, "at least 1"),
-        ({"generator": "transformer", "position_dim": 30}, "multiple of 4"),
-        ({"generator": "interpolation", "positions": "learned"}, "leave positions out"),
+        ({"generator": GENERATORS.get("transformer"), "position_dim": 30}, "multiple of 4"),
+        (
+            {"generator": GENERATORS.get("interpolation"), "positions": POSITIONS.get("learned")},
+            "leave positions out",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, object], message: str) -> None:

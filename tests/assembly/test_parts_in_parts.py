@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from openvse.aggregators import AGGREGATORS, Aggregator, Mean, MultiView
-from openvse.assembly import build_part
+from openvse.aggregators import AGGREGATORS, GPO, Aggregator, Mean, MultiView
+from openvse.assembly import PartMaker, build_part
 from openvse.errors import RecipeError
+from openvse.objectives import All, Miner
+from openvse.registry import Maker, Registry
 from openvse.retrieval.build import build_model
 from openvse.specs import Part
 from openvse.tasks.recipes import parse_recipe
@@ -67,6 +70,60 @@ def test_a_fault_inside_names_its_own_path_once(inner: Any, message: str) -> Non
     assert str(caught.value).count("image.aggregator") == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"generator": "mlpp"}, r"^x\.generator: unknown generator 'mlpp'; did you mean 'mlp'"),
+        ({"generator": {"name": "mlp", "hidden_dim": 3}}, r"unknown key x\.generator\.hidden_dim"),
+        ({"generator": "transformer", "position_dim": 6}, r"^x\.generator: the transformer .* multiple of 4"),
+        ({"positions": "learnt"}, r"^x\.positions: unknown positions 'learnt'; did you mean 'learned'"),
+        ({"generator": "interpolation", "positions": "learned"}, r"^x: gpo got positions: learned"),
+    ],
+)
+def test_parts_of_gpo_are_parts_like_all_others(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        build_part(AGGREGATORS, Part(name="gpo", **options), "x", CONTEXT)
+
+
+class Outer(nn.Module):
+    """A part with a part that is built at once, and two that it may make itself."""
+
+    def __init__(
+        self,
+        *,
+        miner: Miner,
+        view: Maker[Aggregator] = Mean,
+        more: Maker[Aggregator] | None = None,
+        odd: int | str = 0,
+    ) -> None:
+        super().__init__()
+        self.miner, self.view, self.more, self.odd = miner, view, more, odd
+
+
+OUTER: Registry[Outer] = Registry("outer", {"outer": Outer}, {"other": ("outer", {"odd": 3})})
+
+
+def test_the_annotation_says_when_a_part_is_made() -> None:
+    plain = build_part(OUTER, Part(name="outer", miner="all"), "x")
+    assert isinstance(plain.miner, All) and plain.view is Mean and plain.more is None
+    made = build_part(OUTER, Part(name="outer", miner="all", view="gpo", more={"name": "k_max", "k": 2}), "x")
+    assert made.view == PartMaker(AGGREGATORS, Part(name="gpo"), "x.view")
+    assert isinstance(made.view(**CONTEXT), GPO) and made.view(**CONTEXT) is not made.view(**CONTEXT)
+    assert made.more is not None and made.more(**CONTEXT, unknown=1).k == 2
+    assert build_part(OUTER, Part(name="outer", miner="all", more=None), "x").more is None
+
+
+def test_a_name_is_checked_before_anything_is_built() -> None:
+    with pytest.raises(RecipeError, match=r"^x\.more: unknown aggregator 'gpoo'; did you mean 'gpo'"):
+        build_part(OUTER, Part(name="outer", miner="all", more="gpoo"), "x")
+
+
+def test_what_an_alias_implies_is_no_option() -> None:
+    assert build_part(OUTER, Part(name="other", miner="all"), "x").odd == 3
+    with pytest.raises(RecipeError, match=r"unknown key x\.odd"):
+        build_part(OUTER, Part(name="other", miner="all", odd=4), "x")
+
+
 def tree(image: dict[str, Any], text: dict[str, Any]) -> dict[str, Any]:
     hinge = {"name": "contrast", "miner": "all", "criterion": "hinge"}
     return {
@@ -95,5 +152,7 @@ def test_pie_net_reads_what_its_encoders_yield() -> None:
     [({}, {"output": "words"}, "image"), ({"pooled": True}, {}, "text")],
 )
 def test_an_encoder_without_a_global_vector_is_refused(image, text, side) -> None:
-    with pytest.raises(RecipeError, match=f"^{side}.aggregator: pie_net needs a global vector.*pooled: true"):
+    with pytest.raises(
+        RecipeError, match=f"^{side}.aggregator: pie_net needs a global vector.*global_vector: mean"
+    ):
         build_model(parse_recipe(tree(image, text)), captions=["a red dog"])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from openvse.backbones.precomputed import Precomputed
 from openvse.batches.image_loaders import (
     ImageLoader,
     PixelImages,
@@ -17,7 +18,6 @@ from openvse.batches.image_loaders import (
     own_features,
     with_features,
 )
-from openvse.encoders.precomputed import Precomputed
 from openvse.errors import BadImageError, DataError, ModelError, StoreError
 from toy_data import MeanColour, MemoryFeatures, five_captions, make_corpus
 
@@ -72,14 +72,14 @@ def test_features_that_are_not_finite_are_reported_once_and_left_out(caplog):
 def test_a_data_sets_own_features_are_for_encoders_without_a_backbone(paths):
     bare = make_corpus([(0, 0), (1, 1)], 2, 2)
     corpus = replace(bare, features=MemoryFeatures(2))
-    stored = Precomputed(embed_dim=2, feature_dim=1, projection="linear")
+    stored = Precomputed(feature_dim=1)
     assert own_features(bare, stored) is None
     assert own_features(corpus, stored) is corpus.features
     assert corpus.split("train", (0.5, 0.5, 0.0)).features is corpus.features
     with pytest.raises(
         ModelError, match=r"1 wide, and the encoder expects 3: set image\.encoder\.feature_dim=1"
     ):
-        own_features(corpus, Precomputed(embed_dim=2, feature_dim=3, projection="linear"))
+        own_features(corpus, Precomputed(feature_dim=3))
     with pytest.raises(
         DataError, match=r"1 wide and no pictures .such as i0\.png., .*name: precomputed, feature_dim: 1"
     ):

@@ -105,13 +105,13 @@ def test_vse_infinity_with_grids(run: Any, source: str, caffe: bool, groups: int
     cnn = slow.below(checkpoint["model"][0], "backbone.resnet.")
     head = slow.below(checkpoint["model"][0], "image_encoder.")
     model = run(checkpoint)
-    assert model.image.encoder.image_size == 64
-    pixels = model.image.encoder.preprocess(photo())
+    assert model.image.encoder.backbone.image_size == 64
+    pixels = model.image.encoder.backbone.preprocess(photo())
     cells = slow.resnet(cnn, "", pixels, caffe=caffe)
     assert_equal(model.encode_image([photo()]).vectors, [slow.gpo(head, slow.apply(head, "fc", cells))])
     other = slow.resnet(cnn, "", pixels, caffe=not caffe)
     assert other.shape != cells.shape or not torch.allclose(other, cells, atol=1e-3)
-    assert model.image.encoder.pixels == ("caffe" if source == "detector" else "imagenet")
+    assert model.image.encoder.backbone.pixels == ("caffe" if source == "detector" else "imagenet")
 
 
 @pytest.mark.parametrize("text", ["rnn", "bert"])
@@ -150,7 +150,7 @@ def test_vse_2ad_with_grids_projects_them_once(run: Any) -> None:
     head = slow.below(checkpoint["model"], "img_enc.img_proj.")
     cnn = slow.below(checkpoint["model"], "img_enc.backbone.resnet.")
     model = run(checkpoint)
-    cells = slow.resnet(cnn, "", model.image.encoder.preprocess(photo()), caffe=True)
+    cells = slow.resnet(cnn, "", model.image.encoder.backbone.preprocess(photo()), caffe=True)
     assert_equal(model.encode_image([photo()]).vectors, [slow.adpool(head, slow.apply(head, "fc", cells))])
 
 
@@ -160,7 +160,7 @@ def test_pvse(run: Any, num_embeddings: int, legacy: bool) -> None:
     checkpoint = tiny.pvse(num_embeddings=num_embeddings, legacy=legacy, crop_size=64)
     image, text = (slow.below(checkpoint["model"], side) for side in ("img_enc.", "txt_enc."))
     model = run(checkpoint, words="coco_vocab.pkl")
-    pixels = model.image.encoder.preprocess(photo())
+    pixels = model.image.encoder.backbone.preprocess(photo())
     cells = slow.resnet(image, "cnn.", pixels, caffe=False)
     pooled = slow.apply(image, "fc", cells.mean(dim=0))
     assert_equal(model.encode_image([photo()]).vectors, [slow.pie_net(image, pooled, cells)])
@@ -182,7 +182,7 @@ def test_pvse_of_clips(run: Any, tmp_path: Path, legacy: bool) -> None:
     pictures = [photo(seed=seed) for seed in range(3)]
     clip = tmp_path / "clip.gif"
     pictures[0].save(clip, save_all=True, append_images=pictures[1:], duration=200)
-    pixels = model.image.encoder.read(clip)
+    pixels = model.image.encoder.backbone.read(clip)
     assert pixels.shape == (3, 3, 64, 64)
     frames = torch.stack([slow.resnet(image, "cnn.", frame, caffe=False).mean(dim=0) for frame in pixels])
     forward, backward = slow.bigru(image, "rnn", frames)

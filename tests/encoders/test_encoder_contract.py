@@ -5,16 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS, EfficientNetLite0
+from openvse.backbones import BACKBONES
+from openvse.encoders import TEXT_ENCODERS
 from openvse.encoders.base import Encoder
 from openvse.types import Inputs
+from tests.seeing import image_encoder, see
 
 CAPTIONS = ["a dog runs on the red mat", "two cats", "the dog", "a", ""]
 Maker = Callable[..., Encoder]
@@ -41,15 +42,15 @@ def make_encoder(vision_checkpoint, detector_checkpoint, bert_checkpoint, fake_t
             "num_regions": 5,
             "projection": "linear",  # what contracts compare in training may not depend on a batch's statistics
         },
-        "frames": {"backbone": partial(EfficientNetLite0, pretrained=False, image_size=32)},
+        "frames": {"backbone": {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32}},
         "bigru": {"captions": CAPTIONS, "min_count": 1, "word_dim": 5},
         "transformers_text": {"model": bert_checkpoint},
     }
 
     def make(name: str, **more: Any) -> Encoder:
         torch.manual_seed(0)
-        registry = IMAGE_ENCODERS if name in IMAGE_ENCODERS else TEXT_ENCODERS
-        return registry.get(name)(**({"embed_dim": 8} | options[name] | more))
+        given = {"embed_dim": 8} | options[name] | more
+        return image_encoder(name, **given) if name in BACKBONES else TEXT_ENCODERS.get(name)(**given)
 
     return make
 
@@ -68,7 +69,7 @@ def collate(rows: list[torch.Tensor], padding: float = 0.0) -> Inputs:
     return Inputs(values, torch.arange(values.shape[1]) < lengths.unsqueeze(1))
 
 
-ALL = [*IMAGE_ENCODERS, *TEXT_ENCODERS]
+ALL = [*BACKBONES, *TEXT_ENCODERS]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -135,7 +136,7 @@ def test_assets_and_weights_are_all_that_a_model_needs(
     loaded.load_state_dict(saved.state_dict())
     batch = collate(items(name, saved))
     assert torch.equal(loaded(batch).local, saved(batch).local)
-    if name in IMAGE_ENCODERS:
+    if name in BACKBONES:
         assert loaded.fingerprint == saved.fingerprint
     else:
         assert [i.tolist() for i in loaded.tokenize(CAPTIONS)] == [
@@ -143,7 +144,7 @@ def test_assets_and_weights_are_all_that_a_model_needs(
         ]
 
 
-@pytest.mark.parametrize("name", [name for name in IMAGE_ENCODERS if name != "precomputed"])
+@pytest.mark.parametrize("name", [name for name in BACKBONES if name != "precomputed"])
 def test_pixels_and_their_stored_features_agree(
     name: str, make_encoder: Maker, make_photos, tmp_path: Path
 ) -> None:
@@ -151,9 +152,9 @@ def test_pixels_and_their_stored_features_agree(
 
     encoder = make_encoder(name).eval()
     encoder.save_assets(tmp_path)
-    pixels = torch.stack([encoder.preprocess(Image.open(path)) for path in make_photos(3)])
+    pixels = torch.stack([encoder.backbone.preprocess(Image.open(path)) for path in make_photos(3)])
     direct = encoder(Inputs(pixels, None))
-    raw = encoder.extract(pixels)
+    raw = see(encoder.backbone, pixels)
     assert raw.shape == (3, direct.mask.shape[1], encoder.feature_dim)
     assert not raw.requires_grad
     torch.testing.assert_close(encoder(collate(list(raw))).local, direct.local)

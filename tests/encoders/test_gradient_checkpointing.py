@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
-from openvse.encoders.backbone import checkpoint_blocks
+from openvse.backbones.fine_tuning import checkpoint_blocks
+from openvse.encoders import TEXT_ENCODERS
 from openvse.encoders.base import Encoder
 from openvse.errors import ModelError
 from openvse.functional import pad
 from openvse.types import Inputs
+from tests.seeing import image_encoder
 
 IMAGES = {"vit": 32, "dinov2": 28, "resnet": 64, "convnext": 64, "swin": 32, "clip_vision": 32}
 Made = tuple[Encoder, Inputs]
@@ -25,20 +26,18 @@ def make(vision_checkpoint, bert_checkpoint) -> Callable[..., Made]:
 
     def of(family: str, **options) -> Made:
         torch.manual_seed(0)
-        options |= {"embed_dim": 8, "fine_tune": True, "size_augmentation": "none"}
+        options |= {"fine_tune": True, "size_augmentation": "none"}
         if family == "bert":
-            encoder = TEXT_ENCODERS.get("transformers_text")(model=bert_checkpoint, **options)
+            encoder = TEXT_ENCODERS.get("transformers_text")(embed_dim=8, model=bert_checkpoint, **options)
             return encoder, pad(encoder.tokenize(["a dog runs on the red mat", "two cats"]))
         if family == "efficientnet":
             options |= {"pretrained": False, "image_size": 64}
-            return IMAGE_ENCODERS.get("efficientnet_lite0")(**options), Inputs(
-                torch.randn(5, 3, 64, 64), None
-            )
+            return image_encoder("efficientnet_lite0", **options), Inputs(torch.randn(5, 3, 64, 64), None)
         if family == "own_resnet":
             options |= {"blocks": (1, 2, 1, 1), "stem_dim": 4, "inner_dim": 4, "image_size": 64}
-            return IMAGE_ENCODERS.get("resnet")(**options), Inputs(torch.randn(3, 3, 64, 64), None)
+            return image_encoder("resnet", **options), Inputs(torch.randn(3, 3, 64, 64), None)
         side = IMAGES[family]
-        encoder = IMAGE_ENCODERS.get("transformers_vision")(model=vision_checkpoint(family), **options)
+        encoder = image_encoder("transformers_vision", model=vision_checkpoint(family), **options)
         return encoder, Inputs(torch.randn(3, 3, side, side), None)
 
     return of
@@ -104,8 +103,8 @@ def test_a_phase_that_freezes_the_backbone_trains_the_rest(make) -> None:
 
 
 def test_a_frozen_backbone_is_left_alone(vision_checkpoint) -> None:
-    encoder = IMAGE_ENCODERS.get("transformers_vision")(
-        embed_dim=8, model=vision_checkpoint("vit"), gradient_checkpointing=True
+    encoder = image_encoder(
+        "transformers_vision", model=vision_checkpoint("vit"), gradient_checkpointing=True
     )
     assert all("forward" not in vars(module) for module in encoder.backbone.modules())
 

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from openvse.encoders.image_encoder import LocalFeatureEncoder
-from openvse.encoders.precomputed import Precomputed
+from openvse.backbones import Backbone
+from openvse.backbones.base import cells
+from openvse.encoders import AUGMENTATIONS, PROJECTIONS, ImageEncoder
+from openvse.encoders.augmentations import RegionAugmentation
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Inputs
+from tests.seeing import image_encoder, see
 
 
-class Cells(LocalFeatureEncoder):
+class Cells(Backbone):
     """Four cells of width 5 from 8 x 8 pixels, with a BatchNorm in between."""
 
-    def __init__(
-        self, *, fine_tune: bool = False, size_augmentation: str = "none", projection: str = "linear"
-    ) -> None:
-        super().__init__(
-            backbone=nn.Sequential(nn.Conv2d(3, 5, 4, stride=4), nn.BatchNorm2d(5), nn.Dropout(0.5)),
-            feature_dim=5,
-            fingerprint="cells:8",
-            embed_dim=6,
-            projection=projection,
-            size_augmentation=size_augmentation,
-            augmentation_rate=0.5,
-            fine_tune=fine_tune,
-            pooled=False,
-        )
+    def __init__(self, *, fine_tune: bool = False) -> None:
+        network = nn.Sequential(nn.Conv2d(3, 5, 4, stride=4), nn.BatchNorm2d(5), nn.Dropout(0.5))
+        super().__init__(network, feature_dim=5, fingerprint="cells:8", fine_tune=fine_tune)
 
-    def preprocess(self, image, generator=None):
+    def preprocess(self, image):
         raise NotImplementedError
 
-    def extract(self, pixels):
-        return self.backbone(pixels).flatten(2).transpose(1, 2)
+    def see(self, inputs):
+        return cells(self.net(inputs.values))
+
+
+def encoder_of_cells(*, fine_tune: bool = False, augmentation: str = "none", **parts: Any) -> ImageEncoder:
+    options = {"rate": 0.5} if augmentation != "none" else {}
+    hiding = partial(AUGMENTATIONS.get(augmentation), **options)
+    return ImageEncoder(backbone=Cells(fine_tune=fine_tune), embed_dim=6, augmentation=hiding, **parts)
 
 
 def stored(width: int = 5) -> Inputs:
@@ -43,16 +44,16 @@ def stored(width: int = 5) -> Inputs:
 
 
 def test_pixels_go_through_the_backbone_and_stored_features_do_not() -> None:
-    encoder = Cells().eval()
+    encoder = encoder_of_cells().eval()
     pixels = torch.randn(2, 3, 8, 8)
     from_pixels = encoder(Inputs(pixels, None))
     assert from_pixels.local.shape == (2, 4, 6) and from_pixels.mask.all()
-    from_store = encoder(Inputs(encoder.extract(pixels), torch.ones(2, 4, dtype=torch.bool)))
+    from_store = encoder(Inputs(see(encoder.backbone, pixels), torch.ones(2, 4, dtype=torch.bool)))
     torch.testing.assert_close(from_pixels.local, from_store.local)
 
 
 def test_a_frozen_backbone_stays_out_of_training() -> None:
-    encoder = Cells()
+    encoder = encoder_of_cells()
     assert encoder.training and not any(module.training for module in encoder.backbone.modules())
     encoder.eval().train()
     assert not any(module.training for module in encoder.backbone.modules())
@@ -62,18 +63,18 @@ def test_a_frozen_backbone_stays_out_of_training() -> None:
 
 
 def test_a_frozen_backbone_builds_no_graph_even_if_someone_thaws_it() -> None:
-    encoder = Cells()
+    encoder = encoder_of_cells()
     encoder.requires_grad_(True)
     encoder(Inputs(torch.randn(2, 3, 8, 8), None)).local.sum().backward()
     assert all(p.grad is None for p in encoder.backbone.parameters())
 
 
 def test_fine_tuning_reaches_the_backbone_but_not_its_statistics() -> None:
-    encoder = Cells(fine_tune=True)
-    before = encoder.backbone[1].running_mean.clone()
+    encoder = encoder_of_cells(fine_tune=True)
+    before = encoder.backbone.net[1].running_mean.clone()
     encoder(Inputs(torch.randn(2, 3, 8, 8) + 3, None)).local.sum().backward()
     assert all(p.grad is not None for p in encoder.backbone.parameters())
-    assert encoder.backbone[2].training and torch.equal(encoder.backbone[1].running_mean, before)
+    assert encoder.backbone.net[2].training and torch.equal(encoder.backbone.net[1].running_mean, before)
     with torch.no_grad():
         assert not encoder(Inputs(torch.randn(2, 3, 8, 8), None)).local.requires_grad
 
@@ -85,7 +86,7 @@ def test_the_fingerprint_tells_fine_tuned_features_apart() -> None:
 
 def test_augmentation_shrinks_the_mask_in_training_only() -> None:
     torch.manual_seed(0)
-    encoder = Cells(size_augmentation="region")
+    encoder = encoder_of_cells(augmentation="region")
     pixels = Inputs(torch.randn(64, 3, 8, 8), None)
     share = encoder(pixels).mask.float().mean().item()
     assert 0.4 < share < 0.65  # half, and never an empty item
@@ -93,7 +94,7 @@ def test_augmentation_shrinks_the_mask_in_training_only() -> None:
 
 
 def test_dropped_features_stay_where_they_are() -> None:
-    encoder = Cells(size_augmentation="region")
+    encoder = encoder_of_cells(augmentation="region")
     batch = stored()
     features = encoder(batch)
     assert features.local.shape == (2, 3, 6)
@@ -101,20 +102,19 @@ def test_dropped_features_stay_where_they_are() -> None:
 
 
 def test_without_projection_the_raw_width_stays() -> None:
-    encoder = Cells(projection="none")
-    assert encoder.local_dim == 5
-    assert Cells().local_dim == 6
+    assert encoder_of_cells(projection=PROJECTIONS.get("none")).local_dim == 5
+    assert encoder_of_cells().local_dim == 6
 
 
 def test_stored_features_of_another_width_are_refused() -> None:
     with pytest.raises(
         ModelError, match="stored features are 7 wide, this encoder expects 5: extract them again"
     ):
-        Cells()(stored(width=7))
+        encoder_of_cells()(stored(width=7))
 
 
 def test_fine_tuning_on_stored_features_is_refused_but_evaluation_is_not() -> None:
-    encoder = Cells(fine_tune=True)
+    encoder = encoder_of_cells(fine_tune=True)
     with pytest.raises(ModelError, match="fine_tune needs pictures"):
         encoder(stored())
     assert encoder.eval()(stored()).local.shape == (2, 3, 6)
@@ -122,13 +122,13 @@ def test_fine_tuning_on_stored_features_is_refused_but_evaluation_is_not() -> No
 
 def test_an_unknown_projection_is_refused() -> None:
     with pytest.raises(RecipeError, match="unknown projection 'mlp'"):
-        Cells(projection="mlp")
+        image_encoder("precomputed", feature_dim=5, projection="mlp")
 
 
 def test_precomputed_defaults_are_those_for_regions() -> None:
-    encoder = Precomputed(embed_dim=6, feature_dim=5)
+    encoder = image_encoder("precomputed", embed_dim=6, feature_dim=5)
     assert (encoder.feature_dim, encoder.local_dim, encoder.fingerprint) == (5, 6, None)
-    assert encoder.augmentation.mode == "region"
+    assert type(encoder.augmentation) is RegionAugmentation
     assert encoder.projection.mlp[1].num_features == 3
     assert encoder(stored()).local.shape == (2, 3, 6)
 
@@ -136,8 +136,8 @@ def test_precomputed_defaults_are_those_for_regions() -> None:
 def test_precomputed_cannot_read_pictures(make_photos) -> None:
     from PIL import Image
 
-    encoder = Precomputed(embed_dim=6, feature_dim=5)
+    encoder = image_encoder("precomputed", embed_dim=6, feature_dim=5)
     with pytest.raises(ModelError, match="cannot read pictures: give stored features"):
         encoder(Inputs(torch.zeros(1, 3, 8, 8), None))
     with pytest.raises(ModelError, match="cannot read pictures"):
-        encoder.preprocess(Image.open(make_photos(1)[0]))
+        encoder.backbone.preprocess(Image.open(make_photos(1)[0]))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import config
 
-from openvse.encoders.size_augmentation import FeatureAugmentation, TokenAugmentation
+from openvse.encoders.size_augmentation import TokenAugmentation
 from openvse.errors import RecipeError
 from openvse.functional import position_mask
 
@@ -19,40 +19,6 @@ def tokens(mode: str, rate: float = 0.2, protected: tuple[int, ...] = (START, EN
     return TokenAugmentation(
         mode, rate=rate, mask_id=HIDDEN, replacements=range(1000, 1010), protected=protected
     )
-
-
-def test_region_mode_drops_a_fifth_on_average() -> None:
-    torch.manual_seed(0)
-    kept = FeatureAugmentation("region")(full(2000, 36)).float().mean()
-    assert abs(kept - 0.8) < 0.01
-
-
-def test_grid_mode_spares_a_fifth_of_the_images() -> None:
-    torch.manual_seed(0)
-    dropped = 1 - FeatureAugmentation("grid")(full(4000, 400)).float().mean(dim=1)
-    # An augmented image of 400 cells loses none with probability 0.96^400 at most: below 1e-7.
-    untouched = (dropped == 0).float().mean()
-    assert abs(untouched - 0.2) < 0.03
-    augmented = dropped[dropped > 0]
-    assert abs(augmented.mean() - 0.2 * 0.6) < 0.005  # u in [0.2, 1] has mean 0.6
-    assert augmented.min() < 0.05 and 0.17 < augmented.max() < 0.3
-
-
-@pytest.mark.medium
-@given(
-    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5),
-    rate=st.sampled_from([0.0, 0.2, 0.99]),
-    mode=st.sampled_from(["none", "region", "grid"]),
-    seed=st.integers(0, 1000),
-)
-def test_features_never_vanish_and_padding_never_appears(lengths, rate, mode, seed) -> None:
-    torch.manual_seed(seed)
-    mask = position_mask(torch.tensor(lengths), 6)
-    kept = FeatureAugmentation(mode, rate=rate)(mask)
-    assert not (kept & ~mask).any()
-    assert kept.any(dim=1).all()
-    if mode == "none" or rate == 0:
-        assert torch.equal(kept, mask)
 
 
 @pytest.mark.medium
@@ -165,7 +131,6 @@ def test_lengths_spread_more_where_words_go_as_a_whole(make, spread: float) -> N
 
 def test_evaluation_changes_nothing() -> None:
     mask, ids = full(3, 9), torch.arange(27).view(3, 9)
-    assert FeatureAugmentation("region", rate=0.9).eval()(mask) is mask
     same_ids, same_mask = tokens("bert_style", rate=0.9).eval()(ids, mask)
     assert same_ids is ids and same_mask is mask
 
@@ -194,9 +159,7 @@ def without_type_checks():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FeatureAugmentation("regions"), "did you mean 'region'.*none, region, grid"),
         (lambda: tokens("bert_styl"), "'bert_style'.*none, drop"),
-        (lambda: FeatureAugmentation("grid", rate=1.0), "augmentation_rate is 1.0"),
         (lambda: tokens("drop", rate=-0.1), "augmentation_rate is -0.1"),
         (
             lambda: TokenAugmentation("bert_style", mask_id=None, replacements=[5]),

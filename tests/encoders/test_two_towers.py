@@ -7,9 +7,11 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from openvse.encoders import TransformersText, TransformersVision
+from openvse.backbones import TransformersVision
+from openvse.encoders import TransformersText
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import pad
+from tests.seeing import see
 
 pytestmark = pytest.mark.medium
 
@@ -32,47 +34,47 @@ def text(folder: str, **options) -> TransformersText:
 @pytest.mark.parametrize("family", ["clip", "siglip"])
 def test_the_vision_tower_gives_its_patches(family: str, two_tower_checkpoint, make_photos) -> None:
     folder = two_tower_checkpoint(family)
-    encoder = TransformersVision(embed_dim=8, model=folder)
-    pixels = encoder.preprocess(Image.open(make_photos(1)[0])).unsqueeze(0)
+    backbone = TransformersVision(model=folder)
+    pixels = backbone.preprocess(Image.open(make_photos(1)[0])).unsqueeze(0)
     with torch.no_grad():
         tokens = whole(folder).vision_model(pixel_values=pixels).last_hidden_state
-    assert torch.equal(encoder.extract(pixels), tokens[:, -16:])
-    assert not any("text" in name for name, _ in encoder.named_parameters())
-    assert not any(parameter.requires_grad for parameter in encoder.backbone.parameters())
+    assert torch.equal(see(backbone, pixels), tokens[:, -16:])
+    assert not any("text" in name for name, _ in backbone.named_parameters())
+    assert not any(parameter.requires_grad for parameter in backbone.parameters())
 
 
 def test_clips_class_token_comes_first_and_siglip_has_none(two_tower_checkpoint) -> None:
     folder = two_tower_checkpoint("clip")
-    encoder = TransformersVision(embed_dim=8, model=folder, class_token=True)
+    backbone = TransformersVision(model=folder, class_token=True)
     pixels = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         state = whole(folder).vision_model(pixel_values=pixels)
-        local = encoder.extract(pixels)
-        first = encoder.backbone.post_layernorm(local[:, 0])
+        local = see(backbone, pixels)
+        first = backbone.net.post_layernorm(local[:, 0])
     assert local.shape == (2, 17, 16)
     torch.testing.assert_close(first, state.pooler_output)
     with pytest.raises(ModelError, match="^this backbone has no class token: set class_token: false"):
-        TransformersVision(embed_dim=8, model=two_tower_checkpoint("siglip"), class_token=True)
+        TransformersVision(model=two_tower_checkpoint("siglip"), class_token=True)
 
 
 @pytest.mark.parametrize("family", ["clip", "siglip"])
 def test_a_towers_fingerprint_follows_the_whole_checkpoint(family: str, two_tower_checkpoint) -> None:
     folder = two_tower_checkpoint(family)
-    prints = {TransformersVision(embed_dim=size, model=folder).fingerprint for size in (4, 8)}
+    prints = {TransformersVision(model=folder).fingerprint for _ in range(2)}
     assert len(prints) == 1 and f"{family}_vision_model@" in prints.pop()
 
 
 @pytest.mark.parametrize("family", ["clip", "siglip"])
 def test_a_saved_tower_is_built_without_the_other_one(family: str, two_tower_checkpoint, tmp_path) -> None:
     folder = two_tower_checkpoint(family)
-    images, sentences = TransformersVision(embed_dim=8, model=folder), text(folder)
+    images, sentences = TransformersVision(model=folder), text(folder)
     images.save_assets(tmp_path / "image")
     sentences.save_assets(tmp_path / "text")
-    again = TransformersVision(embed_dim=8, model="gone", assets=tmp_path / "image")
+    again = TransformersVision(model="gone", assets=tmp_path / "image")
     again.load_state_dict(images.state_dict())
     assert again.fingerprint == images.fingerprint
     pixels = torch.randn(1, 3, 32, 32)
-    assert torch.equal(again.extract(pixels), images.extract(pixels))
+    assert torch.equal(see(again, pixels), see(images, pixels))
     spoken = text("gone", assets=tmp_path / "text")
     spoken.load_state_dict(sentences.state_dict())
     batch = pad(sentences.tokenize(CAPTIONS))

@@ -4,7 +4,7 @@ import pytest
 
 from openvse.encoders import BiGRU
 from openvse.encoders.vocabulary import Vocabulary
-from openvse.encoders.word_splitters import make_splitter, split_words
+from openvse.encoders.word_splitters import WORD_SPLITTERS, NLTKSplitter, WordsSplitter, split_words
 from openvse.errors import ModelError
 
 
@@ -24,7 +24,13 @@ def test_words_are_lower_case_runs_of_letters_and_digits(caption: str, expected:
 
 
 def test_words_are_the_default() -> None:
-    assert make_splitter("words") is split_words
+    assert BiGRU(embed_dim=4, captions=["A T-shirt"], min_count=1).vocabulary.split("T-shirt") == [
+        "t",
+        "shirt",
+    ]
+    assert (
+        WORD_SPLITTERS.get("words")()("A T-shirt") == WordsSplitter()("A T-shirt") == split_words("A T-shirt")
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,24 +45,24 @@ def test_words_are_the_default() -> None:
     ],
 )
 def test_nltk_keeps_punctuation_and_splits_contractions(caption: str, expected: list[str]) -> None:
-    assert make_splitter("nltk")(caption) == expected
+    assert NLTKSplitter()(caption) == expected
 
 
 def test_nltk_equals_word_tokenize_within_a_sentence() -> None:
     from nltk.tokenize import word_tokenize
 
     caption = "a diver (male), 3,000 feet & 5% -- isn't he 'brave'?"
-    assert make_splitter("nltk")(caption) == word_tokenize(caption, preserve_line=True)
+    assert NLTKSplitter()(caption) == word_tokenize(caption, preserve_line=True)
 
 
 def test_a_missing_nltk_names_the_extra(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "nltk.tokenize", None)
     with pytest.raises(ModelError, match=r"needs NLTK: pip install 'openvse\[nltk\]'"):
-        make_splitter("nltk")
+        NLTKSplitter()
 
 
 def test_a_vocabulary_splits_as_it_was_told(tmp_path) -> None:
-    split = make_splitter("nltk")
+    split = NLTKSplitter()
     vocabulary = Vocabulary.from_captions(["It's a dog."], split=split)
     assert sorted(vocabulary.words) == ["'s", ".", "a", "dog", "it"]
     vocabulary.save(tmp_path / "vocabulary.json")
@@ -65,8 +71,8 @@ def test_a_vocabulary_splits_as_it_was_told(tmp_path) -> None:
 
 
 def test_bigru_takes_the_tokenizer_with_it(tmp_path) -> None:
-    saved = BiGRU(embed_dim=4, captions=["a dog's bone."], min_count=1, word_dim=3, tokenizer="nltk")
+    saved = BiGRU(embed_dim=4, captions=["a dog's bone."], min_count=1, word_dim=3, tokenizer=NLTKSplitter)
     saved.save_assets(tmp_path)
-    loaded = BiGRU(embed_dim=4, assets=tmp_path, word_dim=3, tokenizer="nltk")
+    loaded = BiGRU(embed_dim=4, assets=tmp_path, word_dim=3, tokenizer=NLTKSplitter)
     assert len(loaded.tokenize(["a dog's bone."])[0]) == 7  # five tokens between two boundaries
     assert [i.tolist() for i in loaded.tokenize(["Dog's"])] == [i.tolist() for i in saved.tokenize(["Dog's"])]

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import openvse.cli.commands  # noqa: F401 - registers the commands
 from openvse.aggregators import GPO
+from openvse.aggregators.gpo_generators import MLP
 from openvse.cli.app import app
 from openvse.errors import OpenVSEError, TrainingError
 from openvse.experiments import DESIGNS, PATTERNS, PUBLISHED, Found, Schedule, SyntheticReport, find, find_all
@@ -61,7 +62,7 @@ def test_errors_are_those_of_a_loop() -> None:
 @pytest.mark.medium
 def test_learning_comes_near_the_pattern() -> None:
     torch.manual_seed(0)
-    gpo = GPO(input_dim=64, embed_dim=64, generator="mlp")
+    gpo = GPO(input_dim=64, embed_dim=64, generator=MLP)
     before = coefficient_errors(gpo, "M-1")
     learn(gpo, "M-1", Schedule(steps=60, learning_rate=0.02, num_sets=8, width=64), seed=0)
     after = coefficient_errors(gpo, "M-1")
@@ -84,7 +85,7 @@ def test_learning_sees_only_the_sizes_it_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         GPO, "coefficients", lambda self, sizes: asked.update(sizes.tolist()) or original(self, sizes)
     )
-    gpo = GPO(input_dim=4, embed_dim=4, generator="mlp")
+    gpo = GPO(input_dim=4, embed_dim=4, generator=MLP)
     learn(gpo, "A", Schedule(steps=50, width=4), seed=0)
     assert asked == set(SEEN)
 

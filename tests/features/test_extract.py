@@ -15,9 +15,10 @@ import pytest
 import torch
 from jaxtyping import Float
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
-from openvse.encoders import ImageEncoder
+from openvse.backbones import Backbone
+from openvse.backbones.base import all_real
 from openvse.errors import DataError, ModelError, StoreError
 from openvse.features import (
     ExtractionProgress,
@@ -27,20 +28,21 @@ from openvse.features import (
     extract_features,
 )
 from openvse.media.images import read_image
+from openvse.media.videos import ClipSource
 from openvse.types import Features, Inputs
 
 PhotoMaker = Callable[..., list[Path]]
 SIDE = 4
 
 
-class TinyEncoder(ImageEncoder):
+class TinyBackbone(Backbone):
     """Its local features are the pixels of a 4 x 4 thumbnail; it remembers what it was asked."""
 
-    def __init__(self, fingerprint: str | None = "tiny", pause_s: float = 0.0) -> None:
-        super().__init__()
-        self.feature_dim = self.local_dim = 3
-        self.fingerprint = fingerprint
-        self.fine_tune = False
+    def __init__(
+        self, fingerprint: str | None = "tiny", pause_s: float = 0.0, *, trains: bool = False
+    ) -> None:
+        super().__init__(nn.Identity(), feature_dim=3, fingerprint=fingerprint)
+        self.fine_tune = trains
         self.pause_s = pause_s
         self.preprocessed = 0
         self.batches: list[int] = []
@@ -48,25 +50,26 @@ class TinyEncoder(ImageEncoder):
         self.spoilt = False
         self._lock = threading.Lock()
 
-    def forward(self, inputs: Inputs) -> Features:
-        raise AssertionError("extraction needs no projection")
-
-    def preprocess(
-        self, image: Image.Image, generator: torch.Generator | None = None
+    def read(
+        self, source: ClipSource, generator: torch.Generator | None = None, *, to_store: bool = False
     ) -> Float[Tensor, "3 H W"]:
-        assert generator is None, "a random view was stored"
+        assert generator is None and to_store, "a random view was stored"
+        return super().read(source)
+
+    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
         with self._lock:
             self.preprocessed += 1
         thumbnail = np.asarray(image.resize((SIDE, SIDE)), dtype=np.float32)
         return torch.from_numpy(thumbnail.copy()).permute(2, 0, 1) / 255
 
-    def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
+    def see(self, inputs: Inputs) -> Features:
+        pixels = inputs.values
         assert not self.training and torch.is_inference_mode_enabled()
         self.lead = max(self.lead, self.preprocessed - sum(self.batches))
         self.batches.append(len(pixels))
         time.sleep(self.pause_s)
         features = pixels.flatten(2).transpose(1, 2)
-        return features * float("nan") if self.spoilt else features
+        return all_real(features * float("nan") if self.spoilt else features)
 
 
 def named(paths: Sequence[Path]) -> list[tuple[str, Path]]:
@@ -75,7 +78,7 @@ def named(paths: Sequence[Path]) -> list[tuple[str, Path]]:
 
 def expected_features(paths: Sequence[Path]) -> Tensor:
     """Encode one picture after the other."""
-    encoder = TinyEncoder()
+    encoder = TinyBackbone()
     pixels = [encoder.preprocess(read_image(path)) for path in paths]
     return torch.stack([p.flatten(1).T for p in pixels]).half().float()
 
@@ -91,7 +94,7 @@ def test_every_picture_gets_its_own_features(
     tmp_path: Path, make_photos: PhotoMaker, num_workers: int, batch_size: int
 ) -> None:
     paths = make_photos(7)
-    encoder, store = TinyEncoder(), tmp_path / "store"
+    encoder, store = TinyBackbone(), tmp_path / "store"
     report = extract_features(encoder, named(paths), store, batch_size=batch_size, num_workers=num_workers)
     assert (report.done, report.skipped_existing, report.failed) == (7, 0, [])
     assert report.seconds > 0 and report.images_per_s == pytest.approx(7 / report.seconds)
@@ -103,13 +106,13 @@ def test_every_picture_gets_its_own_features(
 def test_only_what_is_new_is_done(tmp_path: Path, make_photos: PhotoMaker) -> None:
     paths = make_photos(6)
     store = tmp_path / "store"
-    extract_features(TinyEncoder(), named(paths[::2]), store)
-    encoder = TinyEncoder()
+    extract_features(TinyBackbone(), named(paths[::2]), store)
+    encoder = TinyBackbone()
     report = extract_features(encoder, named(paths), store)
     assert (report.done, report.skipped_existing) == (3, 3)
     assert encoder.preprocessed == 3
     assert torch.equal(stored_features(store, paths), expected_features(paths))
-    again = TinyEncoder()
+    again = TinyBackbone()
     assert extract_features(again, named(paths), store).skipped_existing == 6
     assert again.preprocessed == 0
 
@@ -120,7 +123,7 @@ def test_bad_pictures_are_reported_and_left_out(tmp_path: Path, make_photos: Pho
     paths[2].write_text("not a picture")
     paths.append(tmp_path / "nowhere.jpg")
     store = tmp_path / "store"
-    report = extract_features(TinyEncoder(), named(paths), store, batch_size=2)
+    report = extract_features(TinyBackbone(), named(paths), store, batch_size=2)
     bad = [paths[1], paths[2], paths[5]]
     assert report.done == 3
     assert [path for path, _ in report.failed] == bad
@@ -129,13 +132,13 @@ def test_bad_pictures_are_reported_and_left_out(tmp_path: Path, make_photos: Pho
     good = [path for path in paths if path not in bad]
     assert torch.equal(stored_features(store, good), expected_features(good))
     make_photos(2)  # repairs photo_1
-    repaired = extract_features(TinyEncoder(), named(paths), store)
+    repaired = extract_features(TinyBackbone(), named(paths), store)
     assert (repaired.done, repaired.skipped_existing, len(repaired.failed)) == (1, 3, 2)
 
 
 def test_a_batch_without_a_good_picture(tmp_path: Path) -> None:
     paths = [tmp_path / f"{i}.jpg" for i in range(4)]
-    encoder = TinyEncoder()
+    encoder = TinyBackbone()
     report = extract_features(encoder, named(paths), tmp_path / "store", batch_size=2)
     assert report.done == 0 and len(report.failed) == 4 and encoder.batches == []
     assert len(FeatureStore.open(tmp_path / "store")) == 0
@@ -145,9 +148,9 @@ def test_progress_counts_up_to_the_total(tmp_path: Path, make_photos: PhotoMaker
     paths = make_photos(7)
     paths[4].write_bytes(b"")
     store = tmp_path / "store"
-    extract_features(TinyEncoder(), named(paths[:2]), store)
+    extract_features(TinyBackbone(), named(paths[:2]), store)
     seen: list[ExtractionProgress] = []
-    extract_features(TinyEncoder(), named(paths), store, batch_size=2, progress=seen.append)
+    extract_features(TinyBackbone(), named(paths), store, batch_size=2, progress=seen.append)
     assert [state.done for state in seen] == [4, 6, 7]
     assert {state.total for state in seen} == {7}
     assert all(state.images_per_s > 0 for state in seen)
@@ -157,7 +160,7 @@ def test_progress_counts_up_to_the_total(tmp_path: Path, make_photos: PhotoMaker
 
 def test_progress_of_nothing(tmp_path: Path) -> None:
     seen: list[ExtractionProgress] = []
-    report = extract_features(TinyEncoder(), [], tmp_path / "store", progress=seen.append)
+    report = extract_features(TinyBackbone(), [], tmp_path / "store", progress=seen.append)
     assert seen == [ExtractionProgress(0, 0, 0.0, 0.0)]
     assert report.done == 0 and ExtractionReport().images_per_s == 0
 
@@ -170,12 +173,12 @@ def test_an_interrupted_extraction_continues(tmp_path: Path, make_photos: PhotoM
         if state.done >= 4:
             raise KeyboardInterrupt
 
-    encoder = TinyEncoder().train()
+    encoder = TinyBackbone(trains=True).train()
     with pytest.raises(KeyboardInterrupt):
         extract_features(encoder, named(paths), store, batch_size=2, progress=interrupt)
     assert encoder.training, "the encoder is left as it was"
     assert len(FeatureStore.open(store)) == 4, "what was done is kept"
-    report = extract_features(TinyEncoder(), named(paths), store)
+    report = extract_features(TinyBackbone(), named(paths), store)
     assert (report.done, report.skipped_existing) == (6, 4)
     assert torch.equal(stored_features(store, paths), expected_features(paths))
 
@@ -187,7 +190,7 @@ def test_a_killed_extraction_continues(
     monkeypatch.setattr("openvse.features.extract.COMMIT_SECONDS", 0.0)
     paths = make_photos(40)
     store = tmp_path / "store"
-    slow = TinyEncoder(pause_s=0.05)
+    slow = TinyBackbone(pause_s=0.05)
     process = multiprocessing.get_context("fork").Process(
         target=extract_features, args=(slow, named(paths), store), kwargs={"batch_size": 2}
     )
@@ -201,7 +204,7 @@ def test_a_killed_extraction_continues(
     process.join()
     kept = len(FeatureStore.open(store))
     assert 6 <= kept < 40
-    report = extract_features(TinyEncoder(), named(paths), store)
+    report = extract_features(TinyBackbone(), named(paths), store)
     assert (report.done, report.skipped_existing) == (40 - kept, kept)
     assert torch.equal(stored_features(store, paths), expected_features(paths))
 
@@ -219,19 +222,19 @@ def test_commits_follow_the_clock(
         commit(self)
 
     monkeypatch.setattr(FeatureStoreWriter, "commit", counting)
-    extract_features(TinyEncoder(), named(make_photos(6)), tmp_path / "store", batch_size=2)
+    extract_features(TinyBackbone(), named(make_photos(6)), tmp_path / "store", batch_size=2)
     assert sizes == [*[2, 4, 6][:commits], 6], "and once at the end"
 
 
 def test_decoding_runs_ahead_but_not_away(tmp_path: Path, make_photos: PhotoMaker) -> None:
-    encoder = TinyEncoder(pause_s=0.05)
+    encoder = TinyBackbone(pause_s=0.05)
     extract_features(encoder, named(make_photos(20)), tmp_path / "store", batch_size=2, num_workers=2)
     # Two batches wait at most, besides the one that is being encoded.
     assert 2 < encoder.lead <= 6
 
 
 def test_an_encoder_that_makes_nan_is_named_with_its_picture(tmp_path: Path, make_photos: PhotoMaker) -> None:
-    encoder = TinyEncoder()
+    encoder = TinyBackbone()
     encoder.spoilt = True
     with pytest.raises(StoreError, match=r"'photo_0\.jpg' hold NaN"):
         extract_features(encoder, named(make_photos(2)), tmp_path / "store")
@@ -240,20 +243,20 @@ def test_an_encoder_that_makes_nan_is_named_with_its_picture(tmp_path: Path, mak
 def test_one_id_for_two_pictures_is_refused(tmp_path: Path, make_photos: PhotoMaker) -> None:
     first, second = make_photos(2)
     with pytest.raises(DataError, match=r"id 'x' stands for .*photo_0\.jpg and for .*photo_1\.jpg"):
-        extract_features(TinyEncoder(), [("x", first), ("x", second)], tmp_path / "store")
+        extract_features(TinyBackbone(), [("x", first), ("x", second)], tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
 
 def test_a_store_of_another_encoder_is_refused(tmp_path: Path, make_photos: PhotoMaker) -> None:
     images = named(make_photos(1))
-    extract_features(TinyEncoder(), images, tmp_path / "store")
+    extract_features(TinyBackbone(), images, tmp_path / "store")
     with pytest.raises(StoreError, match="made by encoder 'tiny', not by 'huge'"):
-        extract_features(TinyEncoder("huge"), images, tmp_path / "store")
+        extract_features(TinyBackbone("huge"), images, tmp_path / "store")
     with pytest.raises(StoreError, match="holds float16 of width 3, not float32"):
-        extract_features(TinyEncoder(), images, tmp_path / "store", dtype="float32")
+        extract_features(TinyBackbone(), images, tmp_path / "store", dtype="float32")
 
 
 def test_an_encoder_without_a_backbone_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="reads stored features, it makes none"):
-        extract_features(TinyEncoder(fingerprint=None), [], tmp_path / "store")
+        extract_features(TinyBackbone(fingerprint=None), [], tmp_path / "store")
     assert not (tmp_path / "store").exists()

@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from openvse.assembly import build_part
-from openvse.encoders import IMAGE_ENCODERS, EfficientNetLite0, Frames
+from openvse.backbones import EfficientNetLite0
+from openvse.encoders import ImageEncoder
 from openvse.errors import RecipeError
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.specs import Part
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe
+from tests.seeing import image_encoder
 
 BACKBONE = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32}
 
 
-def build(**options: Any) -> Frames:
-    part = Part(name="frames", **options)
-    return build_part(IMAGE_ENCODERS, part, "image.encoder", {"embed_dim": 6, "assets": None})
+def build(**options: Any) -> ImageEncoder:
+    return image_encoder("frames", embed_dim=6, **options)
 
 
 def test_the_backbone_is_a_part_with_options() -> None:
     built = build(backbone=BACKBONE, fps=4)
-    assert isinstance(built.image, EfficientNetLite0) and built.image.image_size == 32
+    frames = built.backbone.image
+    assert isinstance(frames, EfficientNetLite0) and frames.image_size == 32
     assert built.fingerprint == "frames:efficientnet_lite0:random:32:1x1:4fps:64"
     assert [name for name, weight in built.named_parameters() if weight.requires_grad] == [
         "projection.linear.weight",
@@ -37,7 +37,10 @@ def test_the_backbone_is_a_part_with_options() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backbone": "resnett"}, r"^image\.encoder\.backbone: unknown image encoder 'resnett'"),
+        (
+            {"backbone": "resnett"},
+            r"^image\.encoder\.backbone: unknown backbone 'resnett'; did you mean 'resnet'",
+        ),
         ({"backbone": BACKBONE | {"image_size": 8}}, r"^image\.encoder\.backbone: image_size is 8 pixels"),
         (
             {"backbone": BACKBONE | {"projection": "linear"}},
@@ -68,7 +71,7 @@ def test_pvses_recipes_are_the_papers(name: str, views: int) -> None:
     assert model.image.aggregator.fixed_k and recipe.image.aggregator.options == {"num_embeddings": views}
     assert recipe.text.aggregator == recipe.image.aggregator
     encoder = model.image.encoder
-    assert encoder.frame_limit.num_frames == 8 and encoder.local_dim == 2048
+    assert encoder.backbone.frame_limit.num_frames == 8 and encoder.local_dim == 2048
     assert encoder.global_projection.gru.hidden_size == 512
     assert [figures.metrics["i2t_r1"] for figures in recipe.published] == [{"tgif": 2.32, "mrw": 0.16}[name]]
     assert recipe.optimizer.amsgrad and sum(phase.epochs for phase in recipe.training.phases) == 50

@@ -106,7 +106,8 @@ def test_stored_features_stand_in_for_pictures(
     ) as writer:
         for hit in hits[0][:3]:
             with torch.no_grad():
-                writer.add(hit.id, encoder.raw(encoder.collate([encoder.read(hit.path)]))[0][0])
+                backbone = encoder.backbone
+                writer.add(hit.id, backbone(backbone.collate([backbone.read(hit.path)])).local[0])
     store = FeatureStore.open(tmp_path / "store", encoder.fingerprint)
     decoded = HitReranker(fused, top=4)(QUERIES, [hits[0][:3], hits[1][1:]])
     stored = HitReranker(fused, top=4, features=store)(QUERIES, hits)

@@ -10,11 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from torch import Tensor
 
 from openvse.errors import DataError
 from openvse.tasks.recipes import parse_recipe
-from openvse.types import Features
+from openvse.types import Features, Inputs
 from openvse.vqa.answer_page import answer_page
 from openvse.vqa.answerer import Answerer, Guess
 from openvse.vqa.answers import AnswerVocabulary
@@ -97,10 +96,10 @@ def test_boxes_of_an_encoder_that_knows_them(
     model, photo = build(), make_photos(1)[0]
     boxes = torch.tensor([[0.1, 0.1, 0.4, 0.9], [0.0, 0.0, 1.0, 0.5]])
 
-    def regions(self: Any, pixels: Tensor) -> Features:
+    def regions(self: Any, inputs: Inputs) -> Features:
         return Features(torch.ones(1, 2, 1280), torch.tensor([[True, False]]), boxes=boxes.unsqueeze(0))
 
-    monkeypatch.setattr("openvse.encoders.EfficientNetLite0.raw_features", regions)
+    monkeypatch.setattr("openvse.backbones.EfficientNetLite0.see", regions)
     (one,) = explain(model, photo, QUESTIONS[:1])
     assert one.boxes is not None and torch.equal(one.boxes, boxes)
     assert one.image_weights is not None and one.image_weights.tolist() == [[1, 0], [1, 0]]

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from openvse.backbones import EfficientNetLite0
 from openvse.batches import BatchKey, PixelImages, RandomView, image_loader
 from openvse.corpus import Question, QuestionSet
-from openvse.encoders import EfficientNetLite0
 from openvse.errors import DataError
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.batches import QuestionDataset, question_batches
@@ -31,8 +31,8 @@ def asked(paths: list[Path]) -> QuestionSet:
 
 
 def dataset(questions: QuestionSet, *, pictures: bool = True, augment: bool = False) -> QuestionDataset:
-    encoder = EfficientNetLite0(embed_dim=4, pretrained=False, image_size=32)
-    images = image_loader(encoder, questions.as_corpus(), None, augment=augment) if pictures else None
+    backbone = EfficientNetLite0(pretrained=False, image_size=32)
+    images = image_loader(backbone, questions.as_corpus(), None, augment=augment) if pictures else None
     tokens = [torch.arange(1, 3 + number) for number in range(len(questions))]
     return QuestionDataset(questions, images, tokens, AnswerVocabulary(ANSWERS, votes=False))
 
@@ -106,9 +106,9 @@ def test_frequencies_are_the_mean_of_the_targets(make_photos: PhotoMaker) -> Non
 
 def test_parts_of_different_sets_are_refused(make_photos: PhotoMaker) -> None:
     questions = asked(make_photos(2))
-    encoder = EfficientNetLite0(embed_dim=4, pretrained=False, image_size=32)
+    backbone = EfficientNetLite0(pretrained=False, image_size=32)
     vocabulary = AnswerVocabulary(ANSWERS, votes=False)
     with pytest.raises(DataError, match="toy has 4 questions about 2 pictures"):
         QuestionDataset(questions, None, [torch.tensor([1])], vocabulary)
     with pytest.raises(DataError, match="make them from one question set"):
-        QuestionDataset(questions, PixelImages([], encoder), [torch.tensor([1])] * 4, vocabulary)
+        QuestionDataset(questions, PixelImages([], backbone), [torch.tensor([1])] * 4, vocabulary)

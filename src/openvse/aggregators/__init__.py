@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from openvse.aggregators.ada_pool import AdaPool
 from openvse.aggregators.adpool import AdPool
-from openvse.aggregators.base import Aggregator, AggregatorFactory, Pooling, RankedPooling, SingleVector
+from openvse.aggregators.base import Aggregator, Pooling, RankedPooling, SingleVector
 from openvse.aggregators.conv1d import Conv1d
 from openvse.aggregators.first_token import FirstToken
 from openvse.aggregators.fs_pool import FSPool
@@ -12,6 +12,8 @@ from openvse.aggregators.gcn import GCN
 from openvse.aggregators.gem import GeM
 from openvse.aggregators.gpo import GPO
 from openvse.aggregators.gpo_data_dependent import GPODataDependent
+from openvse.aggregators.gpo_generators import GENERATORS, Generator
+from openvse.aggregators.gpo_positions import POSITIONS, Positions
 from openvse.aggregators.k_max import KMax
 from openvse.aggregators.last_token import LastToken
 from openvse.aggregators.lip import LIP
@@ -60,17 +62,19 @@ AGGREGATORS: Registry[Aggregator] = Registry(
 __all__ = [
     "AGGREGATORS",
     "GCN",
+    "GENERATORS",
     "GPO",
     "LIP",
+    "POSITIONS",
     "AdPool",
     "AdaPool",
     "Aggregator",
-    "AggregatorFactory",
     "Conv1d",
     "FSPool",
     "FirstToken",
     "GPODataDependent",
     "GeM",
+    "Generator",
     "KMax",
     "LastToken",
     "LogSumExp",
@@ -79,6 +83,7 @@ __all__ = [
     "MultiView",
     "PIENet",
     "Pooling",
+    "Positions",
     "RankedPooling",
     "ScoreAttention",
     "SelfAttention",

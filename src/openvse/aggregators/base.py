@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -40,18 +39,6 @@ class Aggregator(nn.Module, ABC):
     def curves(self) -> dict[str, list[float]]:
         """Return what it has learned that a paper plots, such as weights by rank; a run logs it after each epoch."""
         return {}
-
-
-@runtime_checkable
-class AggregatorFactory(Protocol):
-    """What makes an aggregator: its class, or the build with the options of a recipe.
-
-    An argument of this type is a part inside a part, of which the outer one may make several.
-    """
-
-    def __call__(self, *, input_dim: int, embed_dim: int) -> Aggregator:
-        """Make one for local features of width L and the joint width D."""
-        ...
 
 
 class SingleVector(Aggregator):

@@ -7,9 +7,10 @@ from dataclasses import replace
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from openvse.aggregators.base import Aggregator, AggregatorFactory
+from openvse.aggregators.base import Aggregator
 from openvse.aggregators.mean import Mean
 from openvse.errors import RecipeError
+from openvse.registry import Maker
 from openvse.types import EmbeddingSet, Features
 
 
@@ -30,7 +31,7 @@ class GCN(Aggregator):
     """
 
     def __init__(
-        self, *, input_dim: int, embed_dim: int, aggregator: AggregatorFactory = Mean, num_layers: int = 1
+        self, *, input_dim: int, embed_dim: int, aggregator: Maker[Aggregator] = Mean, num_layers: int = 1
     ) -> None:
         super().__init__()
         if num_layers < 1:

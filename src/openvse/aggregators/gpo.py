@@ -7,10 +7,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from openvse.aggregators.base import RankedPooling
-from openvse.aggregators.gpo_generators import GeneratorName, make_generator
-from openvse.aggregators.gpo_positions import PositionsName, make_positions
+from openvse.aggregators.gpo_generators import BiGRU, Generator
+from openvse.aggregators.gpo_positions import Positions, SinusoidalPositions
 from openvse.errors import RecipeError
 from openvse.functional import masked_softmax, position_mask
+from openvse.registry import Maker
 
 SHOWN_SIZES = (10, 20, 36, 49)  # of short and long captions, bottom-up-attention regions, 7 x 7 grids
 
@@ -35,9 +36,9 @@ class GPO(RankedPooling):
         hidden_dim: width of the generator: of its states (BiGRU, per direction; MLP; interpolation) or of its
             feed-forward network (Transformer).
         temperature: divides the generator's output before the softmax.
-        generator: what yields the coefficients from the codes; an ``interpolation`` has learned coefficients, which
-            it stretches over the set.
-        positions: the codes, sines and cosines or a learned table.
+        generator: a part of ``GENERATORS``, which yields the coefficients from the codes; an ``interpolation`` has
+            learned coefficients, which it stretches over the set.
+        positions: a part of ``POSITIONS``, the codes: sines and cosines or a learned table.
         num_positions: what is learned of an interpolation or a table; positions beyond a table share its last code.
         per_dimension: each of the L dimensions has coefficients of its own.
 
@@ -59,23 +60,23 @@ class GPO(RankedPooling):
         position_dim: int = 32,
         hidden_dim: int = 32,
         temperature: float = 0.1,
-        generator: GeneratorName = "bigru",
-        positions: PositionsName = "sinusoidal",
+        generator: Maker[Generator] = BiGRU,
+        positions: Maker[Positions] = SinusoidalPositions,
         num_positions: int = 128,
         per_dimension: bool = False,
     ) -> None:
         super().__init__(input_dim=input_dim, embed_dim=embed_dim)
         if num_positions < 1:
             raise RecipeError(f"gpo got num_positions = {num_positions}: it must be at least 1 (usual: 128)")
-        if (generator, positions) == ("interpolation", "learned"):
+        self.temperature = temperature
+        self.positions = positions(num_positions=num_positions, position_dim=position_dim)
+        self.generator = generator(
+            position_dim=position_dim, hidden_dim=hidden_dim, num_positions=num_positions
+        )
+        if self.positions.learns and not self.generator.reads_codes:
             raise RecipeError(
                 "gpo got positions: learned, which generator: interpolation does not read: leave positions out"
             )
-        self.temperature = temperature
-        self.positions = make_positions(positions, num_positions=num_positions, position_dim=position_dim)
-        self.generator = make_generator(
-            generator, position_dim=position_dim, hidden_dim=hidden_dim, num_positions=num_positions
-        )
         self.score = nn.Linear(self.generator.width, input_dim if per_dimension else 1, bias=False)
         self._table: dict[int, Tensor] = {}
         self._table_key: tuple[object, ...] = ()

@@ -38,7 +38,7 @@ class GPODataDependent(Pooling):
         super().__init__(input_dim=input_dim, embed_dim=embed_dim)
         self.position_dim = position_dim
         self.temperature = temperature
-        self.generator = BiGRU(position_dim + input_dim, hidden_dim)
+        self.generator = BiGRU(position_dim=position_dim + input_dim, hidden_dim=hidden_dim)
         self.score = nn.Linear(hidden_dim, 1, bias=False)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:

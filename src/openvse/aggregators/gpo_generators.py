@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -12,8 +11,7 @@ from torch import Tensor, nn
 from openvse.errors import RecipeError
 from openvse.functional import interpolate, position_mask
 from openvse.layers.recurrence import packed_gru
-
-GeneratorName: TypeAlias = Literal["bigru", "transformer", "mlp", "interpolation"]
+from openvse.registry import Registry
 
 NUM_HEADS = 4
 
@@ -22,11 +20,15 @@ NUM_HEADS = 4
 class Generator(Protocol):
     """Turns the codes of positions 1..N into states, from which one linear map makes the coefficients.
 
+    Its maker is called with ``position_dim``, ``hidden_dim`` and ``num_positions``.
+
     Attributes:
         width: S, of a state.
+        reads_codes: whether the states depend on the codes.
     """
 
     width: int
+    reads_codes: bool
 
     def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
         """Return a state for each position; those of a set do not depend on the codes beyond its size.
@@ -44,9 +46,12 @@ class BiGRU(nn.GRU):
     Args:
         position_dim: width of the codes.
         hidden_dim: width of a state, per direction.
+        num_positions: not read.
     """
 
-    def __init__(self, position_dim: int, hidden_dim: int) -> None:
+    reads_codes: bool = True
+
+    def __init__(self, *, position_dim: int, hidden_dim: int, num_positions: int = 0) -> None:
         super().__init__(position_dim, hidden_dim, batch_first=True, bidirectional=True)
         self.width = hidden_dim
 
@@ -65,9 +70,19 @@ class Transformer(nn.TransformerEncoderLayer):
     Args:
         position_dim: width of the codes and of a state, a multiple of 4.
         hidden_dim: width of the feed-forward network.
+        num_positions: not read.
+
+    Raises:
+        RecipeError: the heads do not divide the width of the codes.
     """
 
-    def __init__(self, position_dim: int, hidden_dim: int) -> None:
+    reads_codes: bool = True
+
+    def __init__(self, *, position_dim: int, hidden_dim: int, num_positions: int = 0) -> None:
+        if position_dim % NUM_HEADS:
+            raise RecipeError(
+                f"the transformer generator got position_dim = {position_dim}: it must be a multiple of {NUM_HEADS}"
+            )
         super().__init__(position_dim, NUM_HEADS, hidden_dim, dropout=0.0, batch_first=True, bias=False)
         self.width = position_dim
 
@@ -83,9 +98,12 @@ class MLP(nn.Sequential):
     Args:
         position_dim: width of the codes.
         hidden_dim: width of the hidden layer.
+        num_positions: not read.
     """
 
-    def __init__(self, position_dim: int, hidden_dim: int) -> None:
+    reads_codes: bool = True
+
+    def __init__(self, *, position_dim: int, hidden_dim: int, num_positions: int = 0) -> None:
         super().__init__(nn.Linear(position_dim, hidden_dim), nn.ReLU())
         self.width = hidden_dim
 
@@ -103,9 +121,12 @@ class Interpolation(nn.Module):
     Args:
         num_positions: how many states are learned.
         hidden_dim: width of a state.
+        position_dim: not read, as the codes are not.
     """
 
-    def __init__(self, num_positions: int, hidden_dim: int) -> None:
+    reads_codes: bool = False
+
+    def __init__(self, *, num_positions: int, hidden_dim: int, position_dim: int = 0) -> None:
         super().__init__()
         # Small, so that pooling starts near the mean.
         self.knots = nn.Parameter(0.02 * torch.randn(num_positions, hidden_dim))
@@ -116,29 +137,7 @@ class Interpolation(nn.Module):
         return interpolate(self.knots, sizes)
 
 
-def make_generator(
-    name: GeneratorName, *, position_dim: int, hidden_dim: int, num_positions: int
-) -> Generator:
-    """Return a new generator.
-
-    Args:
-        name: which.
-        position_dim: width of the codes.
-        hidden_dim: width of its hidden states.
-        num_positions: learned states of an interpolation.
-
-    Raises:
-        RecipeError: the Transformer's heads do not divide the width of the codes.
-    """
-    if name == "transformer" and position_dim % NUM_HEADS:
-        raise RecipeError(
-            f"the transformer generator got position_dim = {position_dim}: it must be a multiple of {NUM_HEADS}"
-        )
-    if name == "interpolation":
-        return Interpolation(num_positions, hidden_dim)
-    networks: dict[str, Callable[[int, int], Generator]] = {
-        "bigru": BiGRU,
-        "transformer": Transformer,
-        "mlp": MLP,
-    }
-    return networks[name](position_dim, hidden_dim)
+GENERATORS: Registry[Generator] = Registry(
+    "generator",
+    {"bigru": BiGRU, "interpolation": Interpolation, "mlp": MLP, "transformer": Transformer},
+)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from openvse.functional import sinusoidal_positions
-
-PositionsName: TypeAlias = Literal["sinusoidal", "learned"]
+from openvse.registry import Registry
 
 
 @runtime_checkable
 class Positions(Protocol):
-    """Gives each position of a sorted set a code of width P."""
+    """Gives each position of a sorted set a code of width P.
+
+    Its maker is called with ``num_positions`` and ``position_dim``.
+
+    Attributes:
+        learns: whether the codes are weights.
+    """
+
+    learns: bool
 
     def codes(self, size: int, like: Tensor) -> Float[Tensor, "N P"]:
         """Return the codes of positions 1 to ``size``, of the type and on the device of ``like``."""
@@ -27,9 +34,12 @@ class SinusoidalPositions(nn.Module):
 
     Args:
         position_dim: P.
+        num_positions: not read, as there is no table.
     """
 
-    def __init__(self, position_dim: int) -> None:
+    learns: bool = False
+
+    def __init__(self, *, position_dim: int, num_positions: int = 0) -> None:
         super().__init__()
         self.position_dim = position_dim
 
@@ -46,6 +56,11 @@ class LearnedPositions(nn.Embedding):
         position_dim: P.
     """
 
+    learns: bool = True
+
+    def __init__(self, *, num_positions: int, position_dim: int) -> None:
+        super().__init__(num_positions, position_dim)
+
     def codes(self, size: int, like: Tensor) -> Float[Tensor, "N P"]:
         """Return the codes of positions 1 to ``size``."""
         rows = torch.arange(size, device=like.device).clamp(max=self.num_embeddings - 1)
@@ -53,8 +68,6 @@ class LearnedPositions(nn.Embedding):
         return codes
 
 
-def make_positions(name: PositionsName, *, num_positions: int, position_dim: int) -> Positions:
-    """Return new codes of this name; a learned table has ``num_positions`` rows."""
-    if name == "learned":
-        return LearnedPositions(num_positions, position_dim)
-    return SinusoidalPositions(position_dim)
+POSITIONS: Registry[Positions] = Registry(
+    "positions", {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions}
+)

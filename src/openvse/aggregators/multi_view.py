@@ -8,10 +8,11 @@ from typing import cast
 import torch
 from torch import nn
 
-from openvse.aggregators.base import Aggregator, AggregatorFactory, RankedPooling
+from openvse.aggregators.base import Aggregator, RankedPooling
 from openvse.aggregators.gpo import GPO
 from openvse.errors import RecipeError
 from openvse.functional import sort_descending
+from openvse.registry import Maker
 from openvse.types import EmbeddingSet, Features
 
 
@@ -37,7 +38,7 @@ class MultiView(Aggregator):
         *,
         input_dim: int,
         embed_dim: int,
-        aggregator: AggregatorFactory = GPO,
+        aggregator: Maker[Aggregator] = GPO,
         num_views: int = 3,
         share_projection: bool = True,
     ) -> None:

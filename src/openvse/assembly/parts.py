@@ -1,32 +1,89 @@
-"""One part from its name and options: the constructor's signature is the schema."""
+"""One part from its name and options: the constructor's signature is the schema, and parts may contain parts."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from openvse.aggregators import AGGREGATORS, Aggregator
-from openvse.aggregators.base import AggregatorFactory
-from openvse.encoders import IMAGE_ENCODERS, ImageEncoder, ImageEncoderFactory
-from openvse.encoders.size_augmentation import FeatureMode
+from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS, Aggregator, Generator, Positions
+from openvse.backbones import BACKBONES, Backbone
+from openvse.encoders import (
+    AUGMENTATIONS,
+    GLOBAL_VECTORS,
+    PROJECTIONS,
+    WORD_SPLITTERS,
+    Augmentation,
+    GlobalVector,
+    Projection,
+    WordSplitter,
+)
 from openvse.errors import OpenVSEError, RecipeError
-from openvse.fusion import FUSIONS, Fusion, FusionFactory
+from openvse.fusion import FUSIONS, Fusion
 from openvse.objectives import CRITERIA, MINERS, Criterion, Miner
-from openvse.registry import Registry
+from openvse.registry import Maker, Registry
 from openvse.specs import Part, describe
 
 PartT = TypeVar("PartT")
 
-# A constructor's argument of one of these types is itself a part.
-NESTED: Mapping[type, Registry[Any]] = {Miner: MINERS, Criterion: CRITERIA}
+KINDS: Mapping[Any, Registry[Any]] = {
+    Aggregator: AGGREGATORS,
+    Augmentation: AUGMENTATIONS,
+    Backbone: BACKBONES,
+    Criterion: CRITERIA,
+    Fusion: FUSIONS,
+    Generator: GENERATORS,
+    GlobalVector: GLOBAL_VECTORS,
+    Miner: MINERS,
+    Positions: POSITIONS,
+    Projection: PROJECTIONS,
+    WordSplitter: WORD_SPLITTERS,
+}
+"""The kinds of parts that may stand in another part.
+
+A constructor's argument of one of these types is built from the recipe before the constructor runs; one of the type
+``Maker[Kind]`` becomes a ``PartMaker``, which the constructor calls itself. ``| None`` may follow either type.
+"""
 
 
 class _PlacedError(RecipeError):
     """A fault of a part that another part makes: it names its own path already."""
+
+
+@dataclass(frozen=True)
+class PartMaker(Generic[PartT]):
+    """Makes a part inside a part; the outer one calls it with what it alone knows, as often as it likes.
+
+    Attributes:
+        registry: the parts of its kind.
+        part: name and options, as in the recipe.
+        where: the part's path in the recipe, for messages.
+
+    Raises:
+        RecipeError: the registry has no such part.
+    """
+
+    registry: Registry[PartT]
+    part: Part
+    where: str
+
+    def __post_init__(self) -> None:
+        _found(self.registry, self.part, self.where)
+
+    def __call__(self, **context: Any) -> PartT:
+        """Make a new part; those of the arguments reach its constructor that it takes.
+
+        Raises:
+            RecipeError: as ``build_part`` says.
+        """
+        try:
+            return build_part(self.registry, self.part, self.where, context)
+        except OpenVSEError as error:
+            raise _PlacedError(str(error)) from error
 
 
 def build_part(
@@ -43,36 +100,51 @@ def build_part(
     Raises:
         RecipeError: an unknown part or option, a value of the wrong type, or a combination the part refuses.
     """
+    factory, implied = _found(registry, part, where)
+    return construct(factory, part.options, where, {**(context or {}), **implied})
+
+
+def construct(
+    factory: Maker[PartT], options: Mapping[str, Any], where: str, context: Mapping[str, Any]
+) -> PartT:
+    """Construct a part whose class is known; arguments and errors are those of ``build_part``."""
+    given = {key: value for key, value in context.items() if key in parameters(factory)}
+    checked = _check_options(factory, options, given, where)
     try:
-        factory = registry.get(part.name)
-    except RecipeError as error:
-        raise RecipeError(f"{where}: {error}") from error
-    given = {key: value for key, value in (context or {}).items() if key in _parameters(factory)}
-    options = _check_options(factory, part.options, given, where)
-    try:
-        return factory(**given, **options)
+        return factory(**given, **checked)
     except _PlacedError:
         raise
     except OpenVSEError as error:
         raise type(error)(f"{where}: {error}") from error
 
 
-def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def parameters(factory: Maker[Any]) -> dict[str, inspect.Parameter]:
     """Return the named parameters; a module without a constructor of its own has none."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {n: p for n, p in inspect.signature(factory).parameters.items() if p.kind not in variadic}
 
 
+def _found(registry: Registry[PartT], part: Part, where: str) -> tuple[Maker[PartT], Mapping[str, Any]]:
+    try:
+        return registry.resolve(part.name)
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from error
+
+
 def _check_options(
-    factory: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any], where: str
+    factory: Maker[Any], options: Mapping[str, Any], given: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
-    """Validate options against the signature, and build those that are parts themselves."""
+    """Validate options against the signature; those that are parts themselves are built, or get their makers."""
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
     fields: dict[str, Any] = {}
-    for name, parameter in _parameters(factory).items():
+    inside: dict[str, tuple[Registry[Any], bool]] = {}
+    for name, parameter in parameters(factory).items():
         if name in given:
             continue
-        hint = Part if hints[name] in (*NESTED, *FACTORIES) else hints[name]
+        hint = hints[name]
+        kind = _part_inside(hint)
+        if kind is not None:
+            inside[name], hint = kind, (Part | None if type(None) in get_args(hint) else Part)
         fields[name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
     schema: type[BaseModel] = create_model("Options", __config__=ConfigDict(extra="forbid"), **fields)
     try:
@@ -80,62 +152,21 @@ def _check_options(
     except ValidationError as error:
         raise RecipeError(f"recipe: {describe(error, schema, prefix=where)}") from error
     values = {name: getattr(checked, name) for name in fields}
-    built = {name: _nested(hints[name], values[name], f"{where}.{name}") for name in checked.model_fields_set}
-    return values | built
+    for name in checked.model_fields_set & inside.keys():
+        if values[name] is not None:
+            registry, is_made_later = inside[name]
+            make = PartMaker if is_made_later else build_part
+            values[name] = make(registry, values[name], f"{where}.{name}")
+    return values
 
 
-def _nested(hint: Any, value: Any, where: str) -> Any:
-    """Build what a recipe gave for an argument that is itself a part."""
-    if hint in NESTED:
-        return build_part(NESTED[hint], value, where)
-    return FACTORIES[hint](value, where) if hint in FACTORIES else value
-
-
-def _aggregator_factory(part: Part, where: str) -> AggregatorFactory:
-    """Leave the building of an aggregator to the part around it."""
-
-    def make(*, input_dim: int, embed_dim: int) -> Aggregator:
-        return _placed(AGGREGATORS, part, where, {"input_dim": input_dim, "embed_dim": embed_dim})
-
-    return make
-
-
-def _fusion_factory(part: Part, where: str) -> FusionFactory:
-    """Leave the building of a fusion to the part around it."""
-
-    def make(*, embed_dim: int) -> Fusion:
-        return _placed(FUSIONS, part, where, {"embed_dim": embed_dim})
-
-    return make
-
-
-def _image_encoder_factory(part: Part, where: str) -> ImageEncoderFactory:
-    """Leave the building of an image encoder to the part around it."""
-
-    def make(
-        *, embed_dim: int, assets: Path | None, projection: str, size_augmentation: FeatureMode
-    ) -> ImageEncoder:
-        context = {
-            "embed_dim": embed_dim,
-            "assets": assets,
-            "projection": projection,
-            "size_augmentation": size_augmentation,
-        }
-        return _placed(IMAGE_ENCODERS, part, where, context)
-
-    return make
-
-
-def _placed(registry: Registry[PartT], part: Part, where: str, context: Mapping[str, Any]) -> PartT:
-    try:
-        return build_part(registry, part, where, context)
-    except OpenVSEError as error:
-        raise _PlacedError(str(error)) from error
-
-
-# An argument of one of these types makes parts itself, as many as it likes, and decides their context.
-FACTORIES: Mapping[type, Callable[[Part, str], Callable[..., Any]]] = {
-    AggregatorFactory: _aggregator_factory,
-    FusionFactory: _fusion_factory,
-    ImageEncoderFactory: _image_encoder_factory,
-}
+def _part_inside(hint: Any) -> tuple[Registry[Any], bool] | None:
+    """Return the registry of an argument that is itself a part, and whether the constructor wants its maker."""
+    if get_origin(hint) in (Union, UnionType):
+        (hint, *others) = [each for each in get_args(hint) if each is not type(None)]
+        if others:
+            return None
+    made_later = get_origin(hint) is Callable
+    kind = get_args(hint)[1] if made_later else hint
+    registry = KINDS.get(kind) if isinstance(kind, type) else None
+    return None if registry is None else (registry, made_later)

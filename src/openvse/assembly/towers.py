@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openvse.aggregators import AGGREGATORS, Aggregator
+from openvse.assembly.image_encoder import make_image_encoder
 from openvse.assembly.parts import build_part
-from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
-from openvse.encoders.base import Encoder, ImageEncoder, TextEncoder
+from openvse.encoders import TEXT_ENCODERS, Encoder, ImageEncoder, TextEncoder
 from openvse.errors import RecipeError
 from openvse.specs import TowerSpec
 
@@ -17,12 +17,11 @@ def build_image_encoder(spec: TowerSpec, embed_dim: int, assets: Path | None) ->
     """Build the image encoder of a side.
 
     Args:
-        spec: names the encoder.
+        spec: its encoder is a backbone's name with the options of the backbone and of the ``ImageEncoder``.
         embed_dim: D.
         assets: the folder of a saved model, whose files are read in place of pretrained ones.
     """
-    context = {"embed_dim": embed_dim, "assets": assets and assets / "image"}
-    return build_part(IMAGE_ENCODERS, spec.encoder, "image.encoder", context)
+    return make_image_encoder(spec.encoder, "image.encoder", embed_dim, assets and assets / "image")
 
 
 def build_text_encoder(
@@ -54,6 +53,6 @@ def build_aggregator(spec: TowerSpec, embed_dim: int, side: str, encoder: Encode
     if aggregator.needs_pooled and not encoder.gives_pooled:
         raise RecipeError(
             f"{side}.aggregator: {spec.aggregator.name} needs a global vector, and {side}.encoder "
-            f"{spec.encoder.name} yields none: set its pooled: true (images) or output: words (bigru)"
+            f"{spec.encoder.name} yields none: set its global_vector: mean (images) or output: words (bigru)"
         )
     return aggregator

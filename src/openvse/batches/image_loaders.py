@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 
+from openvse.backbones import Backbone
 from openvse.corpus.corpus import Corpus
-from openvse.encoders.base import ImageEncoder
 from openvse.errors import BadImageError, DataError, ModelError, StoreError
 from openvse.types import FeatureSource, Inputs
 
@@ -112,13 +112,13 @@ class PixelImages:
 
     Args:
         paths: the files of the corpus, in order.
-        encoder: whose ``read`` makes pixels of a file.
+        backbone: whose ``read`` makes pixels of a file.
         augment: take random views where the caller asks for them.
     """
 
-    def __init__(self, paths: Sequence[Path], encoder: ImageEncoder, *, augment: bool = False) -> None:
+    def __init__(self, paths: Sequence[Path], backbone: Backbone, *, augment: bool = False) -> None:
         self._paths = paths
-        self._encoder = encoder
+        self._backbone = backbone
         self._augment = augment
         self._reported: set[int] = set()
 
@@ -136,11 +136,11 @@ class PixelImages:
             raise BadImageError(
                 f"none of {len(pixels)} pictures can be used (first: {first}); check the files"
             )
-        return self._encoder.collate(usable), np.array([picture is not None for picture in pixels])
+        return self._backbone.collate(usable), np.array([picture is not None for picture in pixels])
 
     def _decode(self, position: int, view: RandomView | None) -> torch.Tensor | None:
         try:
-            return self._encoder.read(self._paths[position], view.generator(position) if view else None)
+            return self._backbone.read(self._paths[position], view.generator(position) if view else None)
         except BadImageError as error:
             if position not in self._reported:
                 self._reported.add(position)
@@ -149,7 +149,7 @@ class PixelImages:
 
 
 def image_loader(
-    encoder: ImageEncoder, corpus: Corpus, features: FeatureSource | None, *, augment: bool = False
+    backbone: Backbone, corpus: Corpus, features: FeatureSource | None, *, augment: bool = False
 ) -> ImageLoader:
     """Return the loader of a corpus: from stored features where there are some, else from the picture files.
 
@@ -158,11 +158,11 @@ def image_loader(
     """
     if features is not None:
         return StoredImages(features, corpus.image_ids)
-    return PixelImages(corpus.image_paths, encoder, augment=augment)
+    return PixelImages(corpus.image_paths, backbone, augment=augment)
 
 
-def own_features(corpus: Corpus, encoder: ImageEncoder) -> FeatureSource | None:
-    """Return the features that a data set brings along, if the encoder reads stored ones; None otherwise.
+def own_features(corpus: Corpus, backbone: Backbone) -> FeatureSource | None:
+    """Return the features that a data set brings along, if the backbone has no network; None otherwise.
 
     Raises:
         ModelError: the features have another width than the encoder expects.
@@ -171,16 +171,16 @@ def own_features(corpus: Corpus, encoder: ImageEncoder) -> FeatureSource | None:
     if corpus.features is None:
         return None
     width = corpus.features.dim
-    if encoder.fingerprint is not None:
+    if backbone.fingerprint is not None:
         if not corpus.image_paths[0].is_file():
             raise DataError(
                 f"{corpus.name} brings features {width} wide and no pictures (such as {corpus.image_paths[0]}), and "
                 f"this encoder wants pictures: set image.encoder='{{name: precomputed, feature_dim: {width}}}'"
             )
         return None
-    if width != encoder.feature_dim:
+    if width != backbone.feature_dim:
         raise ModelError(
-            f"{corpus.name} has features {width} wide, and the encoder expects {encoder.feature_dim}: "
+            f"{corpus.name} has features {width} wide, and the encoder expects {backbone.feature_dim}: "
             f"set image.encoder.feature_dim={width}"
         )
     return corpus.features

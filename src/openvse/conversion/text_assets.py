@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from openvse.backbones.pretrained import load_or_explain
 from openvse.conversion.checkpoint import Plan
 from openvse.conversion.checkpoint_file import read_vocabulary
 from openvse.conversion.networks import bert_config
 from openvse.conversion.weights import Weights
 from openvse.encoders.bigru import VOCABULARY_FILE
-from openvse.encoders.pretrained import load_or_explain
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
 from openvse.errors import CheckpointError, ModelError
 

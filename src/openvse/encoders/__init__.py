@@ -1,51 +1,36 @@
-"""Encoders: raw pictures and sentences -> local features."""
+"""Encoders: images and sentences -> local features of the joint width."""
 
 from __future__ import annotations
 
-from openvse.encoders.base import Encoder, ImageEncoder, ImageEncoderFactory, TextEncoder
+from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
+from openvse.encoders.base import Encoder, TextEncoder
 from openvse.encoders.bigru import BiGRU
-from openvse.encoders.efficientnet_lite0 import EfficientNetLite0
-from openvse.encoders.frames import Frames
-from openvse.encoders.precomputed import Precomputed
-from openvse.encoders.resnet import ResNet
-from openvse.encoders.timm_vision import TimmVision
-from openvse.encoders.transformers_detector import TransformersDetector
+from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
+from openvse.encoders.image_encoder import ImageEncoder
+from openvse.encoders.projections import PROJECTIONS, Projection
 from openvse.encoders.transformers_text import TransformersText
-from openvse.encoders.transformers_vision import TransformersVision
 from openvse.encoders.vocabulary import Vocabulary
+from openvse.encoders.word_splitters import WORD_SPLITTERS, WordSplitter
 from openvse.registry import Registry
 
-IMAGE_ENCODERS: Registry[ImageEncoder] = Registry(
-    "image encoder",
-    {
-        "efficientnet_lite0": EfficientNetLite0,
-        "frames": Frames,
-        "precomputed": Precomputed,
-        "resnet": ResNet,
-        "timm_vision": TimmVision,
-        "transformers_detector": TransformersDetector,
-        "transformers_vision": TransformersVision,
-    },
-)
 TEXT_ENCODERS: Registry[TextEncoder] = Registry(
     "text encoder", {"bigru": BiGRU, "transformers_text": TransformersText}
 )
 
 __all__ = [
-    "IMAGE_ENCODERS",
+    "AUGMENTATIONS",
+    "GLOBAL_VECTORS",
+    "PROJECTIONS",
     "TEXT_ENCODERS",
+    "WORD_SPLITTERS",
+    "Augmentation",
     "BiGRU",
-    "EfficientNetLite0",
     "Encoder",
-    "Frames",
+    "GlobalVector",
     "ImageEncoder",
-    "ImageEncoderFactory",
-    "Precomputed",
-    "ResNet",
+    "Projection",
     "TextEncoder",
-    "TimmVision",
-    "TransformersDetector",
     "TransformersText",
-    "TransformersVision",
     "Vocabulary",
+    "WordSplitter",
 ]

@@ -5,16 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
-import torch
-from jaxtyping import Bool, Float
-from PIL.Image import Image
 from torch import Tensor, nn
 
-from openvse.encoders.size_augmentation import FeatureMode
-from openvse.media.images import read_image
-from openvse.media.videos import ClipSource
 from openvse.types import Features, Inputs
 
 
@@ -35,83 +28,6 @@ class Encoder(nn.Module, ABC):
 
     def save_assets(self, folder: Path) -> None:
         """Write what the weights do not hold (a vocabulary, a tokenizer, a backbone's config) to a folder."""
-
-
-class ImageEncoder(Encoder):
-    """An encoder of pictures or clips: pixels, or local features stored beforehand, to Features.
-
-    Attributes:
-        feature_dim: C, the width of the raw local features, as a feature store holds them.
-        fingerprint: which backbone, weights and preprocessing made the raw features; a store remembers it.
-            None takes any store of the right width.
-        fine_tune: whether the backbone trains, so that stored features would soon be out of date.
-        reads_videos: whether an item may be a clip, of which it sees several frames.
-        stored_pictures: how many pictures an item is at most while its features are extracted.
-        gives_boxes: whether ``raw_features`` tells where in the picture each of them lies.
-        covers_picture: whether the raw features are square cells over the whole picture, row by row, perhaps behind a
-            class token.
-    """
-
-    feature_dim: int
-    fingerprint: str | None
-    fine_tune: bool
-    reads_videos: bool = False
-    stored_pictures: int = 1
-    gives_boxes: bool = False
-    covers_picture: bool = False
-
-    @abstractmethod
-    def preprocess(self, image: Image, generator: torch.Generator | None = None) -> Float[Tensor, "3 H W"]:
-        """Turn a decoded RGB picture into pixels; with a generator, a random training view of it."""
-
-    @abstractmethod
-    def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
-        """Return the raw local features of a batch of pixels, before projection and augmentation."""
-
-    def raw_features(self, pixels: Float[Tensor, "B 3 H W"]) -> Features:
-        """Return what ``extract`` does, and which of it is real: all of it, unless an encoder knows better."""
-        local = self.extract(pixels)
-        return Features(local, torch.ones(local.shape[:2], dtype=torch.bool, device=local.device))
-
-    def read(
-        self, source: ClipSource, generator: torch.Generator | None = None, *, to_store: bool = False
-    ) -> Float[Tensor, "... 3 H W"]:
-        """Decode an item to pixels: of a picture, or of the frames of a clip.
-
-        Args:
-            source: what ``ClipSource`` allows; a picture where the encoder reads no videos.
-            generator: decides the random view of training; None gives the deterministic one.
-            to_store: the features go to a store, from which training draws.
-
-        Raises:
-            BadImageError: the item cannot be used.
-        """
-        return self.preprocess(read_image(source), generator)
-
-    def collate(self, items: Sequence[Float[Tensor, "... 3 H W"]]) -> Inputs:
-        """Join what ``read`` returned into a batch."""
-        return Inputs(torch.stack(tuple(items)), None)
-
-    def raw(self, inputs: Inputs) -> tuple[Float[Tensor, "B N C"], Bool[Tensor, "B N"]]:
-        """Return the raw local features of pixels, or the stored ones, and which of them are real."""
-        if inputs.mask is not None:
-            return inputs.values, inputs.mask
-        features = self.raw_features(inputs.values)
-        return features.local, features.mask
-
-
-@runtime_checkable
-class ImageEncoderFactory(Protocol):
-    """What makes an image encoder: its class, or the build with the options of a recipe.
-
-    An argument of this type is a part inside a part: the outer one decides what follows its raw features.
-    """
-
-    def __call__(
-        self, *, embed_dim: int, assets: Path | None, projection: str, size_augmentation: FeatureMode
-    ) -> ImageEncoder:
-        """Make one for the joint width D, with the weights of a saved model where there are assets."""
-        ...
 
 
 class TextEncoder(Encoder):

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from openvse.encoders.base import TextEncoder
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
-from openvse.encoders.word_splitters import SplitterName, make_splitter
+from openvse.encoders.word_splitters import WordSplitter, WordsSplitter
 from openvse.encoders.word_vectors import read_word_vectors
 from openvse.errors import DataError, ModelError, RecipeError
 from openvse.layers.recurrence import packed_gru, states_at_end
+from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
 _logger = logging.getLogger(__name__)
@@ -46,8 +47,8 @@ class BiGRU(TextEncoder):
             replace them like words, VSE+2AD's never does.
         output: ``contextual`` yields the states at each word; ``words`` yields the word embeddings, and as the
             global vector the last states of both directions, D/2 each, concatenated (PVSE, section 3.1).
-        tokenizer: ``words`` takes runs of letters and digits; ``nltk`` is the tokenizer of the released code of
-            VSE++, PVSE and VSE-infinity, which keeps punctuation (extra ``nltk``).
+        tokenizer: a part of ``WORD_SPLITTERS``: ``words`` takes runs of letters and digits; ``nltk`` is the tokenizer
+            of the released code of VSE++, PVSE and VSE-infinity, which keeps punctuation (extra ``nltk``).
         global_state: of which the global vector is made: ``final`` takes each direction's state after its last
             step; ``last_word`` takes both at the last word, where the backward direction has read one word only
             (PVSE's published models).
@@ -73,7 +74,7 @@ class BiGRU(TextEncoder):
         size_augmentation: TokenMode = "drop",
         augmentation_rate: float = 0.2,
         output: Literal["contextual", "words"] = "contextual",
-        tokenizer: SplitterName = "words",
+        tokenizer: Maker[WordSplitter] = WordsSplitter,
         global_state: Literal["final", "last_word"] = "final",
         max_words: int | None = None,
         protect_boundaries: bool = True,
@@ -88,7 +89,7 @@ class BiGRU(TextEncoder):
         self.local_dim = word_dim if self.gives_pooled else embed_dim
         self.boundaries = boundaries
         self.global_state = global_state
-        split = make_splitter(tokenizer)
+        split = tokenizer()
         self.vocabulary = (
             Vocabulary.from_captions(captions, min_count=min_count, split=split)
             if assets is None

@@ -1,7 +1,7 @@
-"""Size augmentation: in training, sets lose elements at random, so that pooling learns sets of every size.
+"""Size augmentation of captions: in training, they lose tokens at random, so that pooling learns sets of every size.
 
-VSE-infinity, section 3.3; the rates of the three kinds of set are those of its released code. Everything
-random comes from PyTorch's global generator, which the trainer seeds and checkpoints.
+VSE-infinity, section 3.3; the rates are those of its released code. Everything random comes from PyTorch's global
+generator, which the trainer seeds and checkpoints. What happens to images is in ``augmentations``.
 """
 
 from __future__ import annotations
@@ -16,43 +16,9 @@ from torch import Tensor, nn
 from openvse.errors import RecipeError, nearest
 from openvse.functional import compact, keep_at_least_one
 
-FeatureMode = Literal["none", "region", "grid"]
 TokenMode = Literal["none", "drop", "bert_style"]
 
-AUGMENTED_GRIDS = 0.8  # share of grid images that lose cells at all
-SMALLEST_GRID_RATE = 0.2  # a grid's own rate lies between this share of `rate` and `rate`
 MASK_SHARE, RANDOM_SHARE = 0.5, 0.1  # of the chosen tokens; the rest is deleted
-
-
-class FeatureAugmentation(nn.Module):
-    """Hides local features of images: the mask shrinks, the features stay where they are.
-
-    ``region``: each is dropped with probability ``rate``. ``grid``: 80 % of the images drop theirs with
-    probability ``rate * u``, u uniform in [0.2, 1] for each image. ``none``: nothing happens.
-
-    Args:
-        mode: none, region or grid.
-        rate: probability of a drop, in [0, 1).
-
-    Raises:
-        RecipeError: an unknown mode or a rate outside [0, 1).
-    """
-
-    def __init__(self, mode: FeatureMode, *, rate: float = 0.2) -> None:
-        super().__init__()
-        _check(mode, FeatureMode, rate)
-        self.mode = mode
-        self.rate = rate
-
-    def forward(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        """Return the mask of what stays: at least one element an item; all of them in evaluation."""
-        if not self.training or self.mode == "none":
-            return mask
-        rate = torch.full((len(mask), 1), self.rate, device=mask.device)
-        if self.mode == "grid":
-            rate *= torch.empty_like(rate).uniform_(SMALLEST_GRID_RATE, 1.0)
-            rate *= torch.rand_like(rate) < AUGMENTED_GRIDS
-        return keep_at_least_one(torch.rand(mask.shape, device=mask.device) >= rate, mask)
 
 
 class TokenAugmentation(nn.Module):

@@ -11,13 +11,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from openvse.encoders.backbone import checkpoint_blocks, freeze_unreached, set_backbone_mode
+from openvse.backbones.fine_tuning import checkpoint_blocks, freeze_unreached, set_backbone_mode
+from openvse.backbones.pretrained import load_backbone, load_or_explain
 from openvse.encoders.base import TextEncoder
-from openvse.encoders.pretrained import load_backbone, load_or_explain
-from openvse.encoders.projection import PROJECTIONS, xavier_linear
+from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import masked_mean
+from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
 # SigLIP was trained on captions that fill all its positions, and attends to the padding.
@@ -37,7 +38,7 @@ class TransformersText(TextEncoder):
         assets: a saved model's folder: tokenizer and architecture come from it, ``model`` is not read.
         fine_tune: train the text model too.
         gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
-        projection: a name of ``PROJECTIONS``.
+        projection: a part of ``PROJECTIONS``.
         max_length: tokens a caption, special ones included, at most what the model reads; the rest is cut.
         size_augmentation: what training does to the tokens: none, drop or bert_style; never to special ones.
         augmentation_rate: probability that a token is chosen for it.
@@ -66,7 +67,7 @@ class TransformersText(TextEncoder):
         assets: Path | None = None,
         fine_tune: bool = True,
         gradient_checkpointing: bool = False,
-        projection: str = "linear",
+        projection: Maker[Projection] = LinearProjection,
         max_length: int = 64,
         size_augmentation: TokenMode = "bert_style",
         augmentation_rate: float = 0.2,
@@ -85,7 +86,7 @@ class TransformersText(TextEncoder):
         self._prepare_training(gradient_checkpointing=gradient_checkpointing)
         self.augmentation = self._make_augmentation(size_augmentation, augmentation_rate, augment)
         width = self.backbone.config.hidden_size
-        self.projection = PROJECTIONS.get(projection)(input_dim=width, embed_dim=embed_dim)
+        self.projection = projection(input_dim=width, embed_dim=embed_dim)
         if projection_start == "uniform":
             _start_uniform(self.projection)
         self.local_dim = self.projection.output_dim

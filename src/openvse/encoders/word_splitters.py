@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from openvse.errors import ModelError
+from openvse.registry import Registry
 
-SplitterName: TypeAlias = Literal["words", "nltk"]
 Splitter: TypeAlias = Callable[[str], list[str]]
 
 _WORD = re.compile(r"[^\W_]+")
@@ -27,11 +28,26 @@ def split_words(caption: str) -> list[str]:
     return _WORD.findall(caption.lower())
 
 
-def make_splitter(name: SplitterName) -> Splitter:
-    """Return what splits a caption into lower-case words.
+class WordSplitter(ABC):
+    """Splits a caption into lower-case words."""
 
-    ``words`` is ``split_words``. ``nltk`` yields the tokens of NLTK's ``word_tokenize``, the tokenizer of VSE++,
-    PVSE and VSE-infinity: punctuation is a token, and "man's" becomes "man", "'s".
+    @abstractmethod
+    def __call__(self, caption: str) -> list[str]:
+        """Return the words of a caption, in their order."""
+
+
+class WordsSplitter(WordSplitter):
+    """Words are what ``split_words`` says."""
+
+    def __call__(self, caption: str) -> list[str]:
+        """Return the runs of letters and digits."""
+        return split_words(caption)
+
+
+class NLTKSplitter(WordSplitter):
+    """Words are the tokens of NLTK's ``word_tokenize``, the tokenizer of VSE++, PVSE and VSE-infinity.
+
+    Punctuation is a token, and "man's" becomes "man", "'s".
 
     Deviation: NLTK finds sentences with a trained model, which is a download of its own. Here its algorithm runs
     without one, on a short list of abbreviations, so that a model gives the same tokens on every machine. Only a
@@ -40,20 +56,23 @@ def make_splitter(name: SplitterName) -> Splitter:
     Raises:
         ModelError: NLTK is not installed.
     """
-    return split_words if name == "words" else _nltk_splitter()
+
+    def __init__(self) -> None:
+        try:
+            from nltk.tokenize import NLTKWordTokenizer
+            from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+        except ImportError as error:
+            raise ModelError("tokenizer 'nltk' needs NLTK: pip install 'openvse[nltk]'") from error
+        known = PunktParameters()
+        known.abbrev_types = {*_TITLES, *_INITIALS}
+        self._sentences, self._words = PunktSentenceTokenizer(known), NLTKWordTokenizer()
+
+    def __call__(self, caption: str) -> list[str]:
+        """Return the tokens, sentence by sentence."""
+        sentences = self._sentences.tokenize(caption.lower())
+        return [word for sentence in sentences for word in self._words.tokenize(sentence)]
 
 
-def _nltk_splitter() -> Splitter:
-    try:
-        from nltk.tokenize import NLTKWordTokenizer
-        from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
-    except ImportError as error:
-        raise ModelError("tokenizer 'nltk' needs NLTK: pip install 'openvse[nltk]'") from error
-    known = PunktParameters()
-    known.abbrev_types = {*_TITLES, *_INITIALS}
-    sentences, words = PunktSentenceTokenizer(known), NLTKWordTokenizer()
-
-    def split(caption: str) -> list[str]:
-        return [word for sentence in sentences.tokenize(caption.lower()) for word in words.tokenize(sentence)]
-
-    return split
+WORD_SPLITTERS: Registry[WordSplitter] = Registry(
+    "word splitter", {"nltk": NLTKSplitter, "words": WordsSplitter}
+)

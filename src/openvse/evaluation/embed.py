@@ -46,13 +46,13 @@ def embed_corpus(
         DataError: not one image could be read.
         StoreError: the store lacks an image.
     """
-    features = own_features(corpus, model.image.encoder) if features is None else features
+    features = own_features(corpus, model.image.encoder.backbone) if features is None else features
     corpus = with_features(corpus, features)
     kept: list[np.ndarray] = []
 
     def images() -> Iterator[PlacedInputs]:
         for positions, inputs in image_batches(
-            image_loader(model.image.encoder, corpus, features), batch_size
+            image_loader(model.image.encoder.backbone, corpus, features), batch_size
         ):
             kept.append(positions)
             yield positions, inputs

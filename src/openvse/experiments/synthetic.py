@@ -17,6 +17,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from openvse.aggregators import GPO
+from openvse.aggregators.gpo_generators import MLP, Interpolation
+from openvse.aggregators.gpo_positions import LearnedPositions
 from openvse.errors import TrainingError
 from openvse.experiments.patterns import PATTERNS
 from openvse.functional import position_mask, sort_descending
@@ -29,9 +31,9 @@ Designs = Mapping[str, Callable[..., GPO]]
 DESIGNS: Designs = MappingProxyType(
     {
         # FSPool's number of knots; the paper does not say how many.
-        "interpolation": partial(GPO, generator="interpolation", num_positions=21),
-        "sin/cos + MLP": partial(GPO, generator="mlp"),
-        "index + BiGRU": partial(GPO, positions="learned"),
+        "interpolation": partial(GPO, generator=Interpolation, num_positions=21),
+        "sin/cos + MLP": partial(GPO, generator=MLP),
+        "index + BiGRU": partial(GPO, positions=LearnedPositions),
         "sin/cos + BiGRU": GPO,
     }
 )

@@ -1,4 +1,4 @@
-"""Run an image encoder over pictures and keep its local features in a store."""
+"""Run a backbone over images and keep its local features in a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from openvse.encoders import ImageEncoder
+from openvse.backbones import Backbone
 from openvse.errors import BadImageError, DataError, ModelError
 from openvse.features.layout import StoreDtype
 from openvse.features.writer import FeatureStoreWriter
@@ -24,7 +24,7 @@ COMMIT_SECONDS = 5.0
 """A kill costs at most this much work."""
 
 BATCHES_AHEAD = 2
-"""How many batches of decoded pictures wait for the encoder at most."""
+"""How many batches of decoded pictures wait for the backbone at most."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ExtractionReport:
 
 
 def extract_features(
-    encoder: ImageEncoder,
+    backbone: Backbone,
     images: Sequence[tuple[str, Path]],
     store: Path,
     *,
@@ -85,40 +85,40 @@ def extract_features(
 ) -> ExtractionReport:
     """Add the local features of pictures to a feature store; what it has already is skipped.
 
-    Pictures are decoded in threads while the encoder computes: decoders let go of Python's lock. The store is
+    Pictures are decoded in threads while the backbone computes: decoders let go of Python's lock. The store is
     committed every few seconds and when the function ends, in whatever way, so that an interrupted extraction
     continues where it was. A picture that cannot be used is reported and left out; the next run tries again.
 
     Args:
-        encoder: what makes the features; it is moved to ``device``.
+        backbone: what makes the features; it is moved to ``device``.
         images: identifier and path of each picture.
         store: folder of the store, created where it is missing.
         batch_size: pictures encoded at once, frames of clips included.
-        device: where the encoder runs.
+        device: where the backbone runs.
         num_workers: threads that decode; 0 counts as 1.
         dtype: number format of the store.
         progress: called after each batch, and once when there is nothing to do.
 
     Raises:
         DataError: an identifier stands for two pictures.
-        ModelError: the encoder reads stored features itself, so it makes none.
-        StoreError: the store belongs to another encoder, is being written by another process, or the encoder
+        ModelError: the backbone has no network, so it makes no features.
+        StoreError: the store belongs to another backbone, is being written by another process, or the backbone
             made features that it cannot hold.
     """
     _check_unique(images)
     started = committed = time.perf_counter()
     with (
-        _open_store(store, encoder, dtype) as writer,
-        evaluating(encoder.to(device)),
+        _open_store(store, backbone, dtype) as writer,
+        evaluating(backbone.to(device)),
         torch.inference_mode(),
         ThreadPoolExecutor(max(1, num_workers)) as pool,
     ):
         new = [(item, path) for item, path in images if item not in writer]
         report = ExtractionReport(skipped_existing=len(images) - len(new))
         # As many pictures at once as asked for: a clip counts for each of its frames.
-        items_at_once = max(1, batch_size // encoder.stored_pictures)
-        for batch in _decoded(pool, encoder, new, items_at_once):
-            report.done += _store(writer, encoder, device, batch)
+        items_at_once = max(1, batch_size // backbone.stored_images)
+        for batch in _decoded(pool, backbone, new, items_at_once):
+            report.done += _store(writer, backbone, device, batch)
             report.failed += [(picture.path, picture.reason) for picture in batch if picture.pixels is None]
             now = time.perf_counter()
             report.seconds = now - started
@@ -135,7 +135,7 @@ def extract_features(
 
 @dataclass(frozen=True)
 class _Picture:
-    """A picture on its way to the encoder: its pixels, or why there are none."""
+    """A picture on its way to the backbone: its pixels, or why there are none."""
 
     item: str
     path: Path
@@ -144,10 +144,10 @@ class _Picture:
 
 
 def _decoded(
-    pool: ThreadPoolExecutor, encoder: ImageEncoder, images: Sequence[tuple[str, Path]], batch_size: int
+    pool: ThreadPoolExecutor, backbone: Backbone, images: Sequence[tuple[str, Path]], batch_size: int
 ) -> Iterator[list[_Picture]]:
     """Yield the pictures in batches and in their order, while the pool decodes those that follow."""
-    jobs = (pool.submit(_decode, encoder, item, path) for item, path in images)
+    jobs = (pool.submit(_decode, backbone, item, path) for item, path in images)
     waiting: deque[Future[_Picture]] = deque(islice(jobs, BATCHES_AHEAD * batch_size))
     while waiting:
         batch: list[_Picture] = []
@@ -157,24 +157,24 @@ def _decoded(
         yield batch
 
 
-def _decode(encoder: ImageEncoder, item: str, path: Path) -> _Picture:
+def _decode(backbone: Backbone, item: str, path: Path) -> _Picture:
     try:
-        return _Picture(item, path, encoder.read(path, to_store=True))
+        return _Picture(item, path, backbone.read(path, to_store=True))
     except BadImageError as error:
         return _Picture(item, path, None, str(error))
 
 
 def _store(
     writer: FeatureStoreWriter,
-    encoder: ImageEncoder,
+    backbone: Backbone,
     device: torch.device | str,
     batch: Sequence[_Picture],
 ) -> int:
     """Encode what could be decoded, add it to the store and return how many items that were."""
     good = [(picture.item, picture.pixels) for picture in batch if picture.pixels is not None]
     if good:
-        inputs = encoder.collate([pixels for _, pixels in good]).to(device)
-        seen = encoder.raw_features(inputs.values) if encoder.gives_boxes else Features(*encoder.raw(inputs))
+        inputs = backbone.collate([pixels for _, pixels in good]).to(device)
+        seen: Features = backbone(inputs)
         boxes = [None] * len(good) if seen.boxes is None else seen.boxes.cpu()
         rows = zip(seen.local.cpu(), seen.mask.cpu(), boxes, strict=True)
         for (item, _), (local, real, found) in zip(good, rows, strict=True):
@@ -182,17 +182,17 @@ def _store(
     return len(good)
 
 
-def _open_store(store: Path, encoder: ImageEncoder, dtype: StoreDtype) -> FeatureStoreWriter:
-    if encoder.fingerprint is None:
+def _open_store(store: Path, backbone: Backbone, dtype: StoreDtype) -> FeatureStoreWriter:
+    if backbone.fingerprint is None:
         raise ModelError(
             "this encoder reads stored features, it makes none: extract with one that has a backbone"
         )
     return FeatureStoreWriter(
         store,
-        fingerprint=encoder.fingerprint,
-        dim=encoder.feature_dim,
+        fingerprint=backbone.fingerprint,
+        dim=backbone.feature_dim,
         dtype=dtype,
-        boxes=encoder.gives_boxes,
+        boxes=backbone.gives_boxes,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.fusion.base import Fusion, FusionFactory, Prepared, Reduced
+from openvse.fusion.base import Fusion, Prepared, Reduced
 from openvse.fusion.pairs import score_listed, score_pairs
 from openvse.fusion.pooled import Pooled
 from openvse.fusion.score_attention import ScoreAttention
@@ -13,7 +13,6 @@ FUSIONS: Registry[Fusion] = Registry("fusion", {"pooled": Pooled, "score_attenti
 __all__ = [
     "FUSIONS",
     "Fusion",
-    "FusionFactory",
     "Pooled",
     "Prepared",
     "Reduced",

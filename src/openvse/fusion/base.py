@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -146,12 +146,3 @@ class Fusion(nn.Module, ABC):
 def _layers(items: Prepared) -> tuple[Tensor | None, Tensor | None]:
     """Return the dropout of the two layers."""
     return (None, None) if items.keep is None else (items.keep[:, 0], items.keep[:, 1])
-
-
-@runtime_checkable
-class FusionFactory(Protocol):
-    """What makes a fusion: its class, or the build with the options of a recipe."""
-
-    def __call__(self, *, embed_dim: int) -> Fusion:
-        """Make one for tokens of width D."""
-        ...

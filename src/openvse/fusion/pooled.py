@@ -5,9 +5,10 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from openvse.aggregators import Aggregator, AggregatorFactory, Mean
+from openvse.aggregators import Aggregator, Mean
 from openvse.errors import RecipeError
 from openvse.fusion.base import Fusion, Reduced
+from openvse.registry import Maker
 from openvse.types import Features
 
 
@@ -31,7 +32,7 @@ class Pooled(Fusion):
         self,
         *,
         embed_dim: int,
-        aggregator: AggregatorFactory = Mean,
+        aggregator: Maker[Aggregator] = Mean,
         num_heads: int = 8,
         dropout: float = 0.1,
         class_token: bool = False,

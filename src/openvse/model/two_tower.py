@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from openvse.encoders.base import ImageEncoder, TextEncoder
+from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import DataError
 from openvse.functional import pad
 from openvse.media.videos import ClipSource
@@ -71,7 +71,7 @@ class TwoTower(Model):
     @property
     def reads_videos(self) -> bool:
         """Whether ``encode_image`` takes clips too."""
-        return self.image.encoder.reads_videos
+        return self.image.encoder.backbone.reads_videos
 
     def encode_image(self, images: Sequence[ClipSource], batch_size: int = 64) -> EmbeddingSet:
         """Embed pictures given as paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``; clips where it reads them.
@@ -83,12 +83,12 @@ class TwoTower(Model):
             BadImageError: a picture cannot be decoded.
             ModelError: the model reads precomputed features only.
         """
-        encoder = self.image.encoder
+        backbone = self.image.encoder.backbone
 
         def batches() -> Iterator[tuple[Positions, Inputs]]:
             for start in range(0, len(images), batch_size):
-                items = [encoder.read(image) for image in images[start : start + batch_size]]
-                yield np.arange(start, start + len(items)), encoder.collate(items)
+                items = [backbone.read(image) for image in images[start : start + batch_size]]
+                yield np.arange(start, start + len(items)), backbone.collate(items)
 
         return embed(self.image, batches(), self.device)
 

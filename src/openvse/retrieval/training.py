@@ -55,7 +55,9 @@ class RetrievalTask(Task[Batch]):
         accelerator: Accelerator,
     ) -> None:
         training = corpus.split("train")
-        images = image_loader(model.image.encoder, training, features, augment=recipe.data.random_views)
+        images = image_loader(
+            model.image.encoder.backbone, training, features, augment=recipe.data.random_views
+        )
         dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions))
         super().__init__(recipe, model, objectives, dataset, data_of(corpus), accelerator)
         validation = corpus.split("validation")

@@ -83,14 +83,14 @@ class HitReranker:
 
     def _decode(self, ids: Sequence[str], pictures: dict[str, Path]) -> tuple[list[str], Inputs | None]:
         """Read pictures, without those that cannot be read."""
-        encoder = self._model.image.encoder
+        backbone = self._model.image.encoder.backbone
         items = {}
         for name in ids:
             try:
-                items[name] = encoder.read(pictures[name])
+                items[name] = backbone.read(pictures[name])
             except BadImageError as error:
                 _logger.warning("a hit is not ranked again: %s", error)
-        return list(items), encoder.collate(list(items.values())) if items else None
+        return list(items), backbone.collate(list(items.values())) if items else None
 
     def _look_up(self, ids: Sequence[str]) -> tuple[list[str], Inputs | None]:
         """Take the features of pictures from the store, without those that it lacks."""

@@ -66,7 +66,7 @@ def open_features(
         RecipeError: ``auto`` with a backbone that trains, whose features would be out of date after one step.
     """
     where = recipe.data.features
-    own = own_features(corpus, encoder) if where in (None, AUTO) else None
+    own = own_features(corpus, encoder.backbone) if where in (None, AUTO) else None
     if where is None or own is not None:
         return own
     if where != AUTO:
@@ -79,7 +79,7 @@ def open_features(
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
     if accelerator.is_main_process:
         report = extract_features(
-            encoder, images, store, device=accelerator.device, progress=inputs.on_extraction
+            encoder.backbone, images, store, device=accelerator.device, progress=inputs.on_extraction
         )
         for _, reason in report.failed:
             _logger.warning("skipped a picture: %s", reason)

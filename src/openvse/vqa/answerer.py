@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from openvse.encoders.base import ImageEncoder, TextEncoder
+from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import DataError, ModelError
 from openvse.functional import pad
 from openvse.fusion import Fusion
@@ -192,8 +192,8 @@ class Answerer(Model):
             return None
         if picture is None:
             raise ModelError("this model looks at a picture, and none is given: name one")
-        encoder = self.image.encoder
-        return encoder.collate([encoder.read(picture)]).to(self.device)
+        backbone = self.image.encoder.backbone
+        return backbone.collate([backbone.read(picture)]).to(self.device)
 
     def read_questions(self, questions: Sequence[str]) -> Inputs:
         """Return the token ids of questions, on the model's device; raise DataError for an empty one."""

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from openvse.encoders.base import ImageEncoder
+from openvse.encoders import ImageEncoder
 from openvse.media.videos import ClipSource
 from openvse.model import evaluating
 from openvse.types import Inputs
@@ -78,11 +78,11 @@ def _located(encoder: ImageEncoder, images: Inputs) -> tuple[Inputs, Float[Tenso
     """Return a picture's raw features in place of its pixels, where they lie if that is known, and if they tile it."""
     if images.mask is not None:  # a clip
         return images, None, False
-    seen = encoder.raw_features(images.values)
+    seen = encoder.local_features(images)
     raw = Inputs(seen.local, seen.mask)
     if seen.boxes is not None:
         return raw, seen.boxes[0].cpu(), False
-    return raw, _grid(seen.local.shape[1]) if encoder.covers_picture else None, True
+    return raw, _grid(seen.local.shape[1]) if encoder.backbone.covers_image else None, True
 
 
 def _grid(count: int) -> Float[Tensor, "N 4"] | None:

@@ -47,11 +47,11 @@ def question_dataset(
     images: ImageLoader | None = None
     if model.image is not None:
         corpus = questions.as_corpus()
-        features = own_features(corpus, model.image.encoder) if features is None else features
+        features = own_features(corpus, model.image.encoder.backbone) if features is None else features
         corpus = with_features(corpus, features)
         if len(corpus) < len(questions.image_ids):
             questions = questions.about(corpus.image_ids)
-        images = image_loader(model.image.encoder, corpus, features, augment=augment)
+        images = image_loader(model.image.encoder.backbone, corpus, features, augment=augment)
     tokens = model.text.encoder.tokenize([question.text for question in questions.questions])
     return questions, QuestionDataset(questions, images, tokens, model.answers)
 

@@ -14,16 +14,16 @@ from openvse.errors import DataError
 
 @app.command()
 def extract(
-    encoder: Annotated[
+    backbone: Annotated[
         str,
-        typer.Argument(help="An image encoder: efficientnet_lite0, transformers_vision, frames (clips), ..."),
+        typer.Argument(help="A backbone: efficientnet_lite0, transformers_vision, frames (clips), ..."),
     ],
     data: Annotated[str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT.")],
     store: Annotated[Path, typer.Argument(help="The feature store: made, or added to.")],
     options: Annotated[
         list[str] | None,
         typer.Argument(
-            help="The encoder's options, such as model=facebook/dinov2-small or backbone.image_size=128"
+            help="The backbone's options, such as model=facebook/dinov2-small or backbone.image_size=128"
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Pictures at a time.")] = 32,
@@ -33,18 +33,16 @@ def extract(
 ) -> None:
     """Store the local features of pictures; run again, it does only what is new."""
     from openvse.assembly import build_part
+    from openvse.backbones import BACKBONES
     from openvse.cli.progress import bar, counted, warn
     from openvse.datasets import open_corpus
-    from openvse.encoders import IMAGE_ENCODERS
     from openvse.features import extract_features
     from openvse.specs import Part, apply_override, parse_override
 
     given: dict[str, Any] = {}
     for path, value in map(parse_override, options or []):
         given = apply_override(given, path, value)
-    part = Part(**{**given, "name": encoder})
-    # The joint width concerns the projection alone, which extraction does not use.
-    built = build_part(IMAGE_ENCODERS, part, encoder, {"embed_dim": 1, "assets": None})
+    built = build_part(BACKBONES, Part(**{**given, "name": backbone}), backbone, {"assets": None})
     corpus = open_corpus(data)
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
     with bar() as progress:

@@ -19,13 +19,24 @@ def recipes() -> None:
 @app.command()
 def parts() -> None:
     """List the parts that a recipe may name."""
-    from openvse.aggregators import AGGREGATORS
+    from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
+    from openvse.backbones import BACKBONES
     from openvse.datasets import DATASETS
-    from openvse.encoders import IMAGE_ENCODERS, TEXT_ENCODERS
+    from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS, WORD_SPLITTERS
     from openvse.fusion import FUSIONS
     from openvse.objectives import CRITERIA, MINERS, TERMS
     from openvse.similarities import SIMILARITIES
 
-    model = (IMAGE_ENCODERS, TEXT_ENCODERS, AGGREGATORS, FUSIONS, SIMILARITIES)
+    images = (BACKBONES, PROJECTIONS, AUGMENTATIONS, GLOBAL_VECTORS)
+    model = (
+        *images,
+        TEXT_ENCODERS,
+        WORD_SPLITTERS,
+        AGGREGATORS,
+        GENERATORS,
+        POSITIONS,
+        FUSIONS,
+        SIMILARITIES,
+    )
     for registry in (*model, TERMS, MINERS, CRITERIA, DATASETS):
         typer.echo(f"{registry.kind}: {', '.join(registry.names())}")

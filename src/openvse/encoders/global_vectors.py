@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from abc import ABC, abstractmethod
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -10,11 +10,18 @@ from torch import Tensor, nn
 from openvse.errors import RecipeError
 from openvse.functional import compact, masked_mean
 from openvse.layers.recurrence import packed_gru, states_at_end
+from openvse.registry import Registry
 
-PooledBy: TypeAlias = Literal["mean", "bigru", "bigru_last"]
+
+class GlobalVector(nn.Module, ABC):
+    """Makes one vector of the raw local features of an item; made with ``input_dim`` (C) and ``embed_dim`` (D)."""
+
+    @abstractmethod
+    def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
+        """Return the vector of each item; masked positions do not change it."""
 
 
-class MeanVector(nn.Linear):
+class MeanVector(nn.Linear, GlobalVector):
     """One linear layer of the mean local feature, Xavier-uniform, bias 0: PVSE's for images.
 
     Args:
@@ -34,7 +41,7 @@ class MeanVector(nn.Linear):
         return super().forward(masked_mean(local, mask))
 
 
-class BiGRUVector(nn.Module):
+class BiGRUVector(GlobalVector):
     """The last states of a bidirectional GRU, D/2 each, concatenated: PVSE's for videos, whose frames have an order.
 
     Args:
@@ -52,7 +59,7 @@ class BiGRUVector(nn.Module):
         self.at_last = at_last
         if embed_dim % 2:
             raise RecipeError(
-                f"pooled_by: bigru splits embed_dim over two directions: {embed_dim} is odd, give an even one"
+                f"bigru splits embed_dim over two directions: {embed_dim} is odd, give an even one"
             )
         self.gru = nn.GRU(input_dim, embed_dim // 2, batch_first=True, bidirectional=True)
 
@@ -65,8 +72,8 @@ class BiGRUVector(nn.Module):
         return final.transpose(0, 1).flatten(1)
 
 
-def global_vector(how: PooledBy, *, input_dim: int, embed_dim: int) -> MeanVector | BiGRUVector:
-    """Make the part by the name that a recipe uses."""
-    if how == "mean":
-        return MeanVector(input_dim=input_dim, embed_dim=embed_dim)
-    return BiGRUVector(input_dim=input_dim, embed_dim=embed_dim, at_last=how == "bigru_last")
+GLOBAL_VECTORS: Registry[GlobalVector] = Registry(
+    "global vector",
+    {"bigru": BiGRUVector, "mean": MeanVector},
+    {"bigru_last": ("bigru", {"at_last": True})},
+)

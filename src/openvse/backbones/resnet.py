@@ -13,11 +13,10 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from openvse.encoders.image_encoder import LocalFeatureEncoder
-from openvse.encoders.random_view import random_view
-from openvse.encoders.resnet_backbone import Form, ResNetBackbone, load_backbone_weights
-from openvse.encoders.size_augmentation import FeatureMode
+from openvse.backbones.base import Backbone, cells
+from openvse.backbones.resnet_network import Form, ResNetNetwork, load_network_weights
 from openvse.errors import RecipeError
+from openvse.types import Features, Inputs
 
 STRIDE = 32  # pixels a grid cell
 START_FILE = "start.txt"
@@ -26,11 +25,10 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of
 CAFFE_MEAN = (102.9801, 115.9465, 122.7717)  # of blue, green, red from 0 to 255
 
 
-class ResNet(LocalFeatureEncoder):
+class ResNet(Backbone):
     """The last feature map of a ResNet or ResNeXt: one local feature a cell of 32 x 32 pixels.
 
     Args:
-        embed_dim: D.
         assets: a saved model's folder: the weights come with the model, so ``weights`` is not read.
         weights: file to start from, by torchvision's names (``.safetensors``, or ``.pth``, of which tensors alone are
             read), or the detector's file that VSE-infinity publishes (``base`` and ``top``); without it, at random.
@@ -45,12 +43,8 @@ class ResNet(LocalFeatureEncoder):
             shorter side became 8/7 of ``image_size``.
         pixels: ``imagenet`` standardises red, green and blue; ``caffe`` subtracts the mean from blue, green and red.
         fine_tune: train the network; its BatchNorm statistics stay as they are.
-        projection: a name of ``PROJECTIONS``.
-        size_augmentation: none, region or grid.
-        augmentation_rate: probability that a cell is hidden in training.
         gradient_checkpointing: while it trains, keep the activations between its blocks alone and compute the others
             again: less memory, the same gradients.
-        pooled: yield a global vector too, one linear layer of the mean raw feature; PIE-Net needs it.
 
     Raises:
         ModelError: the weights cannot be read, or belong to a network of other sizes.
@@ -61,7 +55,6 @@ class ResNet(LocalFeatureEncoder):
     def __init__(
         self,
         *,
-        embed_dim: int,
         assets: Path | None = None,
         weights: str | None = None,
         blocks: tuple[int, int, int, int] = (3, 4, 23, 3),
@@ -74,11 +67,7 @@ class ResNet(LocalFeatureEncoder):
         fit: Literal["stretch", "crop"] = "stretch",
         pixels: Literal["imagenet", "caffe"] = "imagenet",
         fine_tune: bool = True,
-        projection: str = "linear",
-        size_augmentation: FeatureMode = "grid",
-        augmentation_rate: float = 0.2,
         gradient_checkpointing: bool = False,
-        pooled: bool = False,
     ) -> None:
         if image_size < STRIDE:
             raise RecipeError(f"image_size is {image_size} pixels: give {STRIDE} or more")
@@ -91,44 +80,35 @@ class ResNet(LocalFeatureEncoder):
             raise RecipeError(
                 "form: caffe has bottlenecks alone: leave bottleneck out, or take form: torchvision"
             )
-        backbone = ResNetBackbone(
+        network = ResNetNetwork(
             blocks, bottleneck=bottleneck, form=form, stem_dim=stem_dim, inner_dim=inner_dim, groups=groups
         )
-        start = _start(backbone, weights) if assets is None else _saved_start(assets)
+        start = _start(network, weights) if assets is None else _saved_start(assets)
         layout = "-".join(map(str, (*blocks, bottleneck, form, stem_dim, inner_dim, groups)))
         super().__init__(
-            backbone=backbone,
-            feature_dim=backbone.output_dim,
+            network,
+            feature_dim=network.output_dim,
             fingerprint=f"resnet@{start}:{layout}:{pixels}:{fit}:{image_size}",
-            embed_dim=embed_dim,
-            projection=projection,
-            size_augmentation=size_augmentation,
-            augmentation_rate=augmentation_rate,
             fine_tune=fine_tune,
             gradient_checkpointing=gradient_checkpointing,
-            pooled=pooled,
         )
         self.start = start
         self.image_size = image_size
         self.fit = fit
-        self.covers_picture = fit == "stretch"
+        self.covers_image = fit == "stretch"
         self.pixels = pixels
 
-    def preprocess(
-        self, image: Image.Image, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "3 H W"]:
-        """Make the picture, or a random view of it, a square of standardised pixels."""
-        view = random_view(image, generator)
-        square = (_cropped if self.fit == "crop" else _stretched)(view, self.image_size)
+    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
+        """Make the image a square of standardised pixels."""
+        square = (_cropped if self.fit == "crop" else _stretched)(image, self.image_size)
         if self.pixels == "caffe":
             return square.flip(0) - torch.tensor(CAFFE_MEAN).view(3, 1, 1)
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
         return (square / 255 - mean) / std
 
-    def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
+    def see(self, inputs: Inputs) -> Features:
         """Return the cells, row by row."""
-        cells: Tensor = self.backbone(pixels)
-        return cells.flatten(2).transpose(1, 2)
+        return cells(self.net(inputs.values))
 
     def save_assets(self, folder: Path) -> None:
         """Write which weights it started from, so that features made with the same ones still fit."""
@@ -136,11 +116,11 @@ class ResNet(LocalFeatureEncoder):
         (folder / START_FILE).write_text(f"{self.start}\n", encoding="utf-8")
 
 
-def _start(backbone: ResNetBackbone, weights: str | None) -> str:
+def _start(network: ResNetNetwork, weights: str | None) -> str:
     """Load the weights that a network starts from, and return a name of their content."""
     if weights is None:
         return "random"
-    load_backbone_weights(backbone, Path(weights))
+    load_network_weights(network, Path(weights))
     with Path(weights).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:12]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -112,8 +111,8 @@ PROJECTIONS: Registry[Projection] = Registry(
     "projection",
     {
         "linear": LinearProjection,
-        "residual_mlp": ResidualMLP,
-        "residual_mlp_counting_padding": partial(ResidualMLP, count_padding=True),
         "none": NoProjection,
+        "residual_mlp": ResidualMLP,
     },
+    {"residual_mlp_counting_padding": ("residual_mlp", {"count_padding": True})},
 )

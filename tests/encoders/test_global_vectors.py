@@ -6,18 +6,18 @@ import pytest
 import torch
 from torch import nn
 
-from openvse.encoders import BiGRU, EfficientNetLite0, Precomputed
-from openvse.encoders.global_vector import global_vector
+from openvse.encoders import GLOBAL_VECTORS, BiGRU, ImageEncoder
 from openvse.errors import RecipeError
 from openvse.functional import pad
 from openvse.types import Inputs
+from tests.seeing import image_encoder, precomputed
 
 CAPTIONS = ["a dog runs on the red mat", "two cats", "a"]
 
 
-def images(pooled: bool) -> Precomputed:
+def images(pooled: bool) -> ImageEncoder:
     torch.manual_seed(0)
-    return Precomputed(embed_dim=4, feature_dim=6, projection="none", size_augmentation="none", pooled=pooled)
+    return precomputed(6, 4, pooled=pooled)
 
 
 def stored() -> Inputs:
@@ -51,7 +51,7 @@ def test_an_image_gives_a_linear_layer_of_its_mean_raw_feature() -> None:
 
 
 def test_the_mean_is_over_what_augmentation_left() -> None:
-    encoder = Precomputed(embed_dim=4, feature_dim=6, projection="none", augmentation_rate=0.6, pooled=True)
+    encoder = precomputed(6, 4, augmentation={"name": "region", "rate": 0.6}, global_vector="mean")
     inputs = Inputs(torch.randn(3, 8, 6), torch.ones(3, 8, dtype=torch.bool))
     features = encoder(inputs)
     assert not features.mask.all()
@@ -64,7 +64,8 @@ def test_the_mean_is_over_what_augmentation_left() -> None:
 
 
 def test_pictures_have_it_too() -> None:
-    encoder = EfficientNetLite0(embed_dim=4, pretrained=False, image_size=32, projection="none", pooled=True)
+    options = {"pretrained": False, "image_size": 32, "projection": "none", "global_vector": "mean"}
+    encoder = image_encoder("efficientnet_lite0", embed_dim=4, **options)
     features = encoder.eval()(Inputs(torch.randn(2, 3, 32, 32), None))
     assert features.pooled.shape == (2, 4)
     assert features.pooled.requires_grad and not features.local.requires_grad
@@ -101,14 +102,7 @@ def test_a_caption_gives_its_words_and_the_last_states_of_both_directions() -> N
 @pytest.mark.parametrize("pooled_by", ["bigru", "bigru_last"])
 def test_frames_give_the_last_states_of_both_directions(pooled_by: str) -> None:
     torch.manual_seed(0)
-    encoder = Precomputed(
-        embed_dim=4,
-        feature_dim=6,
-        projection="none",
-        size_augmentation="none",
-        pooled=True,
-        pooled_by=pooled_by,
-    ).double()
+    encoder = precomputed(6, 4, pooled=True, pooled_by=pooled_by).double()
     inputs = stored()
     inputs = Inputs(inputs.values.double(), inputs.mask)
     pooled = encoder(inputs).pooled
@@ -125,7 +119,7 @@ def test_frames_give_the_last_states_of_both_directions(pooled_by: str) -> None:
 
 @pytest.mark.parametrize("how", ["mean", "bigru", "bigru_last"])
 def test_hidden_frames_are_as_if_they_were_not_there(how: str) -> None:
-    vector = global_vector(how, input_dim=6, embed_dim=4)
+    vector = GLOBAL_VECTORS.get(how)(input_dim=6, embed_dim=4)
     rows, mask = torch.randn(1, 5, 6), torch.tensor([[True, False, True, True, False]])
     torch.testing.assert_close(
         vector(rows, mask), vector(rows[:, [0, 2, 3]], torch.ones(1, 3, dtype=torch.bool))
@@ -136,4 +130,4 @@ def test_an_odd_width_cannot_be_split_over_two_directions() -> None:
     with pytest.raises(RecipeError, match="7 is odd"):
         BiGRU(embed_dim=7, captions=CAPTIONS, min_count=1, output="words")
     with pytest.raises(RecipeError, match="7 is odd"):
-        global_vector("bigru", input_dim=6, embed_dim=7)
+        GLOBAL_VECTORS.get("bigru")(input_dim=6, embed_dim=7)

@@ -1,18 +1,16 @@
-"""Vision checkpoints of ``transformers``: their preprocessing, their files, and what their encoders share."""
+"""Vision checkpoints of ``transformers``: their preprocessing, their files, and what their backbones share."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from openvse.encoders.image_encoder import LocalFeatureEncoder
-from openvse.encoders.pretrained import load_or_explain
-from openvse.encoders.random_view import random_view
+from openvse.backbones.base import Backbone
+from openvse.backbones.pretrained import load_or_explain
 from openvse.errors import ModelError
 from openvse.files import write_whole
 
@@ -52,8 +50,8 @@ def pixels_of(processor: Any, image: Image.Image, image_size: int | None) -> Flo
     return pixels
 
 
-class CheckpointEncoder(LocalFeatureEncoder):
-    """An encoder whose network and preprocessing are a checkpoint's.
+class CheckpointBackbone(Backbone):
+    """A backbone whose network and preprocessing are a checkpoint's.
 
     Attributes:
         checkpoint: its name.
@@ -65,22 +63,20 @@ class CheckpointEncoder(LocalFeatureEncoder):
     processor: Any
     image_size: int | None
 
-    def preprocess(
-        self, image: Image.Image, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "3 H W"]:
-        """Turn the picture, or a random view of it, into pixels as the checkpoint wants them."""
-        return pixels_of(self.processor, random_view(image, generator), self.image_size)
+    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
+        """Turn the image into pixels as the checkpoint wants them."""
+        return pixels_of(self.processor, image, self.image_size)
 
     def save_assets(self, folder: Path) -> None:
         """Write the network's configuration, its preprocessing and its name."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.backbone.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
+        self.net.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
         self.processor.save_pretrained(folder)
         write_whole(folder / FINGERPRINT_FILE, f"{self.checkpoint}\n")
 
 
 def saved_name(assets: Path) -> str:
-    """Return the name that ``CheckpointEncoder.save_assets`` wrote.
+    """Return the name that ``CheckpointBackbone.save_assets`` wrote.
 
     Raises:
         ModelError: it is missing.

@@ -10,10 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
-from openvse.encoders import TransformersDetector
+from openvse.backbones import TransformersDetector
+from openvse.encoders import ImageEncoder
 from openvse.errors import ModelError, RecipeError
 from openvse.features import FeatureStore, extract_features
 from openvse.types import Inputs
+from tests.seeing import see
 
 pytestmark = pytest.mark.medium
 
@@ -24,7 +26,7 @@ QUERIES = 7
 @cache
 def make(folder: str, **options) -> TransformersDetector:
     torch.manual_seed(0)
-    fixed = {"embed_dim": 8, "model": folder, "num_regions": 4, "image_size": 64}
+    fixed = {"model": folder, "num_regions": 4, "image_size": 64}
     return TransformersDetector(**(fixed | options)).eval()
 
 
@@ -32,22 +34,22 @@ def pictures(count: int = 2) -> torch.Tensor:
     return torch.randn(count, 3, 64, 64, generator=torch.Generator().manual_seed(3))
 
 
-def published(encoder: TransformersDetector, pixels: torch.Tensor, size: tuple[int, int]) -> list[dict]:
+def published(backbone: TransformersDetector, pixels: torch.Tensor, size: tuple[int, int]) -> list[dict]:
     """Return what the library's own reading of the detector's output says, in pixels of ``size``."""
     from transformers import AutoImageProcessor
 
     with torch.no_grad():
-        found = encoder.backbone(pixel_values=pixels)
-    processor = AutoImageProcessor.from_pretrained(encoder.backbone.config._name_or_path, backend="pil")
+        found = backbone.net(pixel_values=pixels)
+    processor = AutoImageProcessor.from_pretrained(backbone.net.config._name_or_path, backend="pil")
     return processor.post_process_object_detection(found, threshold=0.0, target_sizes=[size] * len(pixels))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scores_and_boxes_are_those_the_library_reads(family: str, detector_checkpoint) -> None:
-    encoder = make(detector_checkpoint(family), num_regions=QUERIES)
+    backbone = make(detector_checkpoint(family), num_regions=QUERIES)
     pixels = pictures()
-    _, scores, boxes = encoder.detect(pixels)
-    for row, reading in enumerate(published(encoder, pixels, (200, 400))):
+    _, scores, boxes = backbone.detect(pixels)
+    for row, reading in enumerate(published(backbone, pixels, (200, 400))):
         # RT-DETR's own reading lists a query once for each class that it may be, and only the best of all.
         listed = scores[row] >= reading["scores"].min()
         assert listed[0] and (family == "rt_detr" or listed.all())
@@ -61,12 +63,12 @@ def test_scores_and_boxes_are_those_the_library_reads(family: str, detector_chec
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_region_is_the_state_of_its_query(family: str, detector_checkpoint) -> None:
-    encoder = make(detector_checkpoint(family))
+    backbone = make(detector_checkpoint(family))
     pixels = pictures()
     with torch.no_grad():
-        found = encoder.backbone(pixel_values=pixels)
+        found = backbone.net(pixel_values=pixels)
     chances = found.logits.sigmoid() if family == "rt_detr" else found.logits.softmax(-1)[..., :4]
-    local, features = encoder.extract(pixels), encoder.raw_features(pixels)
+    local, features = see(backbone, pixels), backbone(Inputs(pixels, None))
     assert local.shape == (2, 4, 16) and torch.equal(local, features.local)
     for row in range(2):
         order = chances[row].amax(dim=-1).argsort(descending=True)[:4]
@@ -76,67 +78,67 @@ def test_a_region_is_the_state_of_its_query(family: str, detector_checkpoint) ->
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_batch_and_its_pictures_alone_agree(family: str, detector_checkpoint) -> None:
-    encoder = make(detector_checkpoint(family))
+    backbone = make(detector_checkpoint(family))
     pixels = pictures(3)
-    together = encoder.extract(pixels)
+    together = see(backbone, pixels)
     for row in range(3):
-        torch.testing.assert_close(
-            encoder.extract(pixels[row : row + 1])[0], together[row], rtol=0, atol=1e-4
-        )
+        torch.testing.assert_close(see(backbone, pixels[row : row + 1])[0], together[row], rtol=0, atol=1e-4)
 
 
 def test_unsure_regions_are_masked_but_never_all(detector_checkpoint) -> None:
-    encoder = make(detector_checkpoint("detr"), num_regions=QUERIES)
+    backbone = make(detector_checkpoint("detr"), num_regions=QUERIES)
     pixels = pictures()
-    _, scores, _ = encoder.detect(pixels)
+    _, scores, _ = backbone.detect(pixels)
     between = float(scores[0, 2:4].mean())
     some = make(detector_checkpoint("detr"), num_regions=QUERIES, min_score=between)
-    mask = some.raw_features(pixels).mask
+    mask = some(Inputs(pixels, None)).mask
     assert torch.equal(mask[:, 1:], scores[:, 1:] >= between) and mask[0].tolist() == [True] * 3 + [False] * 4
     features = some(Inputs(pixels, None))
     assert torch.equal(features.mask, mask)
     none = make(detector_checkpoint("detr"), num_regions=QUERIES, min_score=1.0)
-    assert none.raw_features(pixels).mask.sum(dim=1).tolist() == [1, 1]
+    assert none(Inputs(pixels, None)).mask.sum(dim=1).tolist() == [1, 1]
 
 
 def test_a_store_holds_the_sure_regions_alone(detector_checkpoint, make_photos, tmp_path: Path) -> None:
-    encoder = make(detector_checkpoint("detr"), num_regions=QUERIES)
+    backbone = make(detector_checkpoint("detr"), num_regions=QUERIES)
     paths = make_photos(3)
-    pixels = torch.stack([encoder.preprocess(Image.open(path)) for path in paths])
-    _, scores, boxes = encoder.detect(pixels)
+    pixels = torch.stack([backbone.preprocess(Image.open(path)) for path in paths])
+    _, scores, boxes = backbone.detect(pixels)
     middle = float(scores.median()) + 1e-6
-    encoder = make(detector_checkpoint("detr"), num_regions=QUERIES, min_score=middle)
+    backbone = make(detector_checkpoint("detr"), num_regions=QUERIES, min_score=middle)
     images = [(path.name, path) for path in paths]
-    report = extract_features(encoder, images, tmp_path / "store", batch_size=2, dtype="float32")
+    report = extract_features(backbone, images, tmp_path / "store", batch_size=2, dtype="float32")
     assert report.done == 3
-    store = FeatureStore.open(tmp_path / "store", encoder.fingerprint)
+    store = FeatureStore.open(tmp_path / "store", backbone.fingerprint)
     stored = store.gather(store.positions([name for name, _ in images]))
     sure = (scores >= middle).sum(dim=1).clamp(min=1)
     assert stored.mask.sum(dim=1).tolist() == sure.tolist() and len(set(sure.tolist())) > 1
-    direct = encoder(Inputs(pixels, None))
-    again = encoder(stored)
+    direct = backbone(Inputs(pixels, None))
+    again = ImageEncoder(backbone=backbone, embed_dim=8).eval().local_features(stored)
     torch.testing.assert_close(again.local[again.mask], direct.local[direct.mask], rtol=0, atol=1e-4)
     kept = store.boxes(store.positions([name for name, _ in images]))
     torch.testing.assert_close(kept[stored.mask], boxes[:, : kept.shape[1]][stored.mask], rtol=0, atol=1e-4)
 
 
 def test_the_whole_picture_is_resized_to_a_square(detector_checkpoint, make_photos) -> None:
-    encoder = make(detector_checkpoint("rt_detr"), image_size=96)
+    backbone = make(detector_checkpoint("rt_detr"), image_size=96)
     picture = np.zeros((30, 90, 3), dtype=np.uint8)
     picture[:, 85:] = 255
-    pixels = encoder.preprocess(Image.fromarray(picture))
+    pixels = backbone.preprocess(Image.fromarray(picture))
     assert pixels.shape == (3, 96, 96)
     assert (pixels[0, :, -2] > 2).all() and (pixels[0, :, 0] < 0).all()
     photo = Image.open(make_photos(1)[0])
-    views = [encoder.preprocess(photo, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    views = [backbone.read(photo, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
     assert torch.equal(views[0], views[1]) and not torch.equal(views[0], views[2])
 
 
 def test_the_detector_stays_frozen(detector_checkpoint) -> None:
-    encoder = make(detector_checkpoint("rt_detr"), embed_dim=6).train()
-    assert not any(module.training for module in encoder.backbone.modules())
+    backbone = make(detector_checkpoint("rt_detr"))
+    encoder = ImageEncoder(backbone=backbone, embed_dim=6).train()
+    assert not any(module.training for module in backbone.net.modules())
     encoder(Inputs(pictures(), None)).local.sum().backward()
-    assert all(parameter.grad is None for parameter in encoder.backbone.parameters())
+    backbone.eval()
+    assert all(parameter.grad is None for parameter in backbone.net.parameters())
 
 
 def test_the_fingerprint_says_what_was_kept(detector_checkpoint) -> None:

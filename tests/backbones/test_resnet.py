@@ -4,12 +4,13 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from openvse.encoders import ResNet
-from openvse.encoders.resnet_backbone import ResNetBackbone
+from openvse.backbones import ResNet
+from openvse.backbones.resnet_network import ResNetNetwork
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Inputs
+from tests.seeing import see
 
-TINY = {"embed_dim": 6, "blocks": (1, 2, 1, 1), "stem_dim": 4, "inner_dim": 4, "image_size": 64}
+TINY = {"blocks": (1, 2, 1, 1), "stem_dim": 4, "inner_dim": 4, "image_size": 64}
 
 
 def make(**options) -> ResNet:
@@ -26,7 +27,7 @@ def photo(width: int, height: int) -> Image.Image:
 def test_equals_the_resnet_of_transformers(bottleneck: bool) -> None:
     from transformers import ResNetConfig, ResNetModel
 
-    ours = make(blocks=(1, 2, 1, 2), bottleneck=bottleneck).backbone
+    ours = make(blocks=(1, 2, 1, 2), bottleneck=bottleneck).net
     widths = [16, 32, 64, 128] if bottleneck else [4, 8, 16, 32]
     theirs = ResNetModel(
         ResNetConfig(
@@ -56,14 +57,14 @@ def test_equals_the_resnet_of_transformers(bottleneck: bool) -> None:
     ("form", "size", "cells"), [("torchvision", 64, 4), ("caffe", 64, 4), ("caffe", 70, 9)]
 )
 def test_a_cell_stands_for_32_pixels(form: str, size: int, cells: int) -> None:
-    encoder = make(form=form)
-    assert encoder.extract(torch.randn(1, 3, size, size)).shape == (1, cells, 128)
-    assert encoder.feature_dim == 128
+    backbone = make(form=form)
+    assert see(backbone, torch.randn(1, 3, size, size)).shape == (1, cells, 128)
+    assert backbone.feature_dim == 128
 
 
 def test_the_forms_differ_in_stride_and_pooling() -> None:
     plain, caffe = (
-        ResNetBackbone((1, 1, 1, 1), form=form, stem_dim=4, inner_dim=4) for form in ("torchvision", "caffe")
+        ResNetNetwork((1, 1, 1, 1), form=form, stem_dim=4, inner_dim=4) for form in ("torchvision", "caffe")
     )
     caffe.load_state_dict(plain.state_dict())
     pixels = torch.randn(1, 3, 64, 64)
@@ -83,11 +84,11 @@ def test_the_forms_differ_in_stride_and_pooling() -> None:
 def test_published_sizes() -> None:
     with torch.device("meta"):
         networks = {
-            "resnet18": ResNetBackbone((2, 2, 2, 2), bottleneck=False),
-            "resnet50": ResNetBackbone((3, 4, 6, 3)),
-            "resnet101": ResNetBackbone((3, 4, 23, 3)),
-            "resnet152": ResNetBackbone((3, 8, 36, 3)),
-            "resnext101_32x8d": ResNetBackbone((3, 4, 23, 3), inner_dim=256, groups=32),
+            "resnet18": ResNetNetwork((2, 2, 2, 2), bottleneck=False),
+            "resnet50": ResNetNetwork((3, 4, 6, 3)),
+            "resnet101": ResNetNetwork((3, 4, 23, 3)),
+            "resnet152": ResNetNetwork((3, 8, 36, 3)),
+            "resnext101_32x8d": ResNetNetwork((3, 4, 23, 3), inner_dim=256, groups=32),
         }
     # As published, less the classifier's 2,049,000, or 513,000.
     assert {name: sum(p.numel() for p in network.parameters()) for name, network in networks.items()} == {
@@ -109,28 +110,28 @@ def test_stretched_pictures_are_interpolated_between_nearest_pixels() -> None:
 
 
 def test_cropped_pictures_keep_their_shape() -> None:
-    encoder, wide = make(fit="crop", image_size=56), photo(128, 64)
+    backbone, wide = make(fit="crop", image_size=56), photo(128, 64)
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     raw = torch.from_numpy(np.asarray(wide, dtype=np.float32)).permute(2, 0, 1) / 255
     expected = (raw[:, 4:60, 36:92] - mean.view(3, 1, 1)) / std.view(3, 1, 1)
-    torch.testing.assert_close(encoder.preprocess(wide), expected)
-    assert encoder.preprocess(photo(37, 301)).shape == (3, 56, 56)
+    torch.testing.assert_close(backbone.preprocess(wide), expected)
+    assert backbone.preprocess(photo(37, 301)).shape == (3, 56, 56)
 
 
 def test_training_views_follow_their_generator() -> None:
-    encoder, picture = make(), photo(80, 60)
-    views = [encoder.preprocess(picture, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    backbone, picture = make(), photo(80, 60)
+    views = [backbone.read(picture, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
     assert torch.equal(views[0], views[1])
     assert not torch.equal(views[0], views[2])
     assert views[0].shape == (3, 64, 64)
 
 
 def test_fine_tuning_leaves_the_statistics_alone() -> None:
-    encoder = make().train()
-    before = encoder.backbone.bn1.running_mean.clone()
-    encoder(Inputs(torch.randn(2, 3, 64, 64), None)).local.sum().backward()
-    assert torch.equal(encoder.backbone.bn1.running_mean, before)
-    assert encoder.backbone.conv1.weight.grad.abs().sum() > 0
+    backbone = make().train()
+    before = backbone.net.bn1.running_mean.clone()
+    backbone(Inputs(torch.randn(2, 3, 64, 64), None)).local.sum().backward()
+    assert torch.equal(backbone.net.bn1.running_mean, before)
+    assert backbone.net.conv1.weight.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize(
@@ -166,28 +167,29 @@ def detector_file(state: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.T
 @pytest.mark.parametrize("name", ["r.safetensors", "r.pth", "updown.pth", "old.pth"])
 def test_starts_from_a_file(tmp_path, name: str) -> None:
     source, path = make(), tmp_path / name
-    state = source.backbone.state_dict() | {"fc.weight": torch.ones(5, 128)}  # a classifier is left out
+    state = source.net.state_dict() | {"fc.weight": torch.ones(5, 128)}  # a classifier is left out
     if name == "r.safetensors":
         save_file(state, path)
     elif name == "updown.pth":
-        torch.save(detector_file(source.backbone.state_dict()), path)
+        torch.save(detector_file(source.net.state_dict()), path)
     else:  # PyTorch before 0.4.1 did not count batches
         torch.save({n: w for n, w in state.items() if name != "old.pth" or "num_batches" not in n}, path)
     torch.manual_seed(1)
-    encoder = ResNet(**TINY, weights=str(path)).eval()
+    backbone = ResNet(**TINY, weights=str(path)).eval()
     pixels = torch.randn(1, 3, 64, 64)
-    assert torch.equal(encoder.extract(pixels), source.extract(pixels))
-    assert encoder.fingerprint != source.fingerprint
+    assert torch.equal(see(backbone, pixels), see(source, pixels))
+    assert backbone.fingerprint != source.fingerprint
 
 
 def test_the_fingerprint_follows_the_weights_into_the_model_folder(tmp_path) -> None:
     path = tmp_path / "r.safetensors"
-    save_file(make().backbone.state_dict(), path)
-    encoder = make(weights=str(path), fine_tune=False)
-    encoder.save_assets(tmp_path / "image")
+    save_file(make().net.state_dict(), path)
+    backbone = make(weights=str(path), fine_tune=False)
+    backbone.save_assets(tmp_path / "image")
     path.unlink()
     assert (
-        make(weights=str(path), fine_tune=False, assets=tmp_path / "image").fingerprint == encoder.fingerprint
+        make(weights=str(path), fine_tune=False, assets=tmp_path / "image").fingerprint
+        == backbone.fingerprint
     )
     assert make(weights=None, fine_tune=False, assets=tmp_path).fingerprint.startswith("resnet@unknown:")
 
@@ -198,10 +200,10 @@ def test_weights_that_do_not_fit_are_named(tmp_path, content: str) -> None:
     if content == "text":
         path.write_text("no weights")
     elif content == "cut":
-        torch.save(make().backbone.state_dict(), path)
+        torch.save(make().net.state_dict(), path)
         path.write_bytes(path.read_bytes()[:500])
     elif content == "other":
-        torch.save(make(blocks=(1, 1, 1, 1)).backbone.state_dict(), path)
+        torch.save(make(blocks=(1, 1, 1, 1)).net.state_dict(), path)
     elif content == "code":
         torch.save(make(), path)  # a whole module is code as well as tensors
     reason = "do not fit: .*layer2.1" if content == "other" else "cannot be read"

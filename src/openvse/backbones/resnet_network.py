@@ -18,7 +18,7 @@ Form: TypeAlias = Literal["torchvision", "caffe"]
 EXPANSION = 4  # of a bottleneck block's output, beside a basic one's
 
 
-class ResNetBackbone(nn.Module):
+class ResNetNetwork(nn.Module):
     """Stem and four stages; weights are called as in torchvision, so that its checkpoints fit.
 
     The Caffe form, that of the bottom-up-attention detector, halves the resolution in the first convolution of a
@@ -146,7 +146,7 @@ def _shortcut(input_dim: int, output_dim: int, stride: int) -> nn.Sequential | N
     )
 
 
-def load_backbone_weights(backbone: ResNetBackbone, path: Path) -> None:
+def load_network_weights(network: ResNetNetwork, path: Path) -> None:
     """Load weights by torchvision's names, or the detector's, whose two parts number the layers; no pickle is run.
 
     Raises:
@@ -170,7 +170,7 @@ def load_backbone_weights(backbone: ResNetBackbone, path: Path) -> None:
             f"weights {path} cannot be read ({reason}): give a .safetensors or .pth file of tensors alone"
         ) from error
     weights = _unnumbered(read) if isinstance(read, dict) and {"base", "top"} <= read.keys() else read
-    wanted = backbone.state_dict()
+    wanted = network.state_dict()
     tensors = {n: w for n, w in (weights if isinstance(weights, dict) else {}).items() if n in wanted}
     wrong = [n for n in wanted if n not in tensors or tensors[n].shape != wanted[n].shape]
     wrong = [n for n in wrong if not n.endswith("num_batches_tracked")]
@@ -179,7 +179,7 @@ def load_backbone_weights(backbone: ResNetBackbone, path: Path) -> None:
             f"weights {path} do not fit: {len(wrong)} of {len(wanted)} are missing or of another shape, such as "
             f"{wrong[0]}: set blocks, stem_dim, inner_dim and groups to those of the file's network"
         )
-    backbone.load_state_dict(tensors, strict=False)
+    network.load_state_dict(tensors, strict=False)
 
 
 def _unnumbered(parts: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -11,14 +11,15 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from openvse.encoders.backbone import freeze_unreached
-from openvse.encoders.pretrained import identify, load_backbone
-from openvse.encoders.size_augmentation import FeatureMode
-from openvse.encoders.vision_files import CheckpointEncoder, load_processor, pixels_of, saved_name
+from openvse.backbones.base import all_real
+from openvse.backbones.fine_tuning import freeze_unreached
+from openvse.backbones.pretrained import identify, load_backbone
+from openvse.backbones.vision_files import CheckpointBackbone, load_processor, pixels_of, saved_name
 from openvse.errors import ModelError
+from openvse.types import Features, Inputs
 
 
-class TransformersVision(CheckpointEncoder):
+class TransformersVision(CheckpointBackbone):
     """Patch tokens of a vision transformer, or the cells of a network's last feature map.
 
     ViT and DINOv2 give one feature a patch, without class and register tokens unless asked for; ResNet and
@@ -26,19 +27,14 @@ class TransformersVision(CheckpointEncoder):
     its features are its last hidden states. Preprocessing is the checkpoint's own, done by Pillow alone.
 
     Args:
-        embed_dim: D.
         model: hub id or local folder of the checkpoint.
         assets: a saved model's folder: the architecture is built from it, ``model`` is not read.
         fine_tune: train the backbone; its BatchNorm statistics stay as they are.
         gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
         image_size: side in pixels of the square that the whole picture is resized to; None does what the
             checkpoint's preprocessing says (which may cut the rim off).
-        projection: a name of ``PROJECTIONS``.
-        size_augmentation: none, region or grid.
-        augmentation_rate: probability that a local feature is hidden in training.
-        pooled: yield a global vector too, one linear layer of the mean raw feature; PIE-Net needs it.
         class_token: put the class token before the patches, where augmentation spares it and the aggregator
-            ``first_token`` finds it; ``pooled`` then takes it in place of the mean.
+            ``first_token`` finds it; a global vector is made of it in place of the mean.
 
     Raises:
         ModelError: the checkpoint cannot be loaded, yields no local features from pixels alone, or has no class
@@ -48,63 +44,53 @@ class TransformersVision(CheckpointEncoder):
     def __init__(
         self,
         *,
-        embed_dim: int,
         model: str,
         assets: Path | None = None,
         fine_tune: bool = False,
         gradient_checkpointing: bool = False,
         image_size: int | None = None,
-        projection: str = "linear",
-        size_augmentation: FeatureMode = "grid",
-        augmentation_rate: float = 0.2,
-        pooled: bool = False,
         class_token: bool = False,
     ) -> None:
         source = model if assets is None else str(assets)
-        backbone: Any = load_backbone(source, weights=assets is None, tower="vision_model")
+        network: Any = load_backbone(source, weights=assets is None, tower="vision_model")
         processor = load_processor(source)
         pixels = pixels_of(processor, Image.new("RGB", (256, 256)), image_size)
         with torch.set_grad_enabled(fine_tune):
-            probe = _probe(backbone, pixels.unsqueeze(0), source, class_token=class_token)
+            probe = _probe(network, pixels.unsqueeze(0), source, class_token=class_token)
         if fine_tune:
-            freeze_unreached(backbone, probe)
-        checkpoint = identify(model, backbone.config) if assets is None else saved_name(assets)
+            freeze_unreached(network, probe)
+        checkpoint = identify(model, network.config) if assets is None else saved_name(assets)
         tokens = f"{probe.shape[1]}{' with class token' if class_token else ''}"
         super().__init__(
-            backbone=backbone,
+            network,
             feature_dim=probe.shape[-1],
             fingerprint=f"{checkpoint}:{pixels.shape[1]}x{pixels.shape[2]}:{tokens}",
-            embed_dim=embed_dim,
-            projection=projection,
-            size_augmentation=size_augmentation,
-            augmentation_rate=augmentation_rate,
             fine_tune=fine_tune,
-            pooled=pooled,
-            class_token=class_token,
             gradient_checkpointing=gradient_checkpointing,
         )
         self.checkpoint = checkpoint
         self.processor = processor
         self.image_size = image_size
-        self.covers_picture = image_size is not None  # a checkpoint's own preprocessing may crop
+        self.class_token = class_token
+        self.covers_image = image_size is not None  # a checkpoint's own preprocessing may crop
 
-    def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
+    def see(self, inputs: Inputs) -> Features:
         """Return patch tokens or cells, row by row; before them the class token, if it was asked for."""
-        return _local_features(self.backbone, pixels, class_token=self.class_token)
+        return all_real(_local_features(self.net, inputs.values, class_token=self.class_token))
 
 
 def _local_features(
-    backbone: Any, pixels: Float[Tensor, "B 3 H W"], *, class_token: bool
+    network: Any, pixels: Float[Tensor, "B 3 H W"], *, class_token: bool
 ) -> Float[Tensor, "B N C"]:
-    takes_any_size = "interpolate_pos_encoding" in inspect.signature(backbone.forward).parameters
+    takes_any_size = "interpolate_pos_encoding" in inspect.signature(network.forward).parameters
     options = {"interpolate_pos_encoding": True} if takes_any_size else {}
-    state: Tensor = backbone(pixel_values=pixels, **options).last_hidden_state
+    state: Tensor = network(pixel_values=pixels, **options).last_hidden_state
     if state.dim() == 4:
         state = state.flatten(2).transpose(1, 2)
         patches = state.shape[1]
     else:
         # Class and register tokens come first. Hierarchical transformers have none and fewer tokens.
-        patch = backbone.config.patch_size
+        patch = network.config.patch_size
         patches = (pixels.shape[2] // patch) * (pixels.shape[3] // patch)
     if not class_token:
         return state[:, -patches:]
@@ -113,10 +99,10 @@ def _local_features(
     return torch.cat([state[:, :1], state[:, -patches:]], dim=1)
 
 
-def _probe(backbone: Any, pixels: Tensor, source: str, *, class_token: bool) -> Float[Tensor, "1 N C"]:
+def _probe(network: Any, pixels: Tensor, source: str, *, class_token: bool) -> Float[Tensor, "1 N C"]:
     """Encode one black picture: how many local features, and how wide, the backbone alone knows."""
     try:
-        return _local_features(backbone, pixels, class_token=class_token)
+        return _local_features(network, pixels, class_token=class_token)
     except (AttributeError, TypeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor
 
-from openvse.encoders.pretrained import identify, load_or_explain
-from openvse.encoders.size_augmentation import FeatureMode
-from openvse.encoders.vision_files import CheckpointEncoder, load_processor, pixels_of, saved_name
+from openvse.backbones.pretrained import identify, load_or_explain
+from openvse.backbones.vision_files import CheckpointBackbone, load_processor, pixels_of, saved_name
 from openvse.errors import ModelError, RecipeError
-from openvse.types import Features
+from openvse.types import Features, Inputs
 
 
-class TransformersDetector(CheckpointEncoder):
+class TransformersDetector(CheckpointBackbone):
     """The decoder's last state of each query that a detector is surest of: one local feature a region.
 
     DETR, RT-DETR, D-FINE, YOLOS and their kin. A query's score is its largest class probability; the best come
@@ -26,37 +25,29 @@ class TransformersDetector(CheckpointEncoder):
     so that figures are not comparable with those of published region features. The detector stays frozen.
 
     Args:
-        embed_dim: D.
         model: hub id or local folder of the checkpoint.
         assets: a saved model's folder: the architecture is built from it, ``model`` is not read.
         num_regions: N, how many regions a picture has at most.
         min_score: regions below this score, in [0, 1], are left out; the best one of a picture always stays.
         image_size: side in pixels of the square that the whole picture is resized to.
-        projection: a name of ``PROJECTIONS``.
-        size_augmentation: none, region or grid.
-        augmentation_rate: probability that a local feature is hidden in training.
-        pooled: yield a global vector too, one linear layer of the mean raw feature; PIE-Net needs it.
 
     Raises:
         ModelError: the checkpoint cannot be loaded, or is no such detector.
         RecipeError: no region is wanted, more are than the detector has queries, or an impossible score.
     """
 
+    usual_projection: ClassVar[str] = "residual_mlp"
+    usual_augmentation: ClassVar[str] = "region"
     gives_boxes = True
 
     def __init__(
         self,
         *,
-        embed_dim: int,
         model: str,
         assets: Path | None = None,
         num_regions: int = 36,
         min_score: float = 0.0,
         image_size: int = 640,
-        projection: str = "residual_mlp",
-        size_augmentation: FeatureMode = "region",
-        augmentation_rate: float = 0.2,
-        pooled: bool = False,
     ) -> None:
         source = model if assets is None else str(assets)
         detector = _load_detector(source, weights=assets is None)
@@ -67,15 +58,9 @@ class TransformersDetector(CheckpointEncoder):
         _check(num_regions, states.shape[1], min_score)
         checkpoint = identify(model, detector.config) if assets is None else saved_name(assets)
         super().__init__(
-            backbone=detector,
+            detector,
             feature_dim=states.shape[-1],
             fingerprint=f"{checkpoint}:{image_size}x{image_size}:best {num_regions} from {min_score:g}",
-            embed_dim=embed_dim,
-            projection=projection,
-            size_augmentation=size_augmentation,
-            augmentation_rate=augmentation_rate,
-            fine_tune=False,
-            pooled=pooled,
         )
         self.checkpoint = checkpoint
         self.processor = processor
@@ -83,13 +68,9 @@ class TransformersDetector(CheckpointEncoder):
         self.num_regions = num_regions
         self.min_score = min_score
 
-    def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
-        """Return the states of the best queries, also of those below ``min_score``."""
-        return self.detect(pixels)[0]
-
-    def raw_features(self, pixels: Float[Tensor, "B 3 H W"]) -> Features:
+    def see(self, inputs: Inputs) -> Features:
         """Return the states of the best queries and their boxes; the mask tells which reach ``min_score``."""
-        states, scores, boxes = self.detect(pixels)
+        states, scores, boxes = self.detect(inputs.values)
         return Features(states, self._sure(scores), boxes=boxes)
 
     def detect(
@@ -99,7 +80,7 @@ class TransformersDetector(CheckpointEncoder):
 
         Scores are probabilities. Boxes are left, top, right, bottom in shares of the picture's width and height.
         """
-        states, scores, boxes = _queries(self.backbone, pixels)
+        states, scores, boxes = _queries(self.net, pixels)
         best, chosen = scores.topk(self.num_regions, dim=1)
         picked = chosen.unsqueeze(-1)
         return states.take_along_dim(picked, 1), best, boxes.take_along_dim(picked, 1)

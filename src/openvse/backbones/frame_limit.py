@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from openvse.functional import compact
 from openvse.media.videos import SamplingMode
 
 
-class FrameLimit(nn.Module):
+@dataclass(frozen=True)
+class FrameLimit:
     """Chooses among the local features of an item, which stand in order of time (PVSE, section 3.5).
 
     Of more than ``num_frames``, ``run`` takes consecutive ones from a random place on in training; otherwise, and
     always with ``even``, those in the middle of ``num_frames`` equal parts stay: ``videos.FrameSampling`` on tensors.
     The random place comes from PyTorch's global generator, as all augmentation of stored features does.
 
-    Args:
+    Attributes:
         num_frames: most that stay.
         mode: run or even.
     """
 
-    def __init__(self, num_frames: int, mode: SamplingMode = "run") -> None:
-        super().__init__()
-        self.num_frames = num_frames
-        self.mode = mode
+    num_frames: int
+    mode: SamplingMode = "run"
 
-    def forward(
-        self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
+    def __call__(
+        self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"], *, random: bool
     ) -> tuple[Float[Tensor, "B M C"], Bool[Tensor, "B M"]]:
-        """Return the chosen features, moved to the front, and their mask."""
+        """Return the chosen features, moved to the front, and their mask.
+
+        Args:
+            local: features.
+            mask: which of them are real.
+            random: as in training; otherwise the same features give the same result.
+        """
         lengths, most = mask.sum(dim=1, keepdim=True), self.num_frames
         if int(lengths.max()) <= most:
             return local, mask
         order = mask.cumsum(dim=1) - 1  # of the real ones
-        if self.training and self.mode == "run":
+        if random and self.mode == "run":
             places = (lengths - most + 1).clamp(min=1)
             first = (torch.rand(places.shape, device=mask.device) * places).long()
             chosen = (order >= first) & (order < first + most)

@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from openvse.encoders.transformers_vision import TransformersVision
+from openvse.backbones.transformers_vision import TransformersVision
 from openvse.errors import ModelError
 from openvse.types import Inputs
+from tests.seeing import image_encoder, see
 
 pytestmark = pytest.mark.medium
 
@@ -27,47 +28,46 @@ FAMILIES = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_gives_its_cells_or_patches(family: str, vision_checkpoint, make_photos) -> None:
     side, count = FAMILIES[family]
-    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint(family))
-    pixels = encoder.preprocess(Image.open(make_photos(1)[0]))
+    backbone = TransformersVision(model=vision_checkpoint(family))
+    pixels = backbone.preprocess(Image.open(make_photos(1)[0]))
     assert pixels.shape == (3, side, side)
-    features = encoder.eval()(Inputs(pixels.unsqueeze(0), None))
-    assert encoder.extract(pixels.unsqueeze(0)).shape == (1, count, 16)
-    assert features.local.shape == (1, count, 8) and features.mask.all()
-    assert encoder.feature_dim == 16
-    assert encoder.fingerprint.endswith(f":{side}x{side}:{count}")
+    features = backbone.eval()(Inputs(pixels.unsqueeze(0), None))
+    assert features.local.shape == (1, count, 16) and features.mask.all()
+    assert backbone.feature_dim == 16
+    assert backbone.fingerprint.endswith(f":{side}x{side}:{count}")
 
 
 @pytest.mark.parametrize("family", ["vit", "dinov2", "clip_vision"])
 def test_the_class_token_is_left_out(family: str, vision_checkpoint) -> None:
-    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint(family))
+    backbone = TransformersVision(model=vision_checkpoint(family))
     side, _ = FAMILIES[family]
     pixels = torch.randn(2, 3, side, side)
-    tokens = encoder.backbone(pixel_values=pixels).last_hidden_state
-    torch.testing.assert_close(encoder.extract(pixels), tokens[:, 1:])
+    tokens = backbone.net(pixel_values=pixels).last_hidden_state
+    torch.testing.assert_close(see(backbone, pixels), tokens[:, 1:])
 
 
 @pytest.mark.parametrize("family", ["vit", "dinov2"])
 def test_the_class_token_comes_first_where_it_is_wanted(family: str, vision_checkpoint) -> None:
-    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint(family), class_token=True)
+    backbone = TransformersVision(model=vision_checkpoint(family), class_token=True)
     side, _ = FAMILIES[family]
     pixels = torch.randn(2, 3, side, side)
-    tokens = encoder.backbone(pixel_values=pixels).last_hidden_state
-    torch.testing.assert_close(encoder.extract(pixels), tokens)
-    plain = TransformersVision(embed_dim=8, model=vision_checkpoint(family))
-    assert encoder.fingerprint == f"{plain.fingerprint.rpartition(':')[0]}:17 with class token"
+    tokens = backbone.net(pixel_values=pixels).last_hidden_state
+    torch.testing.assert_close(see(backbone, pixels), tokens)
+    plain = TransformersVision(model=vision_checkpoint(family))
+    assert backbone.fingerprint == f"{plain.fingerprint.rpartition(':')[0]}:17 with class token"
 
 
 @pytest.mark.parametrize("family", ["resnet", "swin"])
 def test_a_network_without_a_class_token_says_so(family: str, vision_checkpoint) -> None:
     with pytest.raises(ModelError, match="^this backbone has no class token: set class_token: false"):
-        TransformersVision(embed_dim=8, model=vision_checkpoint(family), class_token=True)
+        TransformersVision(model=vision_checkpoint(family), class_token=True)
 
 
 def test_augmentation_spares_the_class_token_and_the_global_vector_is_made_of_it(vision_checkpoint) -> None:
-    options = {"class_token": True, "pooled": True, "augmentation_rate": 0.95, "size_augmentation": "region"}
-    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint("vit"), **options)
+    parts = {"augmentation": {"name": "region", "rate": 0.95}, "global_vector": "mean"}
+    encoder = image_encoder("transformers_vision", model=vision_checkpoint("vit"), class_token=True, **parts)
     pixels = torch.randn(20, 3, 32, 32)
-    features, raw = encoder(Inputs(pixels, None)), encoder.extract(pixels)
+    features, raw = encoder(Inputs(pixels, None)), see(encoder.backbone, pixels)
     assert features.mask[:, 0].all() and features.mask[:, 1:].float().mean() < 0.2
     torch.testing.assert_close(features.pooled, encoder.global_projection(raw[:, :1], features.mask[:, :1]))
     stored = Inputs(raw, torch.ones(20, 17, dtype=torch.bool))
@@ -87,37 +87,37 @@ def test_register_tokens_are_left_out(tmp_path, vision_checkpoint) -> None:
     )
     Dinov2WithRegistersModel(config).save_pretrained(tmp_path)
     shutil.copy(Path(vision_checkpoint("dinov2")) / "preprocessor_config.json", tmp_path)
-    encoder = TransformersVision(embed_dim=8, model=str(tmp_path))
+    backbone = TransformersVision(model=str(tmp_path))
     pixels = torch.randn(1, 3, 28, 28)
-    tokens = encoder.backbone(pixel_values=pixels).last_hidden_state
+    tokens = backbone.net(pixel_values=pixels).last_hidden_state
     assert tokens.shape[1] == 1 + 3 + 16
-    torch.testing.assert_close(encoder.extract(pixels), tokens[:, 4:])
-    with_class = TransformersVision(embed_dim=8, model=str(tmp_path), class_token=True).extract(pixels)
+    torch.testing.assert_close(see(backbone, pixels), tokens[:, 4:])
+    with_class = see(TransformersVision(model=str(tmp_path), class_token=True), pixels)
     torch.testing.assert_close(with_class, tokens[:, [0, *range(4, 20)]])
 
 
 def test_cells_run_row_by_row(vision_checkpoint) -> None:
-    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint("resnet"))
+    backbone = TransformersVision(model=vision_checkpoint("resnet"))
     pixels = torch.randn(1, 3, 64, 64)
-    grid = encoder.backbone(pixel_values=pixels).last_hidden_state
-    torch.testing.assert_close(encoder.extract(pixels)[0, 1], grid[0, :, 0, 1])
-    torch.testing.assert_close(encoder.extract(pixels)[0, 2], grid[0, :, 1, 0])
+    grid = backbone.net(pixel_values=pixels).last_hidden_state
+    torch.testing.assert_close(see(backbone, pixels)[0, 1], grid[0, :, 0, 1])
+    torch.testing.assert_close(see(backbone, pixels)[0, 2], grid[0, :, 1, 0])
 
 
 def test_preprocessing_is_the_checkpoints_own(vision_checkpoint) -> None:
-    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint("vit"))
+    backbone = TransformersVision(model=vision_checkpoint("vit"))
     rng = np.random.default_rng(0)
     picture = Image.fromarray(rng.integers(0, 256, (45, 60, 3), dtype=np.uint8))
     square = np.asarray(picture.resize((32, 32), Image.Resampling.BICUBIC), dtype=np.float64) / 255
     expected = (square - [0.5, 0.4, 0.3]) / [0.2, 0.25, 0.5]
-    np.testing.assert_allclose(encoder.preprocess(picture).permute(1, 2, 0).numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(backbone.preprocess(picture).permute(1, 2, 0).numpy(), expected, atol=1e-5)
 
 
 def test_a_centre_crop_is_cut_as_the_checkpoint_says(vision_checkpoint) -> None:
-    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint("dinov2"))
+    backbone = TransformersVision(model=vision_checkpoint("dinov2"))
     picture = np.zeros((32, 64, 3), dtype=np.uint8)
     picture[:, 18:46] = 255  # 28 columns in the middle
-    assert (encoder.preprocess(Image.fromarray(picture))[0] > 2).all()
+    assert (backbone.preprocess(Image.fromarray(picture))[0] > 2).all()
 
 
 @pytest.mark.parametrize(
@@ -126,40 +126,40 @@ def test_a_centre_crop_is_cut_as_the_checkpoint_says(vision_checkpoint) -> None:
 def test_another_image_size_keeps_the_whole_picture(
     family: str, size: int, count: int, vision_checkpoint
 ) -> None:
-    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint(family), image_size=size)
+    backbone = TransformersVision(model=vision_checkpoint(family), image_size=size)
     picture = np.zeros((30, 90, 3), dtype=np.uint8)
     picture[:, 85:] = 255
-    pixels = encoder.preprocess(Image.fromarray(picture))
+    pixels = backbone.preprocess(Image.fromarray(picture))
     assert pixels.shape == (3, size, size)
     assert (pixels[0, :, -2] > 2).all() and (pixels[0, :, 0] < 0).all()
-    assert encoder.extract(pixels.unsqueeze(0)).shape[1] == count
-    assert encoder.fingerprint.endswith(f":{size}x{size}:{count}")
+    assert see(backbone, pixels.unsqueeze(0)).shape[1] == count
+    assert backbone.fingerprint.endswith(f":{size}x{size}:{count}")
 
 
 def test_training_views_follow_the_generator(vision_checkpoint, make_photos) -> None:
-    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint("vit"))
+    backbone = TransformersVision(model=vision_checkpoint("vit"))
     photo = Image.open(make_photos(1)[0])
-    views = [encoder.preprocess(photo, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    views = [backbone.read(photo, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
     assert torch.equal(views[0], views[1])
     assert not torch.equal(views[0], views[2])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fine_tuning_reaches_every_trainable_parameter(family: str, vision_checkpoint) -> None:
-    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint(family), fine_tune=True)
+    backbone = TransformersVision(model=vision_checkpoint(family), fine_tune=True)
     side, _ = FAMILIES[family]
-    features = encoder(Inputs(torch.randn(3, 3, side, side), None))
+    features = backbone(Inputs(torch.randn(3, 3, side, side), None))
     features.local[features.mask].pow(2).sum().backward()
-    trainable = {name: p for name, p in encoder.named_parameters() if p.requires_grad}
+    trainable = {name: p for name, p in backbone.named_parameters() if p.requires_grad}
     assert [name for name, p in trainable.items() if p.grad is None] == []
-    assert sum(name.startswith("backbone.") for name in trainable) > 10
+    assert len(trainable) > 10
     assert not any("pooler" in name or "mask_token" in name for name in trainable)
 
 
 def test_frozen_is_the_default(vision_checkpoint) -> None:
-    encoder = TransformersVision(embed_dim=8, model=vision_checkpoint("resnet"))
-    assert not any(parameter.requires_grad for parameter in encoder.backbone.parameters())
-    assert not any(module.training for module in encoder.train().backbone.modules())
+    backbone = TransformersVision(model=vision_checkpoint("resnet"))
+    assert not any(parameter.requires_grad for parameter in backbone.net.parameters())
+    assert not any(module.training for module in backbone.train().net.modules())
 
 
 def test_half_precision_checkpoints_load_in_single(tmp_path, vision_checkpoint) -> None:
@@ -168,8 +168,8 @@ def test_half_precision_checkpoints_load_in_single(tmp_path, vision_checkpoint) 
     source = Path(vision_checkpoint("vit"))
     AutoModel.from_pretrained(source).half().save_pretrained(tmp_path)
     shutil.copy(source / "preprocessor_config.json", tmp_path)
-    encoder = TransformersVision(embed_dim=8, model=str(tmp_path))
-    assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
+    backbone = TransformersVision(model=str(tmp_path))
+    assert {parameter.dtype for parameter in backbone.parameters()} == {torch.float32}
 
 
 def test_the_fingerprint_follows_weights_and_preprocessing_not_the_place(tmp_path, vision_checkpoint) -> None:
@@ -181,16 +181,16 @@ def test_the_fingerprint_follows_weights_and_preprocessing_not_the_place(tmp_pat
         "image_mean": [0.1, 0.1, 0.1]
     }
     (other / "preprocessor_config.json").write_text(json.dumps(preprocessing))
-    prints = [TransformersVision(embed_dim=8, model=str(path)).fingerprint for path in (source, moved, other)]
+    prints = [TransformersVision(model=str(path)).fingerprint for path in (source, moved, other)]
     assert prints[0].startswith("vit@") and prints[0] == prints[1] != prints[2]
 
 
 @pytest.mark.parametrize("damage", ["config.json", "fingerprint.txt"])
 def test_incomplete_assets_are_named(damage: str, tmp_path, vision_checkpoint) -> None:
-    TransformersVision(embed_dim=8, model=vision_checkpoint("vit")).save_assets(tmp_path)
+    TransformersVision(model=vision_checkpoint("vit")).save_assets(tmp_path)
     (tmp_path / damage).unlink()
     with pytest.raises(ModelError, match=r"cannot (load|be read)"):
-        TransformersVision(embed_dim=8, model="gone", assets=tmp_path)
+        TransformersVision(model="gone", assets=tmp_path)
 
 
 def test_what_is_no_checkpoint_is_named_in_one_line(tmp_path) -> None:
@@ -198,7 +198,7 @@ def test_what_is_no_checkpoint_is_named_in_one_line(tmp_path) -> None:
         with pytest.raises(
             ModelError, match=r"cannot load the model of .*give a hub id or a folder"
         ) as caught:
-            TransformersVision(embed_dim=8, model=source)
+            TransformersVision(model=source)
         assert "\n" not in str(caught.value)
 
 
@@ -206,4 +206,4 @@ def test_a_text_model_is_refused(bert_checkpoint, vision_checkpoint, tmp_path) -
     shutil.copytree(bert_checkpoint, tmp_path / "bert")
     shutil.copy(Path(vision_checkpoint("vit")) / "preprocessor_config.json", tmp_path / "bert")
     with pytest.raises(ModelError, match="gives no local features of a picture"):
-        TransformersVision(embed_dim=8, model=str(tmp_path / "bert"))
+        TransformersVision(model=str(tmp_path / "bert"))

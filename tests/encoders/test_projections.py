@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from openvse.encoders.projection import PROJECTIONS, LinearProjection, ResidualMLP
+from openvse.encoders.projections import PROJECTIONS, LinearProjection, ResidualMLP
 from openvse.errors import RecipeError
 
 
@@ -38,6 +38,7 @@ def test_padding_enters_the_statistics_only_when_asked() -> None:
     real = ResidualMLP(input_dim=6, embed_dim=8)
     torch.testing.assert_close(real(local, mask)[mask], real(garbage, mask)[mask])
     released = PROJECTIONS.get("residual_mlp_counting_padding")(input_dim=6, embed_dim=8)
+    assert "residual_mlp_counting_padding" not in PROJECTIONS.names() and released.count_padding
     assert not torch.allclose(released(local, mask)[mask], released(garbage, mask)[mask], atol=1e-2)
 
 

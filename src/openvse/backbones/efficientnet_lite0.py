@@ -10,86 +10,70 @@ from jaxtyping import Float
 from PIL.Image import Image, Resampling
 from torch import Tensor, nn
 
-from openvse.encoders.image_encoder import LocalFeatureEncoder
-from openvse.encoders.random_view import random_view
-from openvse.encoders.size_augmentation import FeatureMode
+from openvse.backbones.base import Backbone, cells
 from openvse.errors import ModelError, RecipeError
+from openvse.types import Features, Inputs
 
 FEATURE_DIM = 1280
 STRIDE = 32  # pixels a grid cell
 CPU_CHUNK = 4  # pictures at once on a CPU, whose cache then holds the feature maps
 
 
-class EfficientNetLite0(LocalFeatureEncoder):
+class EfficientNetLite0(Backbone):
     """The last feature map before pooling of EfficientNet-Lite0: 7 x 7 cells of width 1280 at 224 px.
 
     The whole picture is resized to a square (no centre crop: what stands at the rim counts in retrieval), and
     pixels become ``(p - 127) / 128`` as in the network's own training.
 
     Args:
-        embed_dim: D.
         assets: a saved model's folder: the weights come with the model, so the pretrained ones are not read.
         pretrained: start from the ImageNet weights; otherwise at random.
         fine_tune: train the backbone; its BatchNorm statistics stay as they are.
         gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
         image_size: side of the square in pixels.
-        projection: a name of ``PROJECTIONS``.
-        size_augmentation: none, region or grid.
-        augmentation_rate: probability that a cell is hidden in training.
-        pooled: yield a global vector too, one linear layer of the mean raw feature; PIE-Net needs it.
 
     Raises:
         ModelError: the weights are not installed.
         RecipeError: an image size below one cell.
     """
 
-    covers_picture = True
+    covers_image = True
 
     def __init__(
         self,
         *,
-        embed_dim: int,
         assets: Path | None = None,
         pretrained: bool = True,
         fine_tune: bool = False,
         gradient_checkpointing: bool = False,
         image_size: int = 224,
-        projection: str = "linear",
-        size_augmentation: FeatureMode = "grid",
-        augmentation_rate: float = 0.2,
-        pooled: bool = False,
     ) -> None:
         if image_size < STRIDE:
             raise RecipeError(f"image_size is {image_size} pixels: give {STRIDE} or more")
         weights = "imagenet" if pretrained else "random"
-        cells = -(-image_size // STRIDE)
+        side = -(-image_size // STRIDE)
         super().__init__(
-            backbone=_network(image_size, pretrained=pretrained and assets is None),
+            _network(image_size, pretrained=pretrained and assets is None),
             feature_dim=FEATURE_DIM,
-            fingerprint=f"efficientnet_lite0:{weights}:{image_size}:{cells}x{cells}",
-            embed_dim=embed_dim,
-            projection=projection,
-            size_augmentation=size_augmentation,
-            augmentation_rate=augmentation_rate,
+            fingerprint=f"efficientnet_lite0:{weights}:{image_size}:{side}x{side}",
             fine_tune=fine_tune,
-            pooled=pooled,
             gradient_checkpointing=gradient_checkpointing,
         )
         self.image_size = image_size
 
-    def preprocess(self, image: Image, generator: torch.Generator | None = None) -> Float[Tensor, "3 H W"]:
-        """Resize the picture, or a random view of it, to a square of pixels in about [-1, 1]."""
-        view = random_view(image, generator)
-        square = view.resize((self.image_size, self.image_size), Resampling.BICUBIC)
+    def preprocess(self, image: Image) -> Float[Tensor, "3 H W"]:
+        """Resize the image to a square of pixels in about [-1, 1]."""
+        square = image.resize((self.image_size, self.image_size), Resampling.BICUBIC)
         pixels = torch.from_numpy(np.array(square, dtype=np.float32)).permute(2, 0, 1)
         return (pixels - 127.0) / 128.0
 
-    def extract(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N C"]:
+    def see(self, inputs: Inputs) -> Features:
         """Return the cells of the last feature map, row by row."""
+        pixels = inputs.values
         chunks = torch.split(pixels, CPU_CHUNK if pixels.device.type == "cpu" else len(pixels))
         # Depthwise convolutions are about twice as fast with channels last.
-        grids = [self.backbone(chunk.contiguous(memory_format=torch.channels_last)) for chunk in chunks]
-        return torch.cat(grids).flatten(2).transpose(1, 2)
+        grids = [self.net(chunk.contiguous(memory_format=torch.channels_last)) for chunk in chunks]
+        return cells(torch.cat(grids))
 
 
 class _FeatureMap(nn.Module):

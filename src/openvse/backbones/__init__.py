@@ -1,0 +1,38 @@
+"""Backbones: images and clips -> pixels -> local features."""
+
+from __future__ import annotations
+
+from openvse.backbones.base import Backbone
+from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
+from openvse.backbones.frames import Frames
+from openvse.backbones.precomputed import Precomputed
+from openvse.backbones.resnet import ResNet
+from openvse.backbones.timm_vision import TimmVision
+from openvse.backbones.transformers_detector import TransformersDetector
+from openvse.backbones.transformers_vision import TransformersVision
+from openvse.registry import Registry
+
+BACKBONES: Registry[Backbone] = Registry(
+    "backbone",
+    {
+        "efficientnet_lite0": EfficientNetLite0,
+        "frames": Frames,
+        "precomputed": Precomputed,
+        "resnet": ResNet,
+        "timm_vision": TimmVision,
+        "transformers_detector": TransformersDetector,
+        "transformers_vision": TransformersVision,
+    },
+)
+
+__all__ = [
+    "BACKBONES",
+    "Backbone",
+    "EfficientNetLite0",
+    "Frames",
+    "Precomputed",
+    "ResNet",
+    "TimmVision",
+    "TransformersDetector",
+    "TransformersVision",
+]

@@ -1,0 +1,50 @@
+"""Images whose local features (regions, grids, frames) were made elsewhere and lie in a feature store."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NoReturn
+
+from PIL.Image import Image
+from torch import nn
+
+from openvse.backbones.base import Backbone
+from openvse.backbones.frame_limit import FrameLimit
+from openvse.errors import ModelError, RecipeError
+from openvse.types import Inputs
+
+_NO_NETWORK = (
+    "encoder 'precomputed' cannot read pictures: give stored features, or use an encoder with a backbone"
+)
+
+
+class Precomputed(Backbone):
+    """No network: features come from a store; projection and augmentation are usually VSE-infinity's for regions.
+
+    Args:
+        feature_dim: C, the width of the stored features (2048 for bottom-up attention).
+        num_frames: the features are frames in order of time, and the model sees at most this many of a clip: a
+            random run of consecutive ones in training, else evenly spread ones (PVSE); None takes all.
+        made_by: take features made by this backbone alone, as their store names it; None takes any of this width.
+
+    Raises:
+        RecipeError: ``num_frames`` below 1.
+    """
+
+    usual_projection: ClassVar[str] = "residual_mlp"
+    usual_augmentation: ClassVar[str] = "region"
+
+    def __init__(
+        self, *, feature_dim: int, num_frames: int | None = None, made_by: str | None = None
+    ) -> None:
+        if num_frames is not None and num_frames < 1:
+            raise RecipeError(f"num_frames is {num_frames}: give 1 or more, or none to take all frames")
+        super().__init__(nn.Identity(), feature_dim=feature_dim, fingerprint=made_by)
+        self.frame_limit = None if num_frames is None else FrameLimit(num_frames)
+
+    def preprocess(self, image: Image) -> NoReturn:
+        """Raise ModelError: there is no network."""
+        raise ModelError(_NO_NETWORK)
+
+    def see(self, inputs: Inputs) -> NoReturn:
+        """Raise ModelError: there is no network."""
+        raise ModelError(_NO_NETWORK)
