@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -17,6 +18,28 @@ Maker: TypeAlias = Callable[..., PartT]
 A constructor's argument of the type ``Maker[Aggregator]`` is a part inside a part: the outer one calls it with what it
 alone knows, such as widths, as often as it likes. An argument of the type ``Miner`` itself is built beforehand.
 """
+
+
+class Configured:
+    """Remembers the arguments that it was made with, so that a model knows of what parts it was put together.
+
+    Every kind of part that a recipe can name begins with it, before ``nn.Module``.
+    """
+
+    _arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        """Keep the arguments, which also the constructor gets."""
+        made = super().__new__(cls)
+        # Past nn.Module, which takes no attribute before its own constructor has run.
+        object.__setattr__(made, "_arguments", (args, options))
+        return made
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments by name, without those that were left out."""
+        args, options = self._arguments
+        return dict(inspect.signature(type(self)).bind_partial(*args, **options).arguments)
+
 
 Options: TypeAlias = Mapping[str, Any]
 _NO_ALIASES: Mapping[str, tuple[str, Options]] = MappingProxyType({})
@@ -70,6 +93,10 @@ class Registry(Generic[PartT]):
         """Return the class behind a name; raise RecipeError naming the allowed ones."""
         part, options = self.resolve(name)
         return partial(part, **options) if options else part
+
+    def name_of(self, part: Maker[PartT]) -> str | None:
+        """Return the name under which a class is registered, or None."""
+        return next((name for name, each in self._parts.items() if each is part), None)
 
     def names(self) -> list[str]:
         """Return the registered names, sorted."""

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from openvse.errors import RecipeError
 from openvse.functional import sort_descending
+from openvse.registry import Configured
 from openvse.types import EmbeddingSet, Features
 
 
-class Aggregator(nn.Module, ABC):
+class Aggregator(Configured, nn.Module, ABC):
     """Turns the local features of each item into K embeddings of width D.
 
     Attributes:

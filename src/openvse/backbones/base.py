@@ -17,6 +17,7 @@ from openvse.backbones.frame_limit import FrameLimit
 from openvse.backbones.random_view import random_view
 from openvse.media.images import read_image
 from openvse.media.videos import ClipSource
+from openvse.registry import Configured
 from openvse.types import Features, Inputs
 
 # What of a module makes up its state; a backbone shares them with its network.
@@ -32,7 +33,7 @@ _STATE = (
 )
 
 
-class Backbone(nn.Module, ABC):
+class Backbone(Configured, nn.Module, ABC):
     """A network that makes local features of images or clips, and what has to be done to them before it.
 
     A backbone of your own says how an image becomes pixels (``preprocess``) and pixels become features (``see``), and

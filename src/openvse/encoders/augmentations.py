@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from openvse.errors import RecipeError
 from openvse.functional import keep_at_least_one
-from openvse.registry import Registry
+from openvse.registry import Configured, Registry
 
 AUGMENTED_GRIDS = 0.8  # share of grid images that lose cells at all
 SMALLEST_GRID_RATE = 0.2  # a grid's own rate lies between this share of `rate` and `rate`
 
 
-class Augmentation(nn.Module, ABC):
+class Augmentation(Configured, nn.Module, ABC):
     """Hides local features: the mask shrinks, the features stay where they are."""
 
     @abstractmethod

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from openvse.registry import Configured
 from openvse.types import Features, Inputs
 
 
-class Encoder(nn.Module, ABC):
+class Encoder(Configured, nn.Module, ABC):
     """Turns collated Inputs into Features.
 
     Attributes:

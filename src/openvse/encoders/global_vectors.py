@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from openvse.errors import RecipeError
 from openvse.functional import compact, masked_mean
 from openvse.layers.recurrence import packed_gru, states_at_end
-from openvse.registry import Registry
+from openvse.registry import Configured, Registry
 
 
-class GlobalVector(nn.Module, ABC):
+class GlobalVector(Configured, nn.Module, ABC):
     """Makes one vector of the raw local features of an item; made with ``input_dim`` (C) and ``embed_dim`` (D)."""
 
     @abstractmethod

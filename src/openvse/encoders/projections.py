@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from openvse.registry import Registry
+from openvse.registry import Configured, Registry
 
 
-class Projection(nn.Module, ABC):
+class Projection(Configured, nn.Module, ABC):
     """Maps each local feature from the raw width C to the width the aggregator reads.
 
     Args:

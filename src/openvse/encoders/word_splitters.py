@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from openvse.errors import ModelError
-from openvse.registry import Registry
+from openvse.registry import Configured, Registry
 
 Splitter: TypeAlias = Callable[[str], list[str]]
 
@@ -28,7 +28,7 @@ def split_words(caption: str) -> list[str]:
     return _WORD.findall(caption.lower())
 
 
-class WordSplitter(ABC):
+class WordSplitter(Configured, ABC):
     """Splits a caption into lower-case words."""
 
     @abstractmethod

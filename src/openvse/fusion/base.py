@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from openvse.errors import RecipeError
 from openvse.layers.attention import Attention
+from openvse.registry import Configured
 from openvse.types import EmbeddingSet
 
 LAYERS = 2
@@ -55,7 +56,7 @@ class Reduced(NamedTuple):
     weights: tuple[Float[Tensor, "P k N"], Float[Tensor, "P k M"]] | None = None
 
 
-class Fusion(nn.Module, ABC):
+class Fusion(Configured, nn.Module, ABC):
     """Cross-attention between an image and a text, self-attention of each, and a reduction to k vectors a side.
 
     The architecture of score attention (section III-B), whose reductions are compared on it. Everything is

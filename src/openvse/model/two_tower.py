@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from openvse.assembly.describe import describe_part, describe_tower, joint_width
 from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import DataError
 from openvse.functional import pad
 from openvse.media.videos import ClipSource
 from openvse.model.base import Model
-from openvse.model.describe import describe_two_tower
 from openvse.model.mode import evaluating
 from openvse.model.tower import Tower
-from openvse.similarities import Similarity
+from openvse.similarities import SIMILARITIES, Similarity
 from openvse.specs import TwoTowerSpec
 from openvse.types import EmbeddingSet, Inputs
 
@@ -116,7 +116,12 @@ class TwoTower(Model):
 
     def describe(self) -> TwoTowerSpec:
         """Work the spec out of the parts; see ``Model.describe``."""
-        return describe_two_tower(self.image, self.text, self.similarity)
+        return TwoTowerSpec(
+            embed_dim=joint_width(self.image.encoder),
+            image=describe_tower("image", self.image.encoder, self.image.aggregator),
+            text=describe_tower("text", self.text.encoder, self.text.aggregator),
+            similarity=describe_part(SIMILARITIES, self.similarity),
+        ).portable()
 
     def save_assets(self, folder: Path) -> None:
         """Write what the encoders need besides their weights."""

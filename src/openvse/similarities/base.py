@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from openvse.registry import Configured
 from openvse.types import EmbeddingSet
 
 
-class Similarity(nn.Module, ABC):
+class Similarity(Configured, nn.Module, ABC):
     """Scores every image against every text; the score of a pair depends on the embeddings of these two items alone.
 
     So scores in blocks are the scores of the whole, and exact search, which scores an index block by block with the

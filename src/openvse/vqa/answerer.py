@@ -11,15 +11,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from openvse.assembly.describe import describe_part, describe_tower
 from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import DataError, ModelError
 from openvse.functional import pad
-from openvse.fusion import Fusion
+from openvse.fusion import FUSIONS, Fusion
 from openvse.media.videos import ClipSource
 from openvse.model import Model, Tower, evaluating
 from openvse.types import EmbeddingSet, Inputs
 from openvse.vqa.answers import AnswerVocabulary
-from openvse.vqa.recipe import AnswererSpec
+from openvse.vqa.recipe import AnswererSpec, HeadSpec
 
 ANSWERS_FILE = "answers.json"
 
@@ -203,7 +204,17 @@ class Answerer(Model):
 
     def describe(self) -> AnswererSpec:
         """Work the spec out of the parts; see ``Model.describe``."""
-        raise AssertionError("in the next commit")
+        image = fusion = None
+        if self.image is not None and self.fusion is not None:
+            image = describe_tower("image", self.image.encoder, self.image.aggregator)
+            fusion = describe_part(FUSIONS, self.fusion)
+        return AnswererSpec(
+            embed_dim=self.embed_dim,
+            image=image,
+            text=describe_tower("text", self.text.encoder, self.text.aggregator),
+            fusion=fusion,
+            head=HeadSpec(dropout=self.dropout),
+        ).portable()
 
     def save_assets(self, folder: Path) -> None:
         """Write the answers, and what the encoders need besides their weights."""

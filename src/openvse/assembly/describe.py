@@ -1,0 +1,142 @@
+"""Parts that were put together in Python, as a recipe would name them: the way back from modules to a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from inspect import isclass
+from typing import Any
+
+from openvse.aggregators import AGGREGATORS, Aggregator
+from openvse.assembly.parts import KINDS, PartMaker
+from openvse.backbones import BACKBONES
+from openvse.encoders import TEXT_ENCODERS, ImageEncoder, TextEncoder
+from openvse.errors import ModelError
+from openvse.registry import Configured, Registry
+from openvse.specs import Part, TowerSpec
+
+_GIVEN = ("assets", "captions", "embed_dim", "input_dim")
+"""Arguments that the build decides, so that no recipe says them."""
+
+
+def describe_part(registry: Registry[Any], made: Configured) -> Part:
+    """Return the name of a part and the options that it was made with.
+
+    Args:
+        registry: the parts of its kind.
+        made: the part.
+
+    Raises:
+        ModelError: its class is not registered, or an option is nothing that a recipe can say.
+    """
+    name = _name(registry, type(made))
+    given = {key: value for key, value in made.arguments().items() if key not in _GIVEN}
+    return Part(name=name, **{key: _value(value, f"{name}.{key}") for key, value in given.items()})
+
+
+def describe_image_encoder(encoder: ImageEncoder) -> Part:
+    """Return the backbone's name with the options of the backbone and of the encoder around it.
+
+    Raises:
+        ModelError: as ``describe_part`` says.
+    """
+    backbone = describe_part(BACKBONES, encoder.backbone)
+    around = {key: value for key, value in encoder.arguments().items() if key not in ("backbone", *_GIVEN)}
+    options = {
+        key: _value(value, f"image.encoder.{key}") for key, value in around.items() if value is not None
+    }
+    return Part(name=backbone.name, **backbone.options, **options)
+
+
+def describe_tower(side: str, encoder: ImageEncoder | TextEncoder, aggregator: Aggregator) -> TowerSpec:
+    """Return the spec of one side.
+
+    Args:
+        side: image or text, for messages.
+        encoder: of this side.
+        aggregator: of this side.
+
+    Raises:
+        ModelError: as ``describe_part`` says, or the two were made for widths that no build would give them.
+    """
+    needed = {"input_dim": encoder.local_dim, "embed_dim": joint_width(encoder)}
+    for key, width in needed.items():
+        if aggregator.arguments().get(key, width) != width:
+            raise ModelError(
+                f"{side}: the aggregator was made with {key} {aggregator.arguments()[key]}, and beside this encoder it "
+                f"must be {width}: a saved model could not be built again"
+            )
+    part = (
+        describe_image_encoder(encoder)
+        if isinstance(encoder, ImageEncoder)
+        else describe_part(TEXT_ENCODERS, encoder)
+    )
+    return TowerSpec(encoder=part, aggregator=describe_part(AGGREGATORS, aggregator))
+
+
+def joint_width(encoder: ImageEncoder | TextEncoder) -> int:
+    """Return D, the joint width that an encoder was made for.
+
+    Raises:
+        ModelError: it was made without one.
+    """
+    width = encoder.arguments().get("embed_dim")
+    if not isinstance(width, int):
+        raise ModelError(
+            f"{type(encoder).__name__} takes no embed_dim: give the model its spec when you make it"
+        )
+    return width
+
+
+def _name(registry: Registry[Any], part: Any) -> str:
+    name = registry.name_of(part)
+    if name is None:
+        shown = getattr(part, "__name__", repr(part))
+        raise ModelError(
+            f"{shown} is not registered, so that a saved model could not be built again: add it to the registry of its "
+            f"kind ({registry.kind}) before you save the model, and load it with the same --plugin"
+        )
+    return name
+
+
+def _value(value: Any, where: str) -> Any:
+    """Return an option as a recipe would say it."""
+    if isinstance(value, PartMaker | partial | Configured) or isclass(value):
+        return _inner_part(value, where)
+    if isinstance(value, list | tuple):
+        return [_value(each, where) for each in value]
+    if isinstance(value, Mapping):
+        return _values(value, where)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ModelError(
+        f"{where} is {value!r}, which no recipe can say: give the model its spec when you make it, or use an option of "
+        f"plain values"
+    )
+
+
+def _inner_part(value: Any, where: str) -> Any:
+    """Return a part inside a part: a built one, or what makes it (a class, perhaps with some options)."""
+    if isinstance(value, PartMaker):
+        return value.part.model_dump()
+    if isinstance(value, partial):
+        return {"name": _name(_registry(value.func, where), value.func), **_values(value.keywords, where)}
+    if isclass(value):
+        return _name(_registry(value, where), value)
+    return describe_part(_registry(type(value), where), value).model_dump()
+
+
+def _values(options: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {key: _value(value, f"{where}.{key}") for key, value in options.items()}
+
+
+def _registry(part: Any, where: str) -> Registry[Any]:
+    """Return the registry of the kind that a class is of."""
+    found = next((registry for registry in KINDS.values() if registry.name_of(part) is not None), None)
+    if found is None:
+        shown = getattr(part, "__name__", repr(part))
+        raise ModelError(
+            f"{where}: {shown} is not registered, so that a saved model could not be built again: add it to the "
+            f"registry of its kind before you save the model"
+        )
+    return found
