@@ -1,10 +1,10 @@
 """Pictures to stored features: where the time goes, and what decoding beside computing saves.
 
-Run ``python benchmarks/extraction.py [--folder PICTURES] [--encoder NAME] [OPTION=VALUE ...]``; for more, ``--help``.
+Run ``python benchmarks/extraction.py [--folder PICTURES] [--backbone NAME] [OPTION=VALUE ...]``; for more, ``--help``.
 Without ``--folder`` it draws JPEG photos, of Flickr8k's usual size unless ``--size`` says otherwise.
 
 The steps are measured alone, one picture or batch after the other. Then the whole: first each batch is decoded and
-then encoded, as a plain loop does it; then by ``extract_features``, which decodes in threads while the encoder
+then encoded, as a plain loop does it; then by ``extract_features``, which decodes in threads while the backbone
 computes. Both take turns and write to fresh stores. At last the same with a wait in the backbone's place, as long as
 decoding and resizing take: so an accelerator looks from here, and at best the second way is twice as fast.
 """
@@ -26,10 +26,12 @@ from PIL import Image, ImageFilter
 
 from _measure import environment, median_times, table
 from openvse.assembly import build_part
-from openvse.backbones import Backbone
+from openvse.backbones import BACKBONES, Backbone
+from openvse.backbones.base import all_real
 from openvse.features import FeatureStoreWriter, extract_features
 from openvse.media.images import find_images, read_image
 from openvse.specs import Part, parse_override
+from openvse.types import Features, Inputs
 
 BATCH = 32
 PREPARATION = ("decode", "resize and normalise")
@@ -50,19 +52,19 @@ def draw(folder: Path, number: int, size: tuple[int, int]) -> None:
 def in_turn(backbone: Backbone, paths: Sequence[Path], store: Path) -> None:
     """Decode a batch, encode it, store it, and only then go on."""
     with (
-        FeatureStoreWriter(store, fingerprint=str(encoder.fingerprint), dim=encoder.feature_dim) as writer,
+        FeatureStoreWriter(store, fingerprint=str(backbone.fingerprint), dim=backbone.feature_dim) as writer,
         torch.inference_mode(),
     ):
         for start in range(0, len(paths), BATCH):
             batch = paths[start : start + BATCH]
-            pixels = torch.stack([encoder.preprocess(read_image(path)) for path in batch])
-            for path, local in zip(batch, encoder.extract(pixels), strict=True):
+            pixels = torch.stack([backbone.preprocess(read_image(path)) for path in batch])
+            for path, local in zip(batch, backbone(Inputs(pixels, None)).local, strict=True):
                 writer.add(path.name, local)
 
 
 def beside(backbone: Backbone, paths: Sequence[Path], store: Path, workers: int) -> None:
     report = extract_features(
-        encoder, [(path.name, path) for path in paths], store, batch_size=BATCH, num_workers=workers
+        backbone, [(path.name, path) for path in paths], store, batch_size=BATCH, num_workers=workers
     )
     assert report.done == len(paths), report.failed
 
@@ -70,20 +72,20 @@ def beside(backbone: Backbone, paths: Sequence[Path], store: Path, workers: int)
 def steps(backbone: Backbone, paths: Sequence[Path], folder: Path) -> list[tuple[str, float]]:
     """Return the seconds that each step takes for all pictures, each step on its own."""
     pictures = [read_image(path) for path in paths]
-    pixels = [encoder.preprocess(picture) for picture in pictures]
+    pixels = [backbone.preprocess(picture) for picture in pictures]
     batches = [torch.stack(pixels[start : start + BATCH]) for start in range(0, len(pixels), BATCH)]
     with torch.inference_mode():
-        features = [encoder.extract(batch) for batch in batches]
+        features = [backbone(Inputs(batch, None)).local for batch in batches]
     stores = (folder / f"step{number}" for number in count())
 
     def encode() -> None:
         with torch.inference_mode():
             for batch in batches:
-                encoder.extract(batch)
+                backbone(Inputs(batch, None))
 
     def write() -> None:
-        fingerprint = str(encoder.fingerprint)
-        with FeatureStoreWriter(next(stores), fingerprint=fingerprint, dim=encoder.feature_dim) as writer:
+        fingerprint = str(backbone.fingerprint)
+        with FeatureStoreWriter(next(stores), fingerprint=fingerprint, dim=backbone.feature_dim) as writer:
             for path, local in zip(paths, torch.cat(features), strict=True):
                 writer.add(path.name, local)
 
@@ -93,7 +95,7 @@ def steps(backbone: Backbone, paths: Sequence[Path], folder: Path) -> list[tuple
 
     def preprocess() -> None:
         for picture in pictures:
-            encoder.preprocess(picture)
+            backbone.preprocess(picture)
 
     named = dict(zip(PREPARATION, (decode, preprocess), strict=True)) | {"backbone": encode, "write": write}
     return list(zip(named, median_times(list(named.values()), repeats=3, warmup=1), strict=True))
@@ -115,8 +117,10 @@ def compare(backbone: Backbone, paths: Sequence[Path], folder: Path, arguments: 
     folder.mkdir()
     workers = arguments.workers
     ways = {
-        "each batch decoded, then encoded": partial(in_turn, encoder, paths),
-        f"decoded beside the backbone, {workers} thread(s)": partial(beside, encoder, paths, workers=workers),
+        "each batch decoded, then encoded": partial(in_turn, backbone, paths),
+        f"decoded beside the backbone, {workers} thread(s)": partial(
+            beside, backbone, paths, workers=workers
+        ),
     }
     seconds = paired(list(ways.values()), folder, arguments.repeats)
     faster = np.median(seconds[:, :1, 0] / seconds[:, :, 0], axis=0)
@@ -129,13 +133,13 @@ def compare(backbone: Backbone, paths: Sequence[Path], folder: Path, arguments: 
 
 
 def first_pixels(backbone: Backbone, paths: Sequence[Path]) -> torch.Tensor:
-    return encoder.preprocess(read_image(paths[0])).unsqueeze(0)
+    return backbone.preprocess(read_image(paths[0])).unsqueeze(0)
 
 
-def waiting(local: torch.Tensor, seconds: float, pixels: torch.Tensor) -> torch.Tensor:
+def waiting(local: torch.Tensor, seconds: float, inputs: Inputs) -> Features:
     """Stand for a backbone that runs elsewhere: wait for each picture, and return the same features for all."""
-    time.sleep(seconds * len(pixels))
-    return local.expand(len(pixels), -1, -1)
+    time.sleep(seconds * len(inputs))
+    return all_real(local.expand(len(inputs), -1, -1))
 
 
 def main() -> None:
@@ -143,8 +147,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("options", nargs="*", help="the encoder's options, such as image_size=512")
-    parser.add_argument("--encoder", default="efficientnet_lite0")
+    parser.add_argument("options", nargs="*", help="the backbone's options, such as image_size=512")
+    parser.add_argument("--backbone", default="efficientnet_lite0")
     parser.add_argument("--folder", type=Path, help="pictures to read; drawn where it is left out")
     parser.add_argument("--size", default="500x375", help="of the drawn pictures")
     parser.add_argument("--pictures", type=int, default=128)
@@ -152,8 +156,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     options = dict(parse_override(option) for option in arguments.options)
-    part = Part(**{**options, "name": arguments.encoder})
-    encoder = build_part(IMAGE_ENCODERS, part, arguments.encoder, {"embed_dim": 1, "assets": None}).eval()
+    part = Part(**{**options, "name": arguments.backbone})
+    backbone = build_part(BACKBONES, part, arguments.backbone, {"assets": None}).eval()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = arguments.folder or folder / "pictures"
@@ -163,18 +167,18 @@ def main() -> None:
             draw(source, arguments.pictures, (width, height))
         paths = find_images(source)[: arguments.pictures]
         print(
-            f"{len(paths)} pictures, {encoder.fingerprint}; {environment()}, load {os.getloadavg()[0]:.1f}\n"
+            f"{len(paths)} pictures, {backbone.fingerprint}; {environment()}, load {os.getloadavg()[0]:.1f}\n"
         )
-        measured = steps(encoder, paths, folder)
+        measured = steps(backbone, paths, folder)
         whole = sum(seconds for _, seconds in measured)
         rows = [[name, 1000 * s / len(paths), len(paths) / s, f"{s / whole:.0%}"] for name, s in measured]
         print(table(["step, alone", "ms a picture", "pictures/s", "share"], rows), end="\n\n")
-        print(compare(encoder, paths, folder / "computing", arguments), end="\n\n")
+        print(compare(backbone, paths, folder / "computing", arguments), end="\n\n")
         decoding = sum(seconds for name, seconds in measured if name in PREPARATION) / len(paths)
-        local = encoder.extract(first_pixels(encoder, paths))[0].detach()
-        encoder.extract = partial(waiting, local, decoding)  # an attribute comes before the class's method
+        local = backbone(Inputs(first_pixels(backbone, paths), None)).local[0].detach()
+        backbone.see = partial(waiting, local, decoding)  # an attribute comes before the class's method
         print(f"In the backbone's place a wait of {1000 * decoding:.3g} ms a picture:\n")
-        print(compare(encoder, paths, folder / "waiting", arguments))
+        print(compare(backbone, paths, folder / "waiting", arguments))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.backbones.base import Backbone
+from openvse.backbones.base import Backbone, all_real, cells
 from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
 from openvse.backbones.frames import Frames
 from openvse.backbones.precomputed import Precomputed
@@ -35,4 +35,6 @@ __all__ = [
     "TimmVision",
     "TransformersDetector",
     "TransformersVision",
+    "all_real",
+    "cells",
 ]

@@ -1,4 +1,4 @@
-"""How a pretrained backbone behaves inside an encoder: what of it trains, and in which mode it runs."""
+"""How a pretrained network behaves inside a model: what of it trains, and in which mode it runs."""
 
 from __future__ import annotations
 
