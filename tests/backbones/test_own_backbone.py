@@ -14,8 +14,9 @@ from openvse.assembly import build_part
 from openvse.backbones import BACKBONES
 from openvse.cli.app import load_plugin
 from openvse.features import FeatureStore, extract_features
+from openvse.model import TwoTower
 from openvse.specs import Part
-from openvse.tasks.load import load_model
+from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 
@@ -70,8 +71,8 @@ def test_it_trains_frozen_from_its_store_and_is_loaded_again(
 ) -> None:
     recipe["data"]["features"] = "auto"
     train(parse_recipe(recipe), tmp_path / "run")
-    model = load_model(tmp_path / "run" / "best")
-    again = load_model(model.save(tmp_path / "model"))
+    model = load_as(TwoTower, tmp_path / "run" / "best")
+    again = load_as(TwoTower, model.save(tmp_path / "model"))
     assert again.fingerprint == model.fingerprint
     photos = make_photos(2)
     assert torch.equal(again.encode_image(photos).vectors, model.encode_image(photos).vectors)
@@ -84,5 +85,7 @@ def test_it_trains_with_the_model(shown: str, recipe: dict[str, Any], tmp_path: 
     for name, phase in (("tuned", {}), ("frozen", {"frozen": ["image.encoder.backbone"]})):
         recipe["training"]["phases"] = [{"epochs": 1, **phase}]
         train(parse_recipe(recipe), tmp_path / name)
-        weights[name] = load_model(tmp_path / name / "best").state_dict()["image.encoder.backbone.weight"]
+        weights[name] = load_as(TwoTower, tmp_path / name / "best").state_dict()[
+            "image.encoder.backbone.weight"
+        ]
     assert not torch.equal(weights["tuned"], weights["frozen"])

@@ -69,7 +69,7 @@ def test_its_spec_says_what_a_recipe_would() -> None:
 
 
 def test_a_part_in_a_part_in_a_part(tmp_path: Path) -> None:
-    frames = Frames(backbone=ResNet(**TINY), num_frames=2)
+    frames = Frames(backbone=partial(ResNet, **TINY), num_frames=2)
     image = Tower(ImageEncoder(backbone=frames, embed_dim=8), Tokens(input_dim=8, embed_dim=8))
     fused = Fused(embed_dim=8, fusion=partial(ScoreAttention, num_heads=2, num_vectors=3))
     model = TwoTower(image, text_tower(aggregator=Tokens), fused).eval()
@@ -108,9 +108,9 @@ def test_an_unregistered_part_says_how_to_register_it(
 
 
 def test_widths_that_no_build_would_give_are_refused(tmp_path: Path) -> None:
-    text = text_tower(embed_dim=16)
-    text.aggregator = GPO(input_dim=8, embed_dim=8)
-    with pytest.raises(ModelError, match="made with input_dim 8, and beside this encoder it must be 16"):
+    text = text_tower()
+    text.aggregator = GPO(input_dim=16, embed_dim=16)
+    with pytest.raises(ModelError, match="made with input_dim 16, and beside this encoder it must be 8"):
         TwoTower(image_tower(), text, SetMax()).save(tmp_path)
     with pytest.raises(ModelError, match="image side was made for embed_dim 8 and the text side for 16"):
         TwoTower(image_tower(), text_tower(embed_dim=16), SetMax()).save(tmp_path)

@@ -62,7 +62,7 @@ def test_each_epoch_sees_other_views(name: str, photos: Path) -> None:
     assert not torch.equal(images_of(task, 0), images_of(task, 1))
     assert torch.equal(images_of(task, 1), images_of(opened(name, photos), 1))
     assert task.model.image is not None
-    loader = PixelImages(sorted(photos.glob("*.jpg"))[:4], task.model.image.encoder, augment=True)
+    loader = PixelImages(sorted(photos.glob("*.jpg"))[:4], task.model.image.encoder.backbone, augment=True)
     expected, _ = loader.load(np.arange(4), RandomView(seed=0, epoch=1))
     assert torch.equal(images_of(task, 1), expected.values)
 
@@ -72,7 +72,7 @@ def test_without_random_views_training_sees_the_whole_images(name: str, photos: 
     task = opened(name, photos, {"random_views": False})
     assert torch.equal(images_of(task, 0), images_of(task, 1))
     assert task.model.image is not None
-    loader = PixelImages(sorted(photos.glob("*.jpg"))[:4], task.model.image.encoder)
+    loader = PixelImages(sorted(photos.glob("*.jpg"))[:4], task.model.image.encoder.backbone)
     assert torch.equal(images_of(task, 0), loader.load(np.arange(4))[0].values)
 
 
@@ -80,7 +80,7 @@ def test_questions_of_validation_are_about_whole_images(photos: Path) -> None:
     task = opened("vqa", photos)
     assert isinstance(task, AnsweringTask) and task.model.image is not None
     ((_, batch),) = question_batches(task._validation, 8)
-    loader = PixelImages([photos / "photo_4.jpg"], task.model.image.encoder)
+    loader = PixelImages([photos / "photo_4.jpg"], task.model.image.encoder.backbone)
     assert batch.images is not None
     assert torch.equal(batch.images.values, loader.load(np.arange(1))[0].values)
 

@@ -57,8 +57,8 @@ def test_training_sees_the_random_view_that_the_key_asks_for(make_photos: PhotoM
         assert images is not None
         return images.values
 
-    encoder = EfficientNetLite0(embed_dim=4, pretrained=False, image_size=32)
-    expected = PixelImages(questions.as_corpus().image_paths, encoder, augment=True).load(
+    backbone = EfficientNetLite0(pretrained=False, image_size=32)
+    expected = PixelImages(questions.as_corpus().image_paths, backbone, augment=True).load(
         np.array([0, 2]), view
     )
     assert torch.equal(pixels(view, augment=True), expected[0].values)

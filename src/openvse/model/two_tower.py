@@ -13,7 +13,7 @@ from torch import Tensor
 
 from openvse.assembly.describe import describe_part, describe_tower, joint_width
 from openvse.encoders import ImageEncoder, TextEncoder
-from openvse.errors import DataError
+from openvse.errors import DataError, ModelError
 from openvse.functional import pad
 from openvse.media.videos import ClipSource
 from openvse.model.base import Model
@@ -116,8 +116,11 @@ class TwoTower(Model):
 
     def describe(self) -> TwoTowerSpec:
         """Work the spec out of the parts; see ``Model.describe``."""
+        width, of_text = joint_width(self.image.encoder), joint_width(self.text.encoder)
+        if width != of_text:
+            raise ModelError(f"the image side was made for embed_dim {width} and the text side for {of_text}")
         return TwoTowerSpec(
-            embed_dim=joint_width(self.image.encoder),
+            embed_dim=width,
             image=describe_tower("image", self.image.encoder, self.image.aggregator),
             text=describe_tower("text", self.text.encoder, self.text.aggregator),
             similarity=describe_part(SIMILARITIES, self.similarity),
