@@ -8,7 +8,7 @@ from inspect import isclass
 from typing import Any
 
 from openvse.aggregators import AGGREGATORS, Aggregator
-from openvse.assembly.parts import KINDS, PartMaker
+from openvse.assembly.parts import KINDS, PartMaker, parameters
 from openvse.backbones import BACKBONES
 from openvse.encoders import TEXT_ENCODERS, ImageEncoder, TextEncoder
 from openvse.errors import ModelError
@@ -30,8 +30,7 @@ def describe_part(registry: Registry[Any], made: Configured) -> Part:
         ModelError: its class is not registered, or an option is nothing that a recipe can say.
     """
     name = _name(registry, type(made))
-    given = {key: value for key, value in made.arguments().items() if key not in _GIVEN}
-    return Part(name=name, **{key: _value(value, f"{name}.{key}") for key, value in given.items()})
+    return Part(name=name, **{key: _value(value, f"{name}.{key}") for key, value in _chosen(made).items()})
 
 
 def describe_image_encoder(encoder: ImageEncoder) -> Part:
@@ -86,6 +85,16 @@ def joint_width(encoder: ImageEncoder | TextEncoder) -> int:
             f"{type(encoder).__name__} takes no embed_dim: give the model its spec when you make it"
         )
     return width
+
+
+def _chosen(made: Configured) -> dict[str, Any]:
+    """Return the arguments that a recipe has to say: those that the build does not decide and no default gives."""
+    defaults = {name: parameter.default for name, parameter in parameters(type(made)).items()}
+    return {
+        key: value
+        for key, value in made.arguments().items()
+        if key not in _GIVEN and not (value is defaults.get(key) or value == defaults.get(key))
+    }
 
 
 def _name(registry: Registry[Any], part: Any) -> str:

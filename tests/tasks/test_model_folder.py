@@ -1,0 +1,142 @@
+"""What a model folder says: the spec, where the model comes from, and nothing about the machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import openvse
+from openvse.errors import ModelError
+from openvse.model.card import model_card
+from openvse.retrieval.build import build_model
+from openvse.tasks.load import load
+from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.run import train
+from tests.tiny import tiny_tree, write_tiny_corpus
+from tests.tiny_questions import answering_tree, write_tiny_questions
+
+V1 = Path(__file__).parents[1] / "earlier_versions" / "v1"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train the tiny recipe, with figures of a paper beside it."""
+    folder = tmp_path_factory.mktemp("trained")
+    tree = tiny_tree(write_tiny_corpus(folder / "data"))
+    published = [{"source": "a paper", "num_images": 8, "metrics": {"rsum": 400.0}}]
+    return train(parse_recipe({**tree, "published": published, "seed": 3}), folder / "run").best
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text())
+
+
+def test_the_spec_and_the_provenance(trained: Path) -> None:
+    config = config_of(trained)
+    assert config.keys() == {"library_name", "format_version", "task", "model", "provenance"}
+    assert (config["format_version"], config["task"]) == (2, "retrieval")
+    assert config["model"].keys() == {"embed_dim", "image", "text", "similarity"}
+    provenance = config["provenance"]
+    assert (provenance["openvse"], provenance["recipe"], provenance["seed"]) == (
+        openvse.__version__,
+        "tiny",
+        3,
+    )
+    assert provenance["data"] == {"name": "tiny", "splits": {"train": 32, "validation": 8}}
+    metrics, intervals = (provenance["validation"][key] for key in ("metrics", "intervals"))
+    low, high = intervals["rsum"]
+    assert low <= metrics["rsum"] <= high and 1 <= provenance["validation"]["epoch"] <= 3
+    assert provenance["published"][0]["metrics"] == {"rsum": 400.0}
+
+
+def test_nothing_of_the_machine_is_published_and_the_run_keeps_it(trained: Path) -> None:
+    source = yaml.safe_load((trained.parent / "recipe.yaml").read_text())["data"]["source"]
+    assert Path(source).is_absolute()
+    assert str(Path(source).parent) not in (trained / "config.json").read_text()
+
+
+def test_answers_have_intervals_too(tmp_path: Path) -> None:
+    tree = answering_tree(write_tiny_questions(tmp_path / "data"))
+    config = config_of(train(parse_recipe(tree), tmp_path / "run").best)
+    assert config["model"].keys() == {"embed_dim", "image", "text", "fusion", "head", "answers"}
+    low, high = config["provenance"]["validation"]["intervals"]["accuracy"]
+    assert 0 <= low <= config["provenance"]["validation"]["metrics"]["accuracy"] <= high <= 100
+
+
+@pytest.mark.parametrize("section", ["training", "optimizer", "data", "objective"])
+def test_a_key_of_the_run_that_is_unknown_today_does_not_matter_in_format_1(
+    tmp_path: Path, section: str
+) -> None:
+    config = config_of(V1 / "trained")
+    config["recipe"][section]["renamed_since"] = 1
+    config["recipe"]["a_section_of_then"] = {"x": 2}
+    for path in (V1 / "trained").rglob("*"):
+        if path.is_file():
+            target = tmp_path / path.relative_to(V1 / "trained")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load(tmp_path).fingerprint == load(V1 / "trained").fingerprint
+
+
+def test_a_model_of_format_1_is_saved_in_format_2(tmp_path: Path) -> None:
+    model = load(V1 / "resnet")
+    assert model.provenance["name"] == "fixture"
+    again = load(model.save(tmp_path))
+    assert config_of(tmp_path)["format_version"] == 2
+    assert (again.fingerprint, again.spec) == (model.fingerprint, model.spec)
+    assert again.provenance["published"] == model.provenance["published"]
+
+
+def test_provenance_of_any_form_does_not_keep_a_model_from_loading(trained: Path, tmp_path: Path) -> None:
+    model = load(trained)
+    for provenance in (None, 3, {"data": "x", "validation": [], "published": "none"}):
+        folder = model.save(tmp_path)
+        (folder / "config.json").write_text(json.dumps({**config_of(folder), "provenance": provenance}))
+        loaded = load(folder)
+        assert loaded.fingerprint == model.fingerprint
+        assert model_card("me/tiny", loaded.task, loaded.spec, loaded.provenance).startswith("---\n")
+
+
+def test_a_newer_folder_is_refused_with_what_to_do(trained: Path, tmp_path: Path) -> None:
+    folder = load(trained).save(tmp_path)
+    (folder / "config.json").write_text(json.dumps({**config_of(folder), "format_version": 3}))
+    with pytest.raises(ModelError, match=r"model format 3, this openvse .* reads 1 to 2: update openvse"):
+        load(folder)
+
+
+class TestCard:
+    def test_it_says_what_whoever_loads_the_model_asks(self, trained: Path) -> None:
+        model = load(trained)
+        card = model_card("me/tiny", model.task, model.spec, model.provenance)
+        header = yaml.safe_load(card.split("---\n")[1])
+        assert header["library_name"] == "openvse" and "retrieval" in header["tags"]
+        assert 'openvse.load("me/tiny")' in card
+        assert "- Data: tiny (32 train, 8 validation)" in card
+        assert "| rsum |" in card and "95 % interval" in card and "## Limits" in card
+
+    def test_the_terms_of_a_known_data_set_are_in_it(self) -> None:
+        data = {"name": "flickr8k", "splits": {"train": 6000}, "licence": "for research only"}
+        model = build_model(parse_recipe(tiny_tree(Path())), captions=["a dog"])
+        card = model_card("me/f8k", "retrieval", model.spec, {"recipe": "mine", "data": data})
+        assert "- Terms of the data: for research only" in card and "## Figures" not in card
+
+    def test_it_goes_to_the_hub_with_the_model(
+        self, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Api:
+            def __init__(self, token: str | None = None) -> None: ...
+
+            def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> None: ...
+
+            def upload_folder(self, *, repo_id: str, folder_path: Path) -> str:
+                (tmp_path / "card.md").write_text((Path(folder_path) / "README.md").read_text())
+                return f"https://hub/{repo_id}"
+
+        monkeypatch.setattr("huggingface_hub.HfApi", Api)
+        load(trained).push_to_hub("me/tiny")
+        assert "# me/tiny" in (tmp_path / "card.md").read_text()
