@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from openvse.lazy import lazy_names
 
 __version__ = "0.1.0"
 __all__ = ["Answerer", "SearchEngine", "TwoTower", "__version__", "load", "load_recipe", "train"]
@@ -18,21 +20,19 @@ if TYPE_CHECKING:
     from openvse.tasks.run import train
     from openvse.vqa.answerer import Answerer
 
-_LAZY = {
-    "load": ("openvse.tasks.load", "load"),
-    "load_recipe": ("openvse.tasks.recipes", "load_recipe"),
-    "train": ("openvse.tasks.run", "train"),
-    "Answerer": ("openvse.vqa.answerer", "Answerer"),
-    "TwoTower": ("openvse.model", "TwoTower"),
-    "SearchEngine": ("openvse.search", "SearchEngine"),
-}
+__getattr__, _names = lazy_names(
+    "openvse",
+    {
+        "Answerer": "openvse.vqa.answerer",
+        "SearchEngine": "openvse.search",
+        "TwoTower": "openvse.model",
+        "load": "openvse.tasks.load",
+        "load_recipe": "openvse.tasks.recipes",
+        "train": "openvse.tasks.run",
+    },
+)
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used (torch alone takes seconds)."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'openvse' has no attribute {name!r}")
-    from importlib import import_module
-
-    module, attribute = _LAZY[name]
-    return getattr(import_module(module), attribute)
+def __dir__() -> list[str]:
+    """Return the public names, also those that nobody has used yet."""
+    return [*_names(), "__version__"]

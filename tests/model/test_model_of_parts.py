@@ -61,7 +61,7 @@ def test_its_spec_says_what_a_recipe_would() -> None:
                 **{**TINY, "blocks": [1, 1, 1, 1]},
                 "projection": {"name": "residual_mlp", "count_padding": True},
             },
-            "aggregator": {"name": "multi_view", "aggregator": "gpo", "num_views": 2},
+            "aggregator": {"name": "multi_view", "num_views": 2},
         },
         "text": {"encoder": {"name": "bigru", "min_count": 1, "word_dim": 6}, "aggregator": {"name": "gpo"}},
         "similarity": {"name": "set_max"},

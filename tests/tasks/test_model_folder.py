@@ -85,7 +85,7 @@ def test_a_key_of_the_run_that_is_unknown_today_does_not_matter_in_format_1(
 
 def test_a_model_of_format_1_is_saved_in_format_2(tmp_path: Path) -> None:
     model = load(V1 / "resnet")
-    assert model.provenance["name"] == "fixture"
+    assert model.provenance["recipe"] == "fixture"
     again = load(model.save(tmp_path))
     assert config_of(tmp_path)["format_version"] == 2
     assert (again.fingerprint, again.spec) == (model.fingerprint, model.spec)

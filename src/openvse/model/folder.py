@@ -26,8 +26,8 @@ FORMAT_VERSION = 2
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 
-_OF_A_RECIPE = ("name", "description", "seed", "published")
-"""What a format-1 folder's recipe says about where the model comes from."""
+_OF_A_RECIPE = {"name": "recipe", "description": "description", "seed": "seed", "published": "published"}
+"""What a format-1 folder's recipe says about where the model comes from, and what provenance calls it."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def read_config(folder: Path) -> ModelConfig:
     if not isinstance(tree, dict):
         raise ModelError(f"{folder / CONFIG} does not say what the model is made of: save the model again")
     if version == 1:
-        provenance = {key: tree[key] for key in _OF_A_RECIPE if tree.get(key)}
+        provenance = {ours: tree[key] for key, ours in _OF_A_RECIPE.items() if tree.get(key)}
         return ModelConfig(str(tree.get("task", "retrieval")), tree, provenance)
     provenance = config.get("provenance")
     return ModelConfig(str(config.get("task")), tree, provenance if isinstance(provenance, dict) else {})
