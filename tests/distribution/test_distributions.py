@@ -85,7 +85,7 @@ def test_the_wheel_holds_the_package_its_recipes_and_its_licences(wheel: Path) -
     code = {name.removeprefix("src/") for name in tracked_files() if name.startswith("src/openvse/")}
     recipes = {f"openvse/{name}" for name in tracked_files() if name.startswith("recipes/")}
     assert names == code | recipes
-    openmoji = "openvse/data/openmoji"
+    openmoji = "openvse/datasets/openmoji"
     notices = {f"{openmoji}/LICENSE-{owner}" for owner in ("OPENMOJI", "UNICODE")}
     assert notices | {f"{openmoji}/annotations_en.json", "openvse/py.typed"} <= names
     assert licences == {"LICENSE", *(f"src/{notice}" for notice in notices)}

@@ -100,12 +100,16 @@ def _chosen(made: Configured) -> dict[str, Any]:
 def _name(registry: Registry[Any], part: Any) -> str:
     name = registry.name_of(part)
     if name is None:
-        shown = getattr(part, "__name__", repr(part))
-        raise ModelError(
-            f"{shown} is not registered, so that a saved model could not be built again: add it to the registry of its "
-            f"kind ({registry.kind}) before you save the model, and load it with the same --plugin"
-        )
+        raise _unregistered(part, registry.kind)
     return name
+
+
+def _unregistered(part: Any, kind: str) -> ModelError:
+    shown = getattr(part, "__name__", repr(part))
+    return ModelError(
+        f"{shown} is not registered ({kind}), so that a saved model could not be built again: add it to the registry of "
+        f"its kind before you save the model, and load it with the same --plugin"
+    )
 
 
 def _value(value: Any, where: str) -> Any:
@@ -141,11 +145,8 @@ def _values(options: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _registry(part: Any, where: str) -> Registry[Any]:
     """Return the registry of the kind that a class is of."""
-    found = next((registry for registry in KINDS.values() if registry.name_of(part) is not None), None)
-    if found is None:
-        shown = getattr(part, "__name__", repr(part))
-        raise ModelError(
-            f"{where}: {shown} is not registered, so that a saved model could not be built again: add it to the "
-            f"registry of its kind before you save the model"
-        )
-    return found
+    registries = (registry for registry in KINDS.values() if registry.name_of(part) is not None)
+    registry = next(registries, None)
+    if registry is None:
+        raise _unregistered(part, where)
+    return registry
