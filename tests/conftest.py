@@ -1,4 +1,4 @@
-"""What all tests share: shapes checked at run time, one thread a worker, and small pictures to work on."""
+"""What all tests share: shapes checked at run time, one thread a worker, and small images to work on."""
 
 from __future__ import annotations
 
@@ -27,15 +27,13 @@ def draw_photo(seed: int, size: tuple[int, int] = (96, 72)) -> Image.Image:
     width, height = size
     top, bottom = rng.integers(30, 226, (2, 1, 1, 3))
     ramp = np.linspace(0.0, 1.0, height).reshape(-1, 1, 1)
-    picture = Image.fromarray(
-        np.broadcast_to(top + (bottom - top) * ramp, (height, width, 3)).astype(np.uint8)
-    )
-    pen = ImageDraw.Draw(picture)
+    image = Image.fromarray(np.broadcast_to(top + (bottom - top) * ramp, (height, width, 3)).astype(np.uint8))
+    pen = ImageDraw.Draw(image)
     for shape in (pen.ellipse, pen.rectangle):
         x, y = rng.integers(0, width // 2), rng.integers(0, height // 2)
         box = (int(x), int(y), int(x + width // 3), int(y + height // 3))
         shape(box, fill=tuple(int(c) for c in rng.integers(0, 256, 3)))
-    smooth = np.asarray(picture.filter(ImageFilter.GaussianBlur(0.7)), dtype=np.int16)
+    smooth = np.asarray(image.filter(ImageFilter.GaussianBlur(0.7)), dtype=np.int16)
     return Image.fromarray((smooth + rng.integers(-6, 7, smooth.shape)).clip(0, 255).astype(np.uint8))
 
 

@@ -24,7 +24,7 @@ NUM_EMOJI = 1914
 
 
 class Counter:
-    """Remembers how many pictures were reported last."""
+    """Remembers how many images were reported last."""
 
     def __init__(self) -> None:
         self.done = self.total = 0

@@ -1,4 +1,4 @@
-"""The tests' own footing: wrong shapes raise, and the pictures that tests use are pictures."""
+"""The tests' own footing: wrong shapes raise, and the images that tests use are images."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_right_shapes_pass() -> None:
     assert len(Features(local, mask).local) == 1
 
 
-def test_photos_are_distinct_readable_pictures(make_photos) -> None:
+def test_photos_are_distinct_readable_images(make_photos) -> None:
     paths = make_photos(3, size=(40, 30))
-    pictures = [Image.open(path) for path in paths]
-    assert [picture.size for picture in pictures] == [(40, 30)] * 3
-    assert {picture.mode for picture in pictures} == {"RGB"}
-    arrays = [np.asarray(picture, dtype=float) for picture in pictures]
+    images = [Image.open(path) for path in paths]
+    assert [image.size for image in images] == [(40, 30)] * 3
+    assert {image.mode for image in images} == {"RGB"}
+    arrays = [np.asarray(image, dtype=float) for image in images]
     assert all(array.std() > 5 for array in arrays)
     assert abs(arrays[0] - arrays[1]).mean() > 5
 

@@ -227,7 +227,7 @@ def vse_2ad(*, text: str = "rnn", grid: bool = False, **options: Any) -> dict[st
 
 def pvse(*, num_embeddings: int = 2, video: bool = False, **options: Any) -> dict[str, Any]:
     """Return a checkpoint of PVSE as training saves it; the released files hold its ``model`` alone."""
-    # A clip's global vector comes of a GRU over its frames, a picture's of one layer.
+    # A clip's global vector comes of a GRU over its frames, an image's of one layer.
     above = gru("rnn", CNN_DIM, EMBED // 2) if video else linear("fc", CNN_DIM, EMBED)
     image = make(resnet("cnn.") | above | pie_net("pie_net", CNN_DIM, num_embeddings), seed=1)
     text = make(words_gru(EMBED // 2, len(WORDS)) | pie_net("pie_net", WORD, num_embeddings), seed=2)

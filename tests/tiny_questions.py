@@ -19,7 +19,7 @@ FEATURE_DIM = 12
 
 
 def write_tiny_questions(folder: Path, *, train: int = 16, validation: int = 6, test: int = 4) -> Path:
-    """Write ``metadata.jsonl`` and a store ``features``: of each picture, what colour two things in it have.
+    """Write ``metadata.jsonl`` and a store ``features``: of each image, what colour two things in it have.
 
     A cell of a thing is the sum of a signature of the thing and one of its colour; two more cells are noise.
     """
@@ -79,7 +79,7 @@ def answering_tree(folder: Path, **training: Any) -> dict[str, Any]:
 
 
 def question_only(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe without its pictures."""
+    """Return a recipe without its images."""
     aggregator = {"name": "score_attention", "num_heads": 2}
     return {**tree, "image": None, "fusion": None, "text": {**tree["text"], "aggregator": aggregator}}
 

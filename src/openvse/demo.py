@@ -1,4 +1,4 @@
-"""The demo: pictures of emoji, a model that learns their names, and answers from all of them."""
+"""The demo: images of emoji, a model that learns their names, and answers from all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OnImages = Callable[[int, int, float], None]
 
 @dataclass(frozen=True)
 class Answer:
-    """A picture that answers a query; ``held_out`` pictures were never trained on."""
+    """An image that answers a query; ``held_out`` images were never trained on."""
 
     label: str
     score: float
@@ -42,11 +42,11 @@ class DemoResult:
 
     Attributes:
         table: the trained model beside the untrained one and chance, on held-out emoji, as text.
-        answers: the best pictures for each of ``QUERIES``.
+        answers: the best images for each of ``QUERIES``.
         report: the full report on the test split.
         contact_sheet: the answers as a page.
         model: the model folder.
-        index: the index of all pictures.
+        index: the index of all images.
     """
 
     table: str
@@ -67,8 +67,8 @@ def run_demo(
     Args:
         out: folder for everything.
         seed: of the training.
-        watcher: told about the training.
-        on_images: told how many pictures are done, of how many, and the rate.
+        watcher: is notified about the training.
+        on_images: called with the number of images that are done, of how many, and the rate.
         overrides: of the recipe, as on the command line of ``openvse train``.
     """
     source = f"openmoji:{out / 'pictures'}"
@@ -106,7 +106,7 @@ def run_demo(
     write_whole(sheet, _page(hits, names, held_out))
     return DemoResult(
         table=report.to_markdown(),
-        answers=[[Answer(names[h.id], h.score, h.id in held_out) for h in found] for found in hits],
+        answers=[[Answer(names[h.id], h.score, h.id in held_out) for h in answer] for answer in hits],
         report=report.save(out / "report") / "report.md",
         contact_sheet=sheet,
         model=result.best,
@@ -127,7 +127,7 @@ def _evaluate(model: TwoTower, corpus: Corpus, features: FeatureStore) -> Report
 
 
 def _names(corpus: Corpus) -> dict[str, str]:
-    """Return the first text of each picture by its file name."""
+    """Return the first text of each image by its file name."""
     names: dict[str, str] = {}
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
         names.setdefault(corpus.image_paths[image].name, corpus.captions[text])
@@ -135,15 +135,15 @@ def _names(corpus: Corpus) -> dict[str, str]:
 
 
 def _page(hits: Sequence[Sequence[Hit]], names: dict[str, str], held_out: set[str]) -> str:
-    """Name the pictures, and mark those that the model never trained on."""
+    """Name the images, and mark those that the model never trained on."""
     labelled = {
-        query: [replace(hit, id=names[hit.id]) for hit in found]
-        for query, found in zip(QUERIES, hits, strict=True)
+        query: [replace(hit, id=names[hit.id]) for hit in answer]
+        for query, answer in zip(QUERIES, hits, strict=True)
     }
     badges = {names[file]: "held out" for file in held_out}
     return contact_sheet(
         labelled,
         "openvse demo: emoji that fit a sentence",
-        note="Pictures: OpenMoji (CC BY-SA 4.0). A badge marks emoji that were held out of training.",
+        note="Images: OpenMoji (CC BY-SA 4.0). A badge marks emoji that were held out of training.",
         badges=badges,
     )

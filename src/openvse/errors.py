@@ -16,11 +16,11 @@ class DataError(OpenVSEError):
 
 
 class BadImageError(DataError):
-    """One picture cannot be used; the reason says why. Callers over many pictures report it and go on."""
+    """One image cannot be used; the reason says why. Callers over many images report it and go on."""
 
 
 class BadVideoError(BadImageError):
-    """One clip cannot be used; the reason says why. What catches bad pictures catches bad clips."""
+    """One clip cannot be used; the reason says why. What catches bad images catches bad clips."""
 
 
 class StoreError(OpenVSEError):

@@ -53,7 +53,7 @@ class Features:
         local: the local features.
         mask: which of them are real.
         pooled: the global vector.
-        boxes: left, top, right and bottom of each in shares of the picture's width and height, where an encoder knows.
+        boxes: left, top, right and bottom of each in shares of the image's width and height, where an encoder knows.
         ranked: the local features sorted in each dimension alone, where several aggregators share one sort.
     """
 
@@ -143,11 +143,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class QuestionBatch:
-    """A batch of Q questions about I pictures. No picture stands in it twice, however many questions are about it.
+    """A batch of Q questions about I images. No image stands in it twice, however many questions are about it.
 
     Attributes:
-        images: the I pictures; None for a model that reads questions alone.
-        image_of: the row of each question's picture; zeros where there are no pictures.
+        images: the I images; None for a model that reads questions alone.
+        image_of: the row of each question's image; zeros where there are no images.
         questions: the Q questions.
         targets: what each answer is worth, from 0 to 1.
         divisor: Q, or its mean over the processes that share the batch: makes the mean of a sum over questions.

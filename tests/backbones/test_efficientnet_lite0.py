@@ -67,10 +67,10 @@ def test_chunks_change_nothing(small) -> None:
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
-def test_preprocess_resizes_the_whole_picture_and_scales(small) -> None:
-    picture = np.zeros((40, 90, 3), dtype=np.uint8)
-    picture[:, 45:] = (255, 127, 0)
-    pixels = small.preprocess(Image.fromarray(picture))
+def test_preprocess_resizes_the_whole_image_and_scales(small) -> None:
+    image = np.zeros((40, 90, 3), dtype=np.uint8)
+    image[:, 45:] = (255, 127, 0)
+    pixels = small.preprocess(Image.fromarray(image))
     assert pixels.shape == (3, 64, 64) and pixels.dtype == torch.float32
     assert pixels[:, 30, 5].tolist() == pytest.approx([-127 / 128] * 3)
     assert pixels[:, 30, 60].tolist() == pytest.approx([1.0, 0.0, -127 / 128])
@@ -87,7 +87,7 @@ def test_training_views_follow_the_generator(small, make_photos) -> None:
 
 
 @pytest.mark.parametrize(("size", "cells"), [(32, 1), (65, 9), (96, 9)])
-def test_the_grid_grows_with_the_picture(size: int, cells: int) -> None:
+def test_the_grid_grows_with_the_image(size: int, cells: int) -> None:
     backbone = EfficientNetLite0(image_size=size, pretrained=False)
     assert see(backbone, torch.zeros(1, 3, size, size)).shape == (1, cells, 1280)
     side = round(cells**0.5)

@@ -82,7 +82,7 @@ def test_padding_costs_the_backbone_nothing(paths: list[Path]) -> None:
     assert sum(through) == 11
 
 
-def test_a_picture_is_a_clip_of_one_frame(make_photos) -> None:
+def test_an_image_is_a_clip_of_one_frame(make_photos) -> None:
     backbone = frames().eval()
     photo = make_photos(1)[0]
     pixels = backbone.preprocess(read_image(photo))

@@ -9,7 +9,7 @@ from openvse.backbones.random_view import random_view
 
 
 def ramp(width: int = 100, height: int = 60) -> Image.Image:
-    """Return a picture whose red is its column and whose green is its row."""
+    """Return an image whose red is its column and whose green is its row."""
     rows, columns = np.mgrid[:height, :width].astype(np.uint8)
     return Image.fromarray(np.stack([columns, rows, np.zeros_like(rows)], axis=-1))
 
@@ -19,7 +19,7 @@ def views(count: int) -> list[np.ndarray]:
     return [np.asarray(random_view(ramp(), generator)).astype(int) for _ in range(count)]
 
 
-def test_a_view_is_a_window_of_the_picture_perhaps_mirrored() -> None:
+def test_a_view_is_a_window_of_the_image_perhaps_mirrored() -> None:
     for view in views(50):
         columns = view[0, :, 0] if view[0, 0, 0] < view[0, -1, 0] else view[0, ::-1, 0]
         assert (np.diff(columns) == 1).all()
@@ -57,6 +57,6 @@ def test_the_smallest_share_is_an_argument(smallest: float) -> None:
 
 
 @given(width=st.integers(1, 9), height=st.integers(1, 9), seed=st.integers(0, 99))
-def test_tiny_pictures_survive(width: int, height: int, seed: int) -> None:
+def test_tiny_images_survive(width: int, height: int, seed: int) -> None:
     view = random_view(ramp(width, height), torch.Generator().manual_seed(seed))
     assert 1 <= view.width <= width and 1 <= view.height <= height

@@ -100,7 +100,7 @@ def test_published_sizes() -> None:
     }
 
 
-def test_stretched_pictures_are_interpolated_between_nearest_pixels() -> None:
+def test_stretched_images_are_interpolated_between_nearest_pixels() -> None:
     """Half the size, so each new pixel lies between four old ones; a third, so it lies on one: nothing is averaged."""
     raw = torch.from_numpy(np.asarray(photo(128, 192), dtype=np.float32)).permute(2, 0, 1)
     pixels = make(pixels="caffe").preprocess(photo(128, 192)).flip(0)
@@ -109,7 +109,7 @@ def test_stretched_pictures_are_interpolated_between_nearest_pixels() -> None:
     torch.testing.assert_close(pixels, expected, rtol=0, atol=1e-3)
 
 
-def test_cropped_pictures_keep_their_shape() -> None:
+def test_cropped_images_keep_their_shape() -> None:
     backbone, wide = make(fit="crop", image_size=56), photo(128, 64)
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     raw = torch.from_numpy(np.asarray(wide, dtype=np.float32)).permute(2, 0, 1) / 255
@@ -119,8 +119,8 @@ def test_cropped_pictures_keep_their_shape() -> None:
 
 
 def test_training_views_follow_their_generator() -> None:
-    backbone, picture = make(), photo(80, 60)
-    views = [backbone.read(picture, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    backbone, image = make(), photo(80, 60)
+    views = [backbone.read(image, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
     assert torch.equal(views[0], views[1])
     assert not torch.equal(views[0], views[2])
     assert views[0].shape == (3, 64, 64)

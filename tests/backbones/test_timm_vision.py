@@ -32,18 +32,18 @@ def test_local_features_run_row_by_row(layout: str, fake_timm) -> None:
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "tokens"])
-def test_the_picture_may_have_another_size(layout: str, fake_timm) -> None:
+def test_the_image_may_have_another_size(layout: str, fake_timm) -> None:
     backbone = make(layout, image_size=48)
     assert see(backbone, torch.zeros(1, 3, 48, 48)).shape[1] == 36
     assert backbone.fingerprint == f"timm {layout}:in1k:48x48:36"
     assert make(layout, pretrained=False).fingerprint == f"timm {layout}:random:32x32:16"
 
 
-def test_the_whole_picture_is_resized_and_normalised(fake_timm, make_photos) -> None:
+def test_the_whole_image_is_resized_and_normalised(fake_timm, make_photos) -> None:
     backbone = make()
-    picture = np.zeros((30, 90, 3), dtype=np.uint8)
-    picture[:, 60:] = (255, 102, 0)
-    pixels = backbone.preprocess(Image.fromarray(picture))
+    image = np.zeros((30, 90, 3), dtype=np.uint8)
+    image[:, 60:] = (255, 102, 0)
+    pixels = backbone.preprocess(Image.fromarray(image))
     assert pixels.shape == (3, 32, 32) and pixels.dtype == torch.float32
     assert pixels[:, 9, 0].tolist() == pytest.approx([-2.5, -1.6, -0.6])
     assert pixels[:, 9, -2].tolist() == pytest.approx([2.5, 0.0, -0.6], abs=1e-6)

@@ -30,7 +30,7 @@ def make(folder: str, **options) -> TransformersDetector:
     return TransformersDetector(**(fixed | options)).eval()
 
 
-def pictures(count: int = 2) -> torch.Tensor:
+def images(count: int = 2) -> torch.Tensor:
     return torch.randn(count, 3, 64, 64, generator=torch.Generator().manual_seed(3))
 
 
@@ -47,7 +47,7 @@ def published(backbone: TransformersDetector, pixels: torch.Tensor, size: tuple[
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scores_and_boxes_are_those_the_library_reads(family: str, detector_checkpoint) -> None:
     backbone = make(detector_checkpoint(family), num_regions=QUERIES)
-    pixels = pictures()
+    pixels = images()
     _, scores, boxes = backbone.detect(pixels)
     for row, reading in enumerate(published(backbone, pixels, (200, 400))):
         # RT-DETR's own reading lists a query once for each class that it may be, and only the best of all.
@@ -64,7 +64,7 @@ def test_scores_and_boxes_are_those_the_library_reads(family: str, detector_chec
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_region_is_the_state_of_its_query(family: str, detector_checkpoint) -> None:
     backbone = make(detector_checkpoint(family))
-    pixels = pictures()
+    pixels = images()
     with torch.no_grad():
         found = backbone.net(pixel_values=pixels)
     chances = found.logits.sigmoid() if family == "rt_detr" else found.logits.softmax(-1)[..., :4]
@@ -77,9 +77,9 @@ def test_a_region_is_the_state_of_its_query(family: str, detector_checkpoint) ->
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_batch_and_its_pictures_alone_agree(family: str, detector_checkpoint) -> None:
+def test_a_batch_and_its_images_alone_agree(family: str, detector_checkpoint) -> None:
     backbone = make(detector_checkpoint(family))
-    pixels = pictures(3)
+    pixels = images(3)
     together = see(backbone, pixels)
     for row in range(3):
         torch.testing.assert_close(see(backbone, pixels[row : row + 1])[0], together[row], rtol=0, atol=1e-4)
@@ -87,7 +87,7 @@ def test_a_batch_and_its_pictures_alone_agree(family: str, detector_checkpoint) 
 
 def test_unsure_regions_are_masked_but_never_all(detector_checkpoint) -> None:
     backbone = make(detector_checkpoint("detr"), num_regions=QUERIES)
-    pixels = pictures()
+    pixels = images()
     _, scores, _ = backbone.detect(pixels)
     between = float(scores[0, 2:4].mean())
     some = make(detector_checkpoint("detr"), num_regions=QUERIES, min_score=between)
@@ -120,11 +120,11 @@ def test_a_store_holds_the_sure_regions_alone(detector_checkpoint, make_photos, 
     torch.testing.assert_close(kept[stored.mask], boxes[:, : kept.shape[1]][stored.mask], rtol=0, atol=1e-4)
 
 
-def test_the_whole_picture_is_resized_to_a_square(detector_checkpoint, make_photos) -> None:
+def test_the_whole_image_is_resized_to_a_square(detector_checkpoint, make_photos) -> None:
     backbone = make(detector_checkpoint("rt_detr"), image_size=96)
-    picture = np.zeros((30, 90, 3), dtype=np.uint8)
-    picture[:, 85:] = 255
-    pixels = backbone.preprocess(Image.fromarray(picture))
+    image = np.zeros((30, 90, 3), dtype=np.uint8)
+    image[:, 85:] = 255
+    pixels = backbone.preprocess(Image.fromarray(image))
     assert pixels.shape == (3, 96, 96)
     assert (pixels[0, :, -2] > 2).all() and (pixels[0, :, 0] < 0).all()
     photo = Image.open(make_photos(1)[0])
@@ -136,7 +136,7 @@ def test_the_detector_stays_frozen(detector_checkpoint) -> None:
     backbone = make(detector_checkpoint("rt_detr"))
     encoder = ImageEncoder(backbone=backbone, embed_dim=6).train()
     assert not any(module.training for module in backbone.net.modules())
-    encoder(Inputs(pictures(), None)).local.sum().backward()
+    encoder(Inputs(images(), None)).local.sum().backward()
     backbone.eval()
     assert all(parameter.grad is None for parameter in backbone.net.parameters())
 

@@ -107,29 +107,29 @@ def test_cells_run_row_by_row(vision_checkpoint) -> None:
 def test_preprocessing_is_the_checkpoints_own(vision_checkpoint) -> None:
     backbone = TransformersVision(model=vision_checkpoint("vit"))
     rng = np.random.default_rng(0)
-    picture = Image.fromarray(rng.integers(0, 256, (45, 60, 3), dtype=np.uint8))
-    square = np.asarray(picture.resize((32, 32), Image.Resampling.BICUBIC), dtype=np.float64) / 255
+    image = Image.fromarray(rng.integers(0, 256, (45, 60, 3), dtype=np.uint8))
+    square = np.asarray(image.resize((32, 32), Image.Resampling.BICUBIC), dtype=np.float64) / 255
     expected = (square - [0.5, 0.4, 0.3]) / [0.2, 0.25, 0.5]
-    np.testing.assert_allclose(backbone.preprocess(picture).permute(1, 2, 0).numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(backbone.preprocess(image).permute(1, 2, 0).numpy(), expected, atol=1e-5)
 
 
 def test_a_centre_crop_is_cut_as_the_checkpoint_says(vision_checkpoint) -> None:
     backbone = TransformersVision(model=vision_checkpoint("dinov2"))
-    picture = np.zeros((32, 64, 3), dtype=np.uint8)
-    picture[:, 18:46] = 255  # 28 columns in the middle
-    assert (backbone.preprocess(Image.fromarray(picture))[0] > 2).all()
+    image = np.zeros((32, 64, 3), dtype=np.uint8)
+    image[:, 18:46] = 255  # 28 columns in the middle
+    assert (backbone.preprocess(Image.fromarray(image))[0] > 2).all()
 
 
 @pytest.mark.parametrize(
     ("family", "size", "count"), [("vit", 48, 36), ("dinov2", 42, 36), ("resnet", 96, 9)]
 )
-def test_another_image_size_keeps_the_whole_picture(
+def test_another_image_size_keeps_the_whole_image(
     family: str, size: int, count: int, vision_checkpoint
 ) -> None:
     backbone = TransformersVision(model=vision_checkpoint(family), image_size=size)
-    picture = np.zeros((30, 90, 3), dtype=np.uint8)
-    picture[:, 85:] = 255
-    pixels = backbone.preprocess(Image.fromarray(picture))
+    image = np.zeros((30, 90, 3), dtype=np.uint8)
+    image[:, 85:] = 255
+    pixels = backbone.preprocess(Image.fromarray(image))
     assert pixels.shape == (3, size, size)
     assert (pixels[0, :, -2] > 2).all() and (pixels[0, :, 0] < 0).all()
     assert see(backbone, pixels.unsqueeze(0)).shape[1] == count
@@ -205,5 +205,5 @@ def test_what_is_no_checkpoint_is_named_in_one_line(tmp_path) -> None:
 def test_a_text_model_is_refused(bert_checkpoint, vision_checkpoint, tmp_path) -> None:
     shutil.copytree(bert_checkpoint, tmp_path / "bert")
     shutil.copy(Path(vision_checkpoint("vit")) / "preprocessor_config.json", tmp_path / "bert")
-    with pytest.raises(ModelError, match="gives no local features of a picture"):
+    with pytest.raises(ModelError, match="gives no local features of an image"):
         TransformersVision(model=str(tmp_path / "bert"))

@@ -1,4 +1,4 @@
-"""Images from a store and from picture files."""
+"""Images from a store and from image files."""
 
 import logging
 from dataclasses import replace
@@ -24,7 +24,7 @@ from toy_data import MeanColour, MemoryFeatures, five_captions, make_corpus
 
 @pytest.fixture
 def paths(tmp_path):
-    """Ten pictures of one grey each: 0, 10, 20, ..."""
+    """Ten images of one grey each: 0, 10, 20, ..."""
     found = [tmp_path / f"i{number}.png" for number in range(10)]
     for number, path in enumerate(found):
         Image.new("RGB", (4, 4), (10 * number,) * 3).save(path)
@@ -81,7 +81,7 @@ def test_a_data_sets_own_features_are_for_encoders_without_a_backbone(paths):
     ):
         own_features(corpus, Precomputed(feature_dim=3))
     with pytest.raises(
-        DataError, match=r"1 wide and no pictures .such as i0\.png., .*name: precomputed, feature_dim: 1"
+        DataError, match=r"1 wide and no images .such as i0\.png., .*name: precomputed, feature_dim: 1"
     ):
         own_features(corpus, MeanColour())
     assert own_features(replace(corpus, image_paths=tuple(paths[:2])), MeanColour()) is None
@@ -96,7 +96,7 @@ def test_pixel_images_decode_in_the_order_asked(paths):
 
 
 def test_a_bad_file_is_reported_once_and_left_out(paths, caplog):
-    paths[1].write_bytes(b"no picture")
+    paths[1].write_bytes(b"no image")
     loader = PixelImages(paths, MeanColour())
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -104,13 +104,13 @@ def test_a_bad_file_is_reported_once_and_left_out(paths, caplog):
     assert reds(inputs) == [0.0, 20.0]
     assert kept.tolist() == [True, False, True]
     messages = [record.getMessage() for record in caplog.records]
-    assert messages == [f"skipped a picture: {paths[1]}: it is not an image we read"]
+    assert messages == [f"skipped an image: {paths[1]}: it is not an image we read"]
 
 
 def test_a_batch_of_nothing_but_bad_files(paths):
     for path in paths[:2]:
         path.unlink()
-    with pytest.raises(BadImageError, match="none of 2 pictures can be used") as caught:
+    with pytest.raises(BadImageError, match="none of 2 images can be used") as caught:
         PixelImages(paths, MeanColour()).load(np.array([0, 1]))
     assert str(paths[0]) in str(caught.value)
 

@@ -26,7 +26,7 @@ def test_a_later_start():
     assert list(image_batches(loader, 3, start=7)) == []
 
 
-def test_bad_pictures_are_missing_from_the_positions(tmp_path):
+def test_bad_images_are_missing_from_the_positions(tmp_path):
     paths = [tmp_path / f"{number}.png" for number in range(6)]
     for path in (paths[0], paths[4], paths[5]):
         Image.new("RGB", (2, 2)).save(path)

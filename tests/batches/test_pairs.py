@@ -138,7 +138,7 @@ def test_processes_share_a_batch_without_loss(num_processes, seed):
     assert sum(int(part.positives.sum()) for part in parts) == int(expected.positives.sum())
 
 
-def test_pairs_of_a_bad_picture_leave_the_batch(tmp_path):
+def test_pairs_of_a_bad_image_leave_the_batch(tmp_path):
     paths = [tmp_path / f"{number}.png" for number in range(3)]
     for path in paths:
         Image.new("RGB", (2, 2)).save(path)
@@ -150,7 +150,7 @@ def test_pairs_of_a_bad_picture_leave_the_batch(tmp_path):
     assert batch.positives.tolist() == [[True, False], [False, True]]
     assert batch.image_keys.tolist() == [0, 2]
     assert batch.description == "2 pairs: pair 3 (image i2) to pair 0 (image i0)"
-    with pytest.raises(BadImageError, match="none of 1 pictures"):
+    with pytest.raises(BadImageError, match="none of 1 images"):
         dataset[BatchKey(np.array([1, 2]))]
 
 

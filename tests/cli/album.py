@@ -15,7 +15,7 @@ SPLITS = ("train", "train", "train", "validation", "test")
 
 
 def write_album(folder: Path, num_images: int = 20) -> Path:
-    """Write pictures of two colours, two captions each, and their ``metadata.jsonl``."""
+    """Write images of two colours, two captions each, and their ``metadata.jsonl``."""
     folder.mkdir(parents=True)
     lines = []
     for number in range(num_images):

@@ -1,4 +1,4 @@
-"""Answering from the shell: train on pictures, evaluate, ask, and what does not go together."""
+"""Answering from the shell: train on images, evaluate, ask, and what does not go together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPLITS = ("train", "train", "train", "validation", "test")
 
 
 def write_questions(folder: Path, num_images: int = 15) -> Path:
-    """Write pictures of one colour, and two questions about each; the last has an unreadable picture."""
+    """Write images of one colour, and two questions about each; the last has an unreadable image."""
     folder.mkdir(parents=True)
     lines = []
     for number in range(num_images):
@@ -28,7 +28,7 @@ def write_questions(folder: Path, num_images: int = 15) -> Path:
         for question, answer in (("what colour is it", colour), (f"is it {colour}", "yes")):
             lines.append({"file_name": f"{number:02d}.png", "question": question, "answer": answer})
             lines[-1]["split"] = SPLITS[number % 5]
-    (folder / "14.png").write_bytes(b"no picture")
+    (folder / "14.png").write_bytes(b"no image")
     (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     return folder
 
@@ -80,15 +80,15 @@ def test_evaluate_reports_and_writes_predictions(answered: Path, invoke: Invoke,
 
 def test_stored_features_give_the_same(answered: Path, invoke: Invoke, tmp_path: Path) -> None:
     data, model = f"question_folder:{answered / 'data'}", answered / "run" / "best"
-    invoke("evaluate", model, data, "--out", tmp_path / "pictures")
+    invoke("evaluate", model, data, "--out", tmp_path / "images")
     result = invoke(
         "evaluate", model, data, "--features", answered / "run" / "features", "--out", tmp_path / "store"
     )
     assert result.exit_code == 0, result.output
-    pictures, store = (
-        json.loads((tmp_path / name / "report.json").read_text()) for name in ("pictures", "store")
+    images, store = (
+        json.loads((tmp_path / name / "report.json").read_text()) for name in ("images", "store")
     )
-    assert pictures["scores"] == store["scores"]
+    assert images["scores"] == store["scores"]
 
 
 def test_questions_without_answers_are_answered(answered: Path, invoke: Invoke, tmp_path: Path) -> None:

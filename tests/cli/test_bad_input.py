@@ -127,16 +127,16 @@ def test_nothing_left(recipe: Path, album: Path, tmp_path: Path, refused) -> Non
     before = digest(album)
     line = refused("train", recipe, "--out", tmp_path / "run")
     assert "no image with a caption is left" in line and "empty caption" in line
-    for picture in album.glob("*.png"):
-        picture.unlink()
+    for image in album.glob("*.png"):
+        image.unlink()
     assert "without a file" in refused("train", recipe, "--out", tmp_path / "run")
     assert {"metadata.jsonl": before["metadata.jsonl"]} == digest(album)
 
 
 @pytest.mark.medium
-def test_pictures_that_are_none(recipe: Path, album: Path, trained: Path, tmp_path: Path, refused) -> None:
-    for picture in album.glob("*.png"):
-        picture.write_text("not a picture")
+def test_images_that_are_none(recipe: Path, album: Path, trained: Path, tmp_path: Path, refused) -> None:
+    for image in album.glob("*.png"):
+        image.write_text("not an image")
     before = digest(album)
     assert refused("train", recipe, "--out", tmp_path / "run")
     model = trained / "run" / "best"
@@ -144,7 +144,7 @@ def test_pictures_that_are_none(recipe: Path, album: Path, trained: Path, tmp_pa
     assert refused("index", model, album, "--out", tmp_path / "index")
     words = ("pretrained=false", "image_size=64")
     line = refused("extract", "efficientnet_lite0", album, tmp_path / "store", *words)
-    assert "not one picture can be read" in line
+    assert "not one image can be read" in line
     assert digest(album) == before
 
 
@@ -155,7 +155,7 @@ def test_empty_folder(recipe: Path, trained: Path, tmp_path: Path, refused) -> N
     expected = "no image(s) and no captions there (expected metadata.jsonl"
     assert expected in refused("train", recipe, f"data.source={empty}", "--out", tmp_path / "run")
     assert expected in refused("evaluate", model, empty)
-    assert "give a folder that holds pictures" in refused("index", model, empty, "--out", tmp_path / "index")
+    assert "give a folder that holds images" in refused("index", model, empty, "--out", tmp_path / "index")
     assert "there is no such file or folder" in refused("evaluate", model, tmp_path / "none")
     assert "there is no such folder" in refused(
         "index", model, tmp_path / "none", "--out", tmp_path / "index"

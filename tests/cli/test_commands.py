@@ -1,4 +1,4 @@
-"""Every command from end to end, on pictures."""
+"""Every command from end to end, on images."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_evaluate_other_splits(split: str, num_images: int, trained: Path, invok
     assert f"- {num_images} images, {2 * num_images} texts\n" in result.stdout
 
 
-def test_evaluation_from_a_store_needs_no_pictures(trained: Path, tmp_path: Path, invoke) -> None:
+def test_evaluation_from_a_store_needs_no_images(trained: Path, tmp_path: Path, invoke) -> None:
     model, album = trained / "run" / "best", trained / "album"
     (tmp_path / "album").mkdir()
     (tmp_path / "album" / "metadata.jsonl").write_text((album / "metadata.jsonl").read_text())
@@ -174,7 +174,7 @@ def test_extract_does_only_what_is_new(album: Path, tmp_path: Path, invoke) -> N
 
     assert extract().startswith("20 new, 0 were there, 0 unreadable, ")
     Image.new("RGB", (50, 50), "white").save(album / "20.png")
-    (album / "bad.png").write_text("not a picture")
+    (album / "bad.png").write_text("not an image")
     with (album / "metadata.jsonl").open("a") as metadata:
         for name in ("20", "bad"):
             metadata.write(json.dumps({"file_name": f"{name}.png", "text": "a page"}) + "\n")
@@ -185,15 +185,15 @@ def test_extract_does_only_what_is_new(album: Path, tmp_path: Path, invoke) -> N
 @pytest.mark.medium
 def test_index_does_only_what_is_new(trained: Path, album: Path, tmp_path: Path, invoke) -> None:
     words = ("index", trained / "run" / "best", album, "--out", tmp_path / "index")
-    assert "20 pictures (0 unchanged, 0 unreadable)" in invoke(*words).stdout
+    assert "20 images (0 unchanged, 0 unreadable)" in invoke(*words).stdout
     Image.new("RGB", (50, 50), "white").save(album / "deeper.png")
-    (album / "bad[red].png").write_text("not a picture")
+    (album / "bad[red].png").write_text("not an image")
     result = invoke(*words)
-    assert "21 pictures (20 unchanged, 1 unreadable)" in result.stdout
+    assert "21 images (20 unchanged, 1 unreadable)" in result.stdout
     assert f"warning: skipped {album / 'bad[red].png'}: it is not an image we read\n" in result.stderr
 
 
-def test_search_ranks_pictures_for_each_query(trained: Path, tmp_path: Path, invoke) -> None:
+def test_search_ranks_images_for_each_query(trained: Path, tmp_path: Path, invoke) -> None:
     queries = ("red sky above green ground", "a blue field")
     page = tmp_path / "new" / "hits.html"
     result = invoke("search", trained / "run" / "best", trained / "index", *queries, "-k", 3, "--html", page)

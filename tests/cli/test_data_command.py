@@ -40,8 +40,8 @@ def test_an_unknown_name(refused) -> None:
 def test_a_check_says_what_is_missing(tmp_path: Path, invoke) -> None:
     result = invoke("data", "check", "flickr8k", "--root", tmp_path)
     assert result.exit_code == 1
-    pictures, captions, splits, terms = result.stdout.splitlines()
-    assert pictures.startswith("WRONG  image files: none of ")
+    images, captions, splits, terms = result.stdout.splitlines()
+    assert images.startswith("WRONG  image files: none of ")
     assert captions.startswith("WRONG  captions: none of ")
     assert splits.startswith("WRONG  splits: none of ")
     assert terms.startswith(" note  terms: ")
@@ -59,7 +59,7 @@ def test_a_check_confirms_what_is_complete(tmp_path: Path, invoke) -> None:
     ]
 
 
-def test_a_check_finds_a_picture_in_two_splits(tmp_path: Path, invoke) -> None:
+def test_a_check_finds_an_image_in_two_splits(tmp_path: Path, invoke) -> None:
     album = write_album(tmp_path / "album", 12)
     shutil.copy(album / "00.png", album / "09.png")
     result = invoke("data", "check", "folder", "--root", album)

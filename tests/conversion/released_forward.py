@@ -83,7 +83,7 @@ def regions(weights: Weights, rows: Tensor) -> Tensor:
 
 
 def resnet(weights: Weights, begin: str, pixels: Tensor, *, caffe: bool) -> Tensor:
-    """The cells of one picture, ``[N, C]``."""
+    """The cells of one image, ``[N, C]``."""
     x = F.conv2d(pixels.unsqueeze(0), weights[f"{begin}conv1.weight"], stride=2, padding=3)
     x = batch_norm(weights, f"{begin}bn1", x).relu()
     # In the Caffe form the last window may hang over the edge.

@@ -179,9 +179,9 @@ def test_pvse_of_clips(run: Any, tmp_path: Path, legacy: bool) -> None:
     checkpoint = tiny.pvse(video=True, legacy=legacy, crop_size=64, max_video_length=3)
     image = slow.below(checkpoint["model"], "img_enc.")
     model = run(checkpoint, words="mrw_vocab.pkl")
-    pictures = [photo(seed=seed) for seed in range(3)]
+    images = [photo(seed=seed) for seed in range(3)]
     clip = tmp_path / "clip.gif"
-    pictures[0].save(clip, save_all=True, append_images=pictures[1:], duration=200)
+    images[0].save(clip, save_all=True, append_images=images[1:], duration=200)
     pixels = model.image.encoder.backbone.read(clip)
     assert pixels.shape == (3, 3, 64, 64)
     frames = torch.stack([slow.resnet(image, "cnn.", frame, caffe=False).mean(dim=0) for frame in pixels])

@@ -63,7 +63,7 @@ def test_the_mean_is_over_what_augmentation_left() -> None:
     )
 
 
-def test_pictures_have_it_too() -> None:
+def test_images_have_it_too() -> None:
     options = {"pretrained": False, "image_size": 32, "projection": "none", "global_vector": "mean"}
     encoder = image_encoder("efficientnet_lite0", embed_dim=4, **options)
     features = encoder.eval()(Inputs(torch.randn(2, 3, 32, 32), None))

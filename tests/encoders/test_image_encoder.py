@@ -115,7 +115,7 @@ def test_stored_features_of_another_width_are_refused() -> None:
 
 def test_fine_tuning_on_stored_features_is_refused_but_evaluation_is_not() -> None:
     encoder = encoder_of_cells(fine_tune=True)
-    with pytest.raises(ModelError, match="fine_tune needs pictures"):
+    with pytest.raises(ModelError, match="fine_tune needs images"):
         encoder(stored())
     assert encoder.eval()(stored()).local.shape == (2, 3, 6)
 
@@ -133,11 +133,11 @@ def test_precomputed_defaults_are_those_for_regions() -> None:
     assert encoder(stored()).local.shape == (2, 3, 6)
 
 
-def test_precomputed_cannot_read_pictures(make_photos) -> None:
+def test_precomputed_cannot_read_images(make_photos) -> None:
     from PIL import Image
 
     encoder = image_encoder("precomputed", embed_dim=6, feature_dim=5)
-    with pytest.raises(ModelError, match="cannot read pictures: give stored features"):
+    with pytest.raises(ModelError, match="cannot read images: give stored features"):
         encoder(Inputs(torch.zeros(1, 3, 8, 8), None))
-    with pytest.raises(ModelError, match="cannot read pictures"):
+    with pytest.raises(ModelError, match="cannot read images"):
         encoder.backbone.preprocess(Image.open(make_photos(1)[0]))

@@ -197,7 +197,7 @@ def test_stores_without_a_common_image_are_refused(folder: Path, corpus: Corpus,
         embed_ensemble([build(folder, corpus, 8, seed) for seed in (0, 1)], corpus, stores)
 
 
-def test_a_model_that_reads_fewer_pictures_than_those_before_it(tmp_path: Path, make_photos) -> None:
+def test_a_model_that_reads_fewer_images_than_those_before_it(tmp_path: Path, make_photos) -> None:
     paths = make_photos(3)
     lines = ["file_name,caption,split", *(f"{path.name},red dog {path.stem},test" for path in paths)]
     (paths[0].parent / "captions.csv").write_text("\n".join(lines) + "\n")
@@ -211,7 +211,7 @@ def test_a_model_that_reads_fewer_pictures_than_those_before_it(tmp_path: Path, 
         for path in paths:
             writer.add(path.name, torch.ones(4, models[0].image.encoder.feature_dim))
     store = FeatureStore.open(tmp_path / "store")
-    paths[1].write_bytes(b"no picture")
+    paths[1].write_bytes(b"no image")
     with pytest.raises(DataError, match="model 2 can read 2 of the 3 images .*name it first") as caught:
         embed_ensemble(models, corpus, [store, None])
     assert "\n" not in str(caught.value)

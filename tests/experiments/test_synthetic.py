@@ -22,7 +22,16 @@ from openvse.aggregators import GPO
 from openvse.aggregators.gpo_generators import MLP
 from openvse.cli.app import app
 from openvse.errors import OpenVSEError, TrainingError
-from openvse.experiments import DESIGNS, PATTERNS, PUBLISHED, Found, Schedule, SyntheticReport, find, find_all
+from openvse.experiments import (
+    DESIGNS,
+    PATTERNS,
+    PUBLISHED,
+    DesignResult,
+    Schedule,
+    SyntheticReport,
+    find,
+    find_all,
+)
 from openvse.experiments.synthetic import SEEN, SHOWN_SIZE, TESTED, coefficient_errors, learn
 
 SHORT = Schedule(steps=20, num_sets=2, width=4)
@@ -40,11 +49,11 @@ def slow_pattern(name: str, size: int) -> list[float]:
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_pattern_is_what_the_paper_says(name: str) -> None:
     sizes = [1, 2, 9, 10, 11, 37]
-    found = PATTERNS[name](torch.tensor(sizes))
+    result = PATTERNS[name](torch.tensor(sizes))
     expected = torch.zeros(len(sizes), max(sizes))
     for row, size in enumerate(sizes):
         expected[row, :size] = torch.tensor(slow_pattern(name, size))
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
 
 
 def test_errors_are_those_of_a_loop() -> None:
@@ -103,10 +112,10 @@ def test_a_seed_gives_the_same_numbers_and_leaves_the_global_one() -> None:
 
 def test_rmse_of_a_range_counts_its_sizes_alike() -> None:
     errors = [3.0 if size < 20 else 4.0 if size > 100 else 0.0 for size in TESTED]
-    found = Found("sin/cos + BiGRU", "A", errors, [], 1.0)
-    assert found.rmse(SEEN) == 0
-    assert found.rmse(range(10, 20)) == pytest.approx(3.0)
-    assert found.rmse(range(19, 21)) == pytest.approx(math.sqrt(4.5))
+    result = DesignResult("sin/cos + BiGRU", "A", errors, [], 1.0)
+    assert result.rmse(SEEN) == 0
+    assert result.rmse(range(10, 20)) == pytest.approx(3.0)
+    assert result.rmse(range(19, 21)) == pytest.approx(math.sqrt(4.5))
 
 
 def test_the_published_table_is_complete() -> None:
@@ -118,12 +127,14 @@ def test_the_published_table_is_complete() -> None:
 
 def report() -> SyntheticReport:
     """Every design misses by its own number, far from the trained sizes by ten times as much."""
-    found = [
-        Found(design, pattern, [level if size in SEEN else 10 * level for size in TESTED], [0.02] * 50, 2.0)
+    results = [
+        DesignResult(
+            design, pattern, [level if size in SEEN else 10 * level for size in TESTED], [0.02] * 50, 2.0
+        )
         for level, design in zip((0.004, 0.003, 0.002, 0.0001), DESIGNS, strict=True)
         for pattern in PATTERNS
     ]
-    return SyntheticReport(found, SHORT, 7)
+    return SyntheticReport(results, SHORT, 7)
 
 
 def test_the_tables_put_ours_beside_the_published() -> None:
@@ -150,7 +161,7 @@ def test_a_saved_report_holds_everything(tmp_path: Path) -> None:
 
 @pytest.mark.medium
 def test_the_plot_shows_truth_designs_and_trained_sizes() -> None:
-    shuffled = replace(report(), found=report().found[::-1])  # processes end in any order
+    shuffled = replace(report(), results=report().results[::-1])  # processes end in any order
     figure = shuffled.plot()
     top, bottom = figure.axes[0], figure.axes[5]
     assert [line.get_label() for line in top.lines] == ["truth", *DESIGNS]
@@ -172,10 +183,10 @@ def test_the_plot_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_every_design_meets_every_pattern_in_other_processes() -> None:
     tiny = replace(SHORT, steps=1)
-    found = list(find_all(tiny, seed=3, processes=1))
-    assert {(each.design, each.pattern) for each in found} == {(d, p) for d in DESIGNS for p in PATTERNS}
+    result = list(find_all(tiny, seed=3, processes=1))
+    assert {(each.design, each.pattern) for each in result} == {(d, p) for d in DESIGNS for p in PATTERNS}
     alone = find("interpolation", "M-10", tiny, seed=3)
-    there = next(each for each in found if (each.design, each.pattern) == ("interpolation", "M-10"))
+    there = next(each for each in result if (each.design, each.pattern) == ("interpolation", "M-10"))
     assert there.errors == pytest.approx(alone.errors)
 
 
@@ -193,19 +204,19 @@ def test_a_killed_process_ends_in_one_line() -> None:
 
 @pytest.mark.medium
 def test_the_command_prints_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[Schedule, int, int]] = []
+    calls: list[tuple[Schedule, int, int]] = []
 
     def found_at_once(
         schedule: Schedule, *, seed: int, processes: int, done: set[tuple[str, str]]
-    ) -> list[Found]:
-        told.append((schedule, seed, processes))
-        return [found for found in report().found if (found.design, found.pattern) not in done]
+    ) -> list[DesignResult]:
+        calls.append((schedule, seed, processes))
+        return [result for result in report().results if (result.design, result.pattern) not in done]
 
     monkeypatch.setattr("openvse.experiments.find_all", found_at_once)
     words = ["synthetic", "--out", str(tmp_path / "out"), "--seed", "4", "--steps", "50", "--processes", "3"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    assert told == [(Schedule(steps=50), 4, 3)]
+    assert calls == [(Schedule(steps=50), 4, 3)]
     assert "| sin/cos + BiGRU | 0 (0)" in result.stdout
     assert (tmp_path / "out" / "synthetic.md").read_text() in result.stdout
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -217,9 +228,9 @@ def test_the_command_prints_and_writes(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_killed_experiment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[set[tuple[str, str]]] = []
 
-    def killed_after_three(*_: object, done: set[tuple[str, str]], **__: object) -> Iterator[Found]:
+    def killed_after_three(*_: object, done: set[tuple[str, str]], **__: object) -> Iterator[DesignResult]:
         asked.append(set(done))
-        left = [found for found in report().found if (found.design, found.pattern) not in done]
+        left = [result for result in report().results if (result.design, result.pattern) not in done]
         yield from left[:3]
         if len(left) > 17:
             raise TrainingError("killed")
@@ -240,8 +251,8 @@ def test_a_killed_experiment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_result_that_is_done_is_not_made_again() -> None:
     every = {(design, pattern) for design in DESIGNS for pattern in PATTERNS}
     last = ("interpolation", "A")
-    (found,) = find_all(replace(SHORT, steps=1), seed=0, processes=1, done=every - {last})
-    assert (found.design, found.pattern) == last
+    (result,) = find_all(replace(SHORT, steps=1), seed=0, processes=1, done=every - {last})
+    assert (result.design, result.pattern) == last
 
 
 def test_the_command_has_the_schedule_of_the_library() -> None:

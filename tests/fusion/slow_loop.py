@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openvse.layers.attention import Attention, ScoreAttention
+from openvse.layers.attention import Attention, AttentionScores
 
 
 def read_one(layer: Attention, x: Tensor, z: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def read_one(layer: Attention, x: Tensor, z: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def scores_one(operator: ScoreAttention, x: Tensor, z: Tensor) -> Tensor:
+def scores_one(operator: AttentionScores, x: Tensor, z: Tensor) -> Tensor:
     """``S_k(X, Z)`` of one pair, ``[k, N]``: fc acts on the concatenated heads, as the paper has it (eq. 2 and 4)."""
     width = x.shape[1]
     d = width // operator.num_heads

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fusion.slow_loop import read_one, scores_one
 from openvse.errors import RecipeError
-from openvse.layers.attention import Attention, ScoreAttention, attend
+from openvse.layers.attention import Attention, AttentionScores, attend
 
 WIDTH = 6
 
@@ -43,7 +43,7 @@ def test_the_scores_equal_the_loop_and_so_do_their_gradients(
     lengths: list[int], others: list[int], num_heads: int, num_vectors: int
 ) -> None:
     torch.manual_seed(0)
-    operator = ScoreAttention(WIDTH, num_heads, num_vectors).double()
+    operator = AttentionScores(WIDTH, num_heads, num_vectors).double()
     (x, x_mask), (z, z_mask) = tokens(lengths, 1), tokens(others, 2)
     leaves = [x.requires_grad_(), z.requires_grad_(), *operator.parameters()]
     scores = operator(x, x_mask, z, z_mask)
@@ -60,7 +60,7 @@ def test_the_scores_equal_the_loop_and_so_do_their_gradients(
 
 
 def test_scores_add_up_to_one_and_padding_has_none() -> None:
-    operator = ScoreAttention(WIDTH, 2, 3).double()
+    operator = AttentionScores(WIDTH, 2, 3).double()
     (x, x_mask), (z, z_mask) = tokens([5, 1, 3], 1), tokens([2, 4, 1], 2)
     scores = operator(x, x_mask, z, z_mask)
     torch.testing.assert_close(scores.sum(dim=-1), torch.ones(3, 3, dtype=torch.float64))
@@ -84,9 +84,9 @@ def test_heads_that_do_not_divide_the_width_are_refused(num_heads: int) -> None:
     with pytest.raises(RecipeError, match=f"num_heads is {num_heads}, and the width is 6"):
         Attention(WIDTH, num_heads)
     with pytest.raises(RecipeError, match="a number of heads that divides it"):
-        ScoreAttention(WIDTH, num_heads, 1)
+        AttentionScores(WIDTH, num_heads, 1)
 
 
 def test_no_reduction_at_all_is_refused() -> None:
     with pytest.raises(RecipeError, match="num_vectors is 0: give 1 or more"):
-        ScoreAttention(WIDTH, 2, 0)
+        AttentionScores(WIDTH, 2, 0)

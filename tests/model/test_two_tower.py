@@ -31,10 +31,10 @@ def model() -> TwoTower:
     return build_model(parse_recipe(tree), captions=CAPTIONS).eval()
 
 
-def test_pictures_may_be_paths_bytes_images_or_arrays(model: TwoTower, make_photos: PhotoMaker) -> None:
+def test_images_may_be_paths_bytes_images_or_arrays(model: TwoTower, make_photos: PhotoMaker) -> None:
     path = make_photos(1)[0]
-    picture = Image.open(path).convert("RGB")
-    embedded = model.encode_image([path, str(path), path.read_bytes(), picture, np.asarray(picture)])
+    image = Image.open(path).convert("RGB")
+    embedded = model.encode_image([path, str(path), path.read_bytes(), image, np.asarray(image)])
     assert embedded.vectors.shape == (5, 1, 16)
     torch.testing.assert_close(embedded.vectors, embedded.vectors[:1].expand(5, -1, -1))
     torch.testing.assert_close(embedded.vectors.norm(dim=-1), torch.ones(5, 1))
@@ -85,7 +85,7 @@ def test_encoding_leaves_the_mode_as_it_was(model: TwoTower) -> None:
 def test_a_bad_image_leaves_the_mode_as_it_was(
     model: TwoTower, make_photos: PhotoMaker, tmp_path: Path
 ) -> None:
-    (tmp_path / "bad.jpg").write_bytes(b"no picture")
+    (tmp_path / "bad.jpg").write_bytes(b"no image")
     model.train()
     try:
         with pytest.raises(BadImageError, match="bad.jpg"):
@@ -96,7 +96,7 @@ def test_a_bad_image_leaves_the_mode_as_it_was(
 
 
 def test_bad_input_is_named(model: TwoTower, tmp_path: Path) -> None:
-    (tmp_path / "bad.jpg").write_bytes(b"no picture")
+    (tmp_path / "bad.jpg").write_bytes(b"no image")
     with pytest.raises(BadImageError, match="bad.jpg"):
         model.encode_image([tmp_path / "bad.jpg"])
     with pytest.raises(DataError, match="nothing to embed"):

@@ -8,7 +8,7 @@ import io
 import pytest
 from PIL import Image
 
-from openvse.output.documents import html_page, markdown_table, picture_uri, write_report
+from openvse.output.documents import html_page, image_uri, markdown_table, write_report
 
 
 def test_a_table_escapes_what_would_end_a_cell() -> None:
@@ -41,8 +41,8 @@ def test_a_page_without_a_note_has_no_empty_paragraph() -> None:
 
 
 @pytest.mark.parametrize("size", [(3, 2), (1, 40)])
-def test_a_picture_comes_back_from_its_uri(size: tuple[int, int]) -> None:
-    kind, content = picture_uri(Image.new("RGB", size, "red"), quality=90).split(",")
+def test_an_image_comes_back_from_its_uri(size: tuple[int, int]) -> None:
+    kind, content = image_uri(Image.new("RGB", size, "red"), quality=90).split(",")
     assert kind == "data:image/webp;base64"
     with Image.open(io.BytesIO(base64.b64decode(content))) as read:
         red, green, blue = read.convert("RGB").getpixel((0, 0))

@@ -1,4 +1,4 @@
-"""A model of pictures and words that needs no weights: mean colours, and the colours that words name."""
+"""A model of images and words that needs no weights: mean colours, and the colours that words name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLOURS = {"red": (200, 20, 20), "green": (20, 180, 40), "blue": (30, 40, 210), 
 
 @dataclass
 class ColourModel:
-    """Embeds a picture by its mean colour; what it encoded is recorded in ``batches``."""
+    """Embeds an image by its mean colour; what it encoded is recorded in ``batches``."""
 
     fingerprint: str = "colours-1"
     indexable: bool = True
@@ -47,12 +47,12 @@ class ColourModel:
 
     @property
     def encoded(self) -> list[str]:
-        """Names of all pictures encoded so far, in order."""
+        """Names of all images encoded so far, in order."""
         return [name for batch in self.batches for name in batch]
 
 
 def paint(path: Path, colour: str) -> Path:
-    """Write a small picture of one colour."""
+    """Write a small image of one colour."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (12, 9), COLOURS[colour]).save(path)
     return path

@@ -1,4 +1,4 @@
-"""Pictures to index, and a model that needs no weights."""
+"""Images to index, and a model that needs no weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def model() -> ColourModel:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """A folder with one picture of every colour, one of them in a folder below."""
+    """A folder with one image of every colour, one of them in a folder below."""
     folder = tmp_path / "photos"
     for name in ("red", "green", "blue"):
         paint(folder / f"{name}.png", name)

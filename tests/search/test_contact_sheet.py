@@ -115,7 +115,7 @@ def test_braces_are_no_placeholders(hits: list[Hit]) -> None:
     assert "{style} {0}" in Page(contact_sheet({"{style} {0}": hits}, "{sections}")).words
 
 
-def test_a_picture_that_is_gone_has_a_placeholder(hits: list[Hit]) -> None:
+def test_an_image_that_is_gone_has_a_placeholder(hits: list[Hit]) -> None:
     hits[1].path.unlink()
     page = Page(contact_sheet({"a dog": hits}))
     assert len(page.all("img")) == 2
@@ -124,11 +124,11 @@ def test_a_picture_that_is_gone_has_a_placeholder(hits: list[Hit]) -> None:
 
 def test_a_query_without_hits_says_so() -> None:
     page = Page(contact_sheet({"a unicorn": []}))
-    assert "No picture was found." in page.words
+    assert "No image was found." in page.words
     assert page.all("ol") == []
 
 
-def test_a_picture_is_read_once(hits: list[Hit], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_read_once(hits: list[Hit], monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("openvse.search.contact_sheet")  # the function has its name
     read: list[Path] = []
     real = module.read_poster

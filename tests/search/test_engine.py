@@ -23,7 +23,7 @@ def engine(model: ColourModel, index: Index) -> SearchEngine:
     return SearchEngine(model, index)
 
 
-def test_a_word_finds_its_picture(engine: SearchEngine, photos: Path) -> None:
+def test_a_word_finds_its_image(engine: SearchEngine, photos: Path) -> None:
     answers = engine.search(list(COLOURS), top_k=1)
     found = [hits[0].path for hits in answers]
     assert found == [
@@ -42,16 +42,16 @@ def test_hits_are_ranked(engine: SearchEngine, photos: Path) -> None:
     assert hits[0].score > hits[1].score >= hits[2].score
 
 
-def test_fewer_pictures_than_asked_for(engine: SearchEngine) -> None:
+def test_fewer_images_than_asked_for(engine: SearchEngine) -> None:
     assert len(engine.search(["red"], top_k=100)[0]) == 4
 
 
-def test_a_picture_finds_itself(engine: SearchEngine, photos: Path) -> None:
+def test_an_image_finds_itself(engine: SearchEngine, photos: Path) -> None:
     answers = engine.search_images([photos / "green.png", photos / "red.png"], top_k=2)
     assert [hits[0].id for hits in answers] == ["green.png", "red.png"]
 
 
-def test_a_picture_that_cannot_be_read(engine: SearchEngine, tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_read(engine: SearchEngine, tmp_path: Path) -> None:
     with pytest.raises(BadImageError, match="there is no such file"):
         engine.search_images([tmp_path / "nowhere.png"])
 
@@ -85,7 +85,7 @@ def test_the_model_decides_what_is_near(index: Index, engine: SearchEngine) -> N
 
 
 class LastBackend:
-    """A search library of one's own: every query is answered by the last pictures."""
+    """A search library of one's own: every query is answered by the last images."""
 
     def search(self, queries: EmbeddingSet, top_k: int) -> tuple[Tensor, Tensor]:
         return torch.zeros(len(queries), top_k), torch.full((len(queries), top_k), 3)

@@ -40,7 +40,7 @@ def test_round_trip(tmp_path: Path, dtype: str) -> None:
     assert index.items == tuple(ITEMS)
     assert np.array_equal(index.vectors, vectors())
     assert index.vectors.dtype == index.manifest.dtype == dtype
-    assert index.picture(4) == Path("/photos/4.jpg")
+    assert index.image_path(4) == Path("/photos/4.jpg")
     assert index.manifest.created.endswith("+00:00")
 
 
@@ -143,7 +143,7 @@ def truncate(pattern: str) -> Callable[[Path], None]:
         (change(version=99), "has format openvse-index 99, this openvse reads openvse-index 1"),
         (change(format="parquet"), "has format parquet 1"),
         (change(colour="red"), "cannot be understood"),
-        (change(count=5), "6 pictures, float32 .6, 2, 3. instead of float32 .5, 2, 3."),
+        (change(count=5), "6 images, float32 .6, 2, 3. instead of float32 .5, 2, 3."),
         (change(dtype="float16"), "instead of float16"),
         (change(vectors="gone.npy"), "gone.npy"),
         (truncate("vectors-*.npy"), "is damaged"),
@@ -166,7 +166,7 @@ def test_the_wrong_model_is_named(tmp_path: Path) -> None:
     assert len(Index.open(tmp_path, None)) == 6
 
 
-def test_an_index_next_to_its_pictures(tmp_path: Path, photos: Path, model: object) -> None:
+def test_an_index_next_to_its_images(tmp_path: Path, photos: Path, model: object) -> None:
     build_index(model, photos, photos / "index")
     report = build_index(model, photos, photos / "index")
     assert (report.count, report.reused) == (4, 4)

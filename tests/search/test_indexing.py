@@ -18,15 +18,13 @@ def ids(folder: Path) -> list[str]:
     return [item.id for item in Index.open(folder).items]
 
 
-def test_every_picture_is_embedded_once_and_in_order(
-    model: ColourModel, photos: Path, tmp_path: Path
-) -> None:
+def test_every_image_is_embedded_once_and_in_order(model: ColourModel, photos: Path, tmp_path: Path) -> None:
     report = build_index(model, photos, tmp_path / "index", batch_size=3)
     assert report == IndexReport(count=4, reused=0, failed=[])
     assert [len(batch) for batch in model.batches] == [3, 1]
     assert ids(tmp_path / "index") == ["blue.png", "deeper/white.png", "green.png", "red.png"]
     index = Index.open(tmp_path / "index", model.fingerprint)
-    expected = model.encode_image([index.picture(position) for position in range(4)]).vectors
+    expected = model.encode_image([index.image_path(position) for position in range(4)]).vectors
     assert np.array_equal(index.vectors, expected.numpy())
 
 
@@ -46,7 +44,7 @@ def test_only_what_changed_is_embedded_again(model: ColourModel, photos: Path, t
     assert np.array_equal(again.vectors, fresh.vectors)
 
 
-def test_new_pictures_share_full_batches(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+def test_new_images_share_full_batches(model: ColourModel, photos: Path, tmp_path: Path) -> None:
     build_index(model, photos, tmp_path / "index")
     model.batches.clear()
     for name in ("a", "cc", "f", "zz"):
@@ -56,7 +54,7 @@ def test_new_pictures_share_full_batches(model: ColourModel, photos: Path, tmp_p
     assert ids(tmp_path / "index") == sorted(ids(tmp_path / "index"))
 
 
-def test_long_runs_of_unchanged_pictures_are_cut(
+def test_long_runs_of_unchanged_images_are_cut(
     model: ColourModel, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_index(model, photos, tmp_path / "index")
@@ -91,12 +89,12 @@ def test_a_moved_folder_is_found_again(model: ColourModel, photos: Path, tmp_pat
     build_index(model, photos, tmp_path / "index")
     moved = photos.rename(tmp_path / "moved")
     assert build_index(model, moved, tmp_path / "index").reused == 4
-    assert Index.open(tmp_path / "index").picture(0) == moved / "blue.png"
+    assert Index.open(tmp_path / "index").image_path(0) == moved / "blue.png"
 
 
-def test_bad_pictures_are_reported_and_left_out(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+def test_bad_images_are_reported_and_left_out(model: ColourModel, photos: Path, tmp_path: Path) -> None:
     (photos / "c.jpg").write_bytes(b"")
-    (photos / "h.jpg").write_bytes(b"no picture")
+    (photos / "h.jpg").write_bytes(b"no image")
     (photos / "gone.jpg").symlink_to(photos / "nowhere.jpg")
     report = build_index(model, photos, tmp_path / "index", batch_size=3)
     assert report.count == 4
@@ -108,7 +106,7 @@ def test_bad_pictures_are_reported_and_left_out(model: ColourModel, photos: Path
     assert ids(tmp_path / "index") == ["blue.png", "deeper/white.png", "green.png", "red.png"]
 
 
-def test_progress_counts_every_picture(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+def test_progress_counts_every_image(model: ColourModel, photos: Path, tmp_path: Path) -> None:
     (photos / "c.jpg").write_bytes(b"")
     seen: list[IndexProgress] = []
     build_index(model, photos, tmp_path / "index", batch_size=2, progress=seen.append)
@@ -119,7 +117,7 @@ def test_progress_counts_every_picture(model: ColourModel, photos: Path, tmp_pat
 
 def test_nothing_to_index(model: ColourModel, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"there is no picture in .*empty: give a folder"):
+    with pytest.raises(DataError, match=r"there is no image in .*empty: give a folder"):
         build_index(model, tmp_path / "empty", tmp_path / "index")
     with pytest.raises(DataError, match="there is no such folder"):
         build_index(model, tmp_path / "nowhere", tmp_path / "index")
@@ -129,7 +127,7 @@ def test_nothing_to_index(model: ColourModel, tmp_path: Path) -> None:
 def test_nothing_usable_to_index(model: ColourModel, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_bytes(b"")
-    with pytest.raises(DataError, match=r"none of the 1 pictures .* can be used.*the file is empty"):
+    with pytest.raises(DataError, match=r"none of the 1 images .* can be used.*the file is empty"):
         build_index(model, tmp_path / "photos", tmp_path / "index")
     with pytest.raises(IndexFormatError, match="no index"):
         Index.open(tmp_path / "index")
@@ -166,19 +164,19 @@ def test_a_varying_number_of_embeddings_is_refused(
 
 
 class FussyModel(ColourModel):
-    """Refuses pictures that can be read."""
+    """Refuses images that can be read."""
 
     def encode_image(self, images: list[Path], batch_size: int = 64) -> EmbeddingSet:
         raise BadImageError("too small for this model")
 
 
-def test_a_refusal_of_every_picture_gives_its_reason(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none of the \d+ pictures in .* can be used, not .*: too small"):
+def test_a_refusal_of_every_image_gives_its_reason(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none of the \d+ images in .* can be used, not .*: too small"):
         build_index(FussyModel(), photos, tmp_path / "index")
 
 
 class LonelyModel(ColourModel):
-    """Takes any picture, but one at a time."""
+    """Takes any image, but one at a time."""
 
     def encode_image(self, images: list[Path], batch_size: int = 64) -> EmbeddingSet:
         if len(images) > 1:
@@ -186,7 +184,7 @@ class LonelyModel(ColourModel):
         return super().encode_image(images, batch_size)
 
 
-def test_a_refusal_that_no_single_picture_explains_is_passed_on(photos: Path, tmp_path: Path) -> None:
+def test_a_refusal_that_no_single_image_explains_is_passed_on(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(BadImageError, match="too many"):
         build_index(LonelyModel(), photos, tmp_path / "index")
 

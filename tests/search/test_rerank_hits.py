@@ -1,4 +1,4 @@
-"""Hits ranked again by a model that scores pairs of pictures and sentences."""
+"""Hits ranked again by a model that scores pairs of images and sentences."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fused() -> TwoTower:
         "training": {"phases": [{"epochs": 1}]},
     }
     model = build_model(parse_recipe(tree), captions=["red green and blue"]).eval()
-    # The random backbone hardly answers at all: bring what it says of noise to unit scale, so that pictures differ.
+    # The random backbone hardly answers at all: bring what it says of noise to unit scale, so that images differ.
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
     with torch.no_grad():
         spread = model.encode_image([noise]).vectors.std()
@@ -52,7 +52,7 @@ def fused() -> TwoTower:
 
 @pytest.fixture
 def hits(photos: Path) -> list[list[Hit]]:
-    """What an index found for two queries: the same four pictures, in opposite orders."""
+    """What an index found for two queries: the same four images, in opposite orders."""
     names = ["red.png", "green.png", "blue.png", "deeper/white.png"]
     return [
         [Hit(rank, 1 / rank, name, photos / name) for rank, name in enumerate(order, start=1)]
@@ -87,7 +87,7 @@ def test_the_weight_mixes_both_scores(fused: TwoTower, hits: list[list[Hit]]) ->
     assert {hit.id: hit.score for hit in after} == pytest.approx(mixed, abs=1e-5)
 
 
-def test_a_picture_that_is_gone_stays_behind(
+def test_an_image_that_is_gone_stays_behind(
     fused: TwoTower, hits: list[list[Hit]], caplog: pytest.LogCaptureFixture
 ) -> None:
     hits[0][0].path.unlink()
@@ -97,7 +97,7 @@ def test_a_picture_that_is_gone_stays_behind(
     assert "a hit is not ranked again" in caplog.text and "red.png" in caplog.text
 
 
-def test_stored_features_stand_in_for_pictures(
+def test_stored_features_stand_in_for_images(
     fused: TwoTower, hits: list[list[Hit]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     encoder = fused.image.encoder

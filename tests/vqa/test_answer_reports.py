@@ -1,4 +1,4 @@
-"""A report of answers: scores, kinds, intervals over pictures, baselines, limits."""
+"""A report of answers: scores, kinds, intervals over images, baselines, limits."""
 
 import json
 
@@ -70,14 +70,14 @@ def test_the_ceiling_of_votes():
     assert report.unknown == 25
 
 
-def test_intervals_are_over_pictures():
-    """Ten questions about each of 40 pictures, all right or all wrong: the pictures are the evidence."""
+def test_intervals_are_over_images():
+    """Ten questions about each of 40 images, all right or all wrong: the images are the evidence."""
     many = quiz(*((f"{number // 10}", "?", ["yes"]) for number in range(400)))
     predictions = ["yes" if number // 10 % 2 else "no" for number in range(400)]
     report = evaluate_answers(many, predictions, resamples=2000, seed=3)
     low, high = report.intervals["accuracy"]
-    by_pictures = 100 * 2 * 1.96 * np.sqrt(0.25 / 40)
-    assert high - low == pytest.approx(by_pictures, rel=0.15)
+    by_images = 100 * 2 * 1.96 * np.sqrt(0.25 / 40)
+    assert high - low == pytest.approx(by_images, rel=0.15)
     assert low < 50 < high
     again = evaluate_answers(many, predictions, resamples=2000, seed=3)
     assert again.intervals == report.intervals

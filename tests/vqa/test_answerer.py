@@ -47,7 +47,7 @@ def build(change: dict[str, Any] | None = None, *, alone: bool = False) -> Answe
 
 
 def seeing() -> Answerer:
-    """A model that decodes pictures."""
+    """A model that decodes images."""
     encoder = {
         "name": "efficientnet_lite0",
         "pretrained": False,
@@ -85,7 +85,7 @@ def test_batch_mates_and_padding_change_nothing(fusion: dict[str, Any]) -> None:
     )
 
 
-def test_without_pictures_only_the_question_counts() -> None:
+def test_without_images_only_the_question_counts() -> None:
     model = build(alone=True)
     (answered,) = model.answer(None, QUESTIONS[:1])
     assert not model.sees and answered.attended is None
@@ -118,12 +118,12 @@ def all_questions(folder: Path, model: Answerer) -> QuestionBatch:
     images = StoredImages(FeatureStore.open(folder / "features"), asked.image_ids) if model.sees else None
     tokens = model.text.encoder.tokenize([question.text for question in asked.questions])
     dataset = QuestionDataset(asked, images, tokens, model.answers)
-    return dataset[BatchKey(dataset.by_picture())]
+    return dataset[BatchKey(dataset.by_image())]
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("alone", [False, True])
-def test_32_questions_are_learned_by_heart_if_the_pictures_are_seen(tmp_path: Path, alone: bool) -> None:
+def test_32_questions_are_learned_by_heart_if_the_images_are_seen(tmp_path: Path, alone: bool) -> None:
     folder = write_tiny_questions(tmp_path)
     model = build(alone=alone)
     batch = all_questions(folder, model)
@@ -140,7 +140,7 @@ def test_32_questions_are_learned_by_heart_if_the_pictures_are_seen(tmp_path: Pa
 
 
 class TestAsking:
-    def test_several_questions_about_one_picture(self, make_photos: PhotoMaker) -> None:
+    def test_several_questions_about_one_image(self, make_photos: PhotoMaker) -> None:
         model, photo = seeing(), make_photos(1)[0]
         found = model.ask(photo, QUESTIONS, top_k=2, batch_size=2)
         assert [len(guesses) for guesses in found] == [2, 2, 2]
@@ -184,7 +184,7 @@ class TestAsking:
 
     def test_bad_input_is_named(self, make_photos: PhotoMaker, tmp_path: Path) -> None:
         model = seeing()
-        (tmp_path / "bad.jpg").write_bytes(b"no picture")
+        (tmp_path / "bad.jpg").write_bytes(b"no image")
         with pytest.raises(BadImageError, match=r"bad\.jpg"):
             model.ask(tmp_path / "bad.jpg", QUESTIONS)
         with pytest.raises(ModelError, match="none is given"):
@@ -205,7 +205,7 @@ def test_weights_add_up_to_one_for_each_reduction() -> None:
     assert attended.image.shape == (2, 2, 5) and attended.words.shape[:2] == (2, 2)
     for side in attended:
         torch.testing.assert_close(side.sum(dim=-1), torch.ones(2, 2))
-    assert (attended.image[0, :, 3:] == 0).all()  # the first picture has three cells
+    assert (attended.image[0, :, 3:] == 0).all()  # the first image has three cells
 
 
 class TestFolder:

@@ -84,9 +84,9 @@ def test_it_learns(questions: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-def test_questions_alone_cannot_tell_pictures_apart(questions: Path, tmp_path: Path) -> None:
+def test_questions_alone_cannot_tell_images_apart(questions: Path, tmp_path: Path) -> None:
     tree = question_only(answering_tree(questions, phases=[{"epochs": 6}]))
-    del tree["data"]["features"]  # no picture is there either
+    del tree["data"]["features"]  # no image is there either
     train(parse_recipe(tree), tmp_path)
     model = load_as(Answerer, tmp_path / "best")
     assert model.ask(None, ["what colour is the dog"]) == model.ask("nowhere.jpg", ["what colour is the dog"])
@@ -141,7 +141,7 @@ def test_at_collapse_the_model_knows_frequencies_alone(questions: Path, tmp_path
     assert "every question gets the same answers" in task.collapse
 
 
-def test_pictures_that_the_store_lacks_are_reported(questions: Path, tmp_path: Path) -> None:
+def test_images_that_the_store_lacks_are_reported(questions: Path, tmp_path: Path) -> None:
     folder = write_tiny_questions(tmp_path / "data")
     with (folder / "metadata.jsonl").open("a") as file:
         file.write('{"file_name": "gone.jpg", "question": "what is it", "answer": "red", "split": "train"}\n')
@@ -174,7 +174,7 @@ def test_refusals(questions: Path, tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_validation_on_some_pictures_alone(questions: Path, tmp_path: Path) -> None:
+def test_validation_on_some_images_alone(questions: Path, tmp_path: Path) -> None:
     tree = answering_tree(questions)
     tree["training"]["validation_images"] = 2
     accelerator = Accelerator(cpu=True)

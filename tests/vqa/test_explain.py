@@ -107,7 +107,7 @@ def test_boxes_of_an_encoder_that_knows_them(
     assert page.count('class="box"') == 3 * 2 and 'class="veil"' not in page
 
 
-def test_a_model_without_weights_or_pictures(make_photos: PhotoMaker) -> None:
+def test_a_model_without_weights_or_images(make_photos: PhotoMaker) -> None:
     photo = make_photos(1)[0]
     pooled = {"name": "pooled", "aggregator": "mean", "num_heads": 2}
     for model in (build({"fusion": pooled}), build(question_only(answering_tree(Path())))):
@@ -151,7 +151,7 @@ def test_the_page_shades_by_weight_and_escapes(make_photos: PhotoMaker) -> None:
     assert "0.250)" in shades[0] and "0.750)" in shades[1]
 
 
-def test_a_token_before_the_cells_stands_for_the_whole_picture() -> None:
+def test_a_token_before_the_cells_stands_for_the_whole_image() -> None:
     assert _grid(6) is None
     with_token = _grid(5)
     assert with_token is not None and with_token[0].tolist() == [0, 0, 1, 1] and len(with_token) == 5

@@ -65,13 +65,13 @@ def test_what_a_store_lacks_is_left_out(
     )
     some = other.split("train")
     found = predict(model, some, store)
-    assert len(found) == 26 * 2 < len(some)  # the store has 26 pictures
+    assert len(found) == 26 * 2 < len(some)  # the store has 26 images
     gone = some.about({f"{number:03d}.jpg" for number in range(27, 30)})
     with pytest.raises(StoreError, match="none of the 3 images"):
         predict(model, gone, store)
 
 
-def test_not_one_picture(questions: QuestionSet, make_photos, caplog: pytest.LogCaptureFixture) -> None:
+def test_not_one_image(questions: QuestionSet, make_photos, caplog: pytest.LogCaptureFixture) -> None:
     encoder = {
         "name": "efficientnet_lite0",
         "pretrained": False,
@@ -81,6 +81,6 @@ def test_not_one_picture(questions: QuestionSet, make_photos, caplog: pytest.Log
     tree = answering_tree(Path()) | {"image": {"encoder": encoder, "aggregator": "tokens"}}
     answers = AnswerVocabulary(COLOURS, votes=False)
     model = build_answerer(parse_recipe(tree), questions=["what is it"], answers=answers).eval()
-    with pytest.raises(DataError, match="no question can be answered, as not one picture can be used"):
+    with pytest.raises(DataError, match="no question can be answered, as not one image can be used"):
         predict(model, questions)  # the files are not there
     assert "000.jpg" in caplog.text

@@ -1,4 +1,4 @@
-"""Batches of questions: pictures once, targets of the batch, shares of processes, and what cannot be read."""
+"""Batches of questions: images once, targets of the batch, shares of processes, and what cannot be read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWERS = ("red", "2", "blue")
 
 
 def asked(paths: list[Path]) -> QuestionSet:
-    """Two questions about each picture, the second ones behind all first ones."""
+    """Two questions about each image, the second ones behind all first ones."""
     questions = [
         Question(f"{path.stem}#{number}", path.name, path, f"question {number}", [ANSWERS[position % 3]])
         for number in range(2)
@@ -30,14 +30,14 @@ def asked(paths: list[Path]) -> QuestionSet:
     return QuestionSet("toy", tuple(questions))
 
 
-def dataset(questions: QuestionSet, *, pictures: bool = True, augment: bool = False) -> QuestionDataset:
+def dataset(questions: QuestionSet, *, with_images: bool = True, augment: bool = False) -> QuestionDataset:
     backbone = EfficientNetLite0(pretrained=False, image_size=32)
-    images = image_loader(backbone, questions.as_corpus(), None, augment=augment) if pictures else None
+    images = image_loader(backbone, questions.as_corpus(), None, augment=augment) if with_images else None
     tokens = [torch.arange(1, 3 + number) for number in range(len(questions))]
     return QuestionDataset(questions, images, tokens, AnswerVocabulary(ANSWERS, votes=False))
 
 
-def test_a_picture_stands_in_a_batch_once(make_photos: PhotoMaker) -> None:
+def test_an_image_stands_in_a_batch_once(make_photos: PhotoMaker) -> None:
     batch = dataset(asked(make_photos(3)))[BatchKey(np.array([3, 0, 2]))]
     assert batch.images is not None and len(batch.images) == 2  # of questions 0 and 3, and of 2
     assert batch.image_of.tolist() == [0, 0, 1]
@@ -67,12 +67,12 @@ def test_training_sees_the_random_view_that_the_key_asks_for(make_photos: PhotoM
     assert not torch.equal(pixels(view, augment=True), whole)
 
 
-def test_without_pictures_there_are_none(make_photos: PhotoMaker) -> None:
-    batch = dataset(asked(make_photos(2)), pictures=False)[BatchKey(np.arange(4))]
+def test_without_images_there_are_none(make_photos: PhotoMaker) -> None:
+    batch = dataset(asked(make_photos(2)), with_images=False)[BatchKey(np.arange(4))]
     assert batch.images is None and batch.image_of.tolist() == [0, 0, 0, 0]
 
 
-def test_processes_share_the_pictures_and_their_mean_is_that_of_the_batch(make_photos: PhotoMaker) -> None:
+def test_processes_share_the_images_and_their_mean_is_that_of_the_batch(make_photos: PhotoMaker) -> None:
     whole = dataset(asked(make_photos(3)))
     key = np.arange(6)
     parts = [whole[BatchKey(key, rank=rank, num_processes=2)] for rank in range(2)]
@@ -80,17 +80,17 @@ def test_processes_share_the_pictures_and_their_mean_is_that_of_the_batch(make_p
     # Data parallelism takes the mean over the processes of each one's sum by its divisor.
     mean = sum(part.targets[:, 0].sum() / part.divisor for part in parts) / 2
     assert mean == pytest.approx(float(whole[BatchKey(key)].targets[:, 0].mean()))
-    with pytest.raises(DataError, match="fewer pictures than the 4 processes"):
+    with pytest.raises(DataError, match="fewer images than the 4 processes"):
         _ = whole[BatchKey(key, rank=3, num_processes=4)]
 
 
-def test_unreadable_pictures_take_their_questions_along(
+def test_unreadable_images_take_their_questions_along(
     make_photos: PhotoMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
     photos = make_photos(3)
-    photos[1].write_bytes(b"no picture")
+    photos[1].write_bytes(b"no image")
     found = list(question_batches(dataset(asked(photos)), batch_size=2))
-    assert [positions.tolist() for positions, _ in found] == [[0, 3], [2, 5]]  # by picture
+    assert [positions.tolist() for positions, _ in found] == [[0, 3], [2, 5]]  # by image
     assert all(len(batch.questions) == len(positions) for positions, batch in found)
     assert "photo_1.jpg" in caplog.text
     (_, mixed), *_ = list(question_batches(dataset(asked(photos)), batch_size=6))
@@ -108,7 +108,7 @@ def test_parts_of_different_sets_are_refused(make_photos: PhotoMaker) -> None:
     questions = asked(make_photos(2))
     backbone = EfficientNetLite0(pretrained=False, image_size=32)
     vocabulary = AnswerVocabulary(ANSWERS, votes=False)
-    with pytest.raises(DataError, match="toy has 4 questions about 2 pictures"):
+    with pytest.raises(DataError, match="toy has 4 questions about 2 images"):
         QuestionDataset(questions, None, [torch.tensor([1])], vocabulary)
     with pytest.raises(DataError, match="make them from one question set"):
         QuestionDataset(questions, PixelImages([], backbone), [torch.tensor([1])] * 4, vocabulary)

@@ -49,7 +49,7 @@ def test_a_wrong_recipe_names_its_place(change: dict[str, Any], message: str) ->
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
-def test_without_pictures() -> None:
+def test_without_images() -> None:
     recipe = parse_recipe(question_only(answering_tree(Path())))
     assert recipe.image is None and recipe.fusion is None
 
@@ -85,7 +85,7 @@ def test_the_baselines_differ_from_score_attention_in_the_fusion_alone(aggregato
     assert tree == ours
 
 
-def test_without_the_picture_the_rest_is_the_same() -> None:
+def test_without_the_image_the_rest_is_the_same() -> None:
     alone = load_recipe("score_attention/daquar_question_only").to_dict()
     ours = load_recipe("score_attention/daquar_grids_cpu").to_dict()
     assert alone["text"]["encoder"] == ours["text"]["encoder"]

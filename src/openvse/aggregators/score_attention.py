@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from openvse.aggregators.base import Aggregator, require_same_width
-from openvse.layers.attention import Attention
-from openvse.layers.attention import ScoreAttention as Scores
+from openvse.layers.attention import Attention, AttentionScores
 from openvse.types import EmbeddingSet, Features
 
 
@@ -30,7 +29,7 @@ class ScoreAttention(Aggregator):
         super().__init__()
         require_same_width("score_attention", input_dim, embed_dim)
         self.attention = Attention(embed_dim, num_heads)
-        self.scores = Scores(embed_dim, num_heads, num_vectors)
+        self.scores = AttentionScores(embed_dim, num_heads, num_vectors)
 
     def forward(self, features: Features) -> EmbeddingSet:
         """Let the real elements read each other, score them, and sum them by their scores."""

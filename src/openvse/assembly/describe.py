@@ -107,8 +107,8 @@ def _name(registry: Registry[Any], part: Any) -> str:
 def _unregistered(part: Any, kind: str) -> ModelError:
     shown = getattr(part, "__name__", repr(part))
     return ModelError(
-        f"{shown} is not registered ({kind}), so that a saved model could not be built again: add it to the registry of "
-        f"its kind before you save the model, and load it with the same --plugin"
+        f"{shown} is not registered ({kind}), so that a saved model could not be built again: add it to the registry "
+        f"of its kind before you save the model, and load it with the same --plugin"
     )
 
 

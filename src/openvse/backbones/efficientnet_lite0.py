@@ -16,13 +16,13 @@ from openvse.types import Features, Inputs
 
 FEATURE_DIM = 1280
 STRIDE = 32  # pixels a grid cell
-CPU_CHUNK = 4  # pictures at once on a CPU, whose cache then holds the feature maps
+CPU_CHUNK = 4  # images at once on a CPU, whose cache then holds the feature maps
 
 
 class EfficientNetLite0(Backbone):
     """The last feature map before pooling of EfficientNet-Lite0: 7 x 7 cells of width 1280 at 224 px.
 
-    The whole picture is resized to a square (no centre crop: what stands at the rim counts in retrieval), and
+    The whole image is resized to a square (no centre crop: what stands at the rim counts in retrieval), and
     pixels become ``(p - 127) / 128`` as in the network's own training.
 
     Args:

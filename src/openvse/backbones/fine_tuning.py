@@ -17,7 +17,7 @@ def set_backbone_mode(backbone: nn.Module, *, training: bool, fine_tune: bool) -
     """Put a frozen backbone in evaluation mode, and the BatchNorm layers of any backbone.
 
     Running statistics stay those of the pretraining throughout (VSE-infinity, section 4.1): a batch of a few
-    large pictures would estimate them badly.
+    large images would estimate them badly.
     """
     backbone.train(training and fine_tune)
     for module in backbone.modules():

@@ -13,7 +13,7 @@ from openvse.errors import ModelError, RecipeError
 from openvse.types import Inputs
 
 _NO_NETWORK = (
-    "encoder 'precomputed' cannot read pictures: give stored features, or use an encoder with a backbone"
+    "encoder 'precomputed' cannot read images: give stored features, or use an encoder with a backbone"
 )
 
 

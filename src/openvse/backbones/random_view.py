@@ -1,4 +1,4 @@
-"""The random training view of a picture."""
+"""The random training view of an image."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from PIL.Image import Image, Transpose
 
 
 def random_view(image: Image, generator: torch.Generator | None, *, smallest: float = 0.6) -> Image:
-    """Cut a random window of the picture's own shape; mirror it half of the time (VSE-infinity, 4.1).
+    """Cut a random window of the image's own shape; mirror it half of the time (VSE-infinity, 4.1).
 
     Args:
-        image: a decoded picture.
-        generator: decides everything; the same state gives the same view. None, outside training, is the whole picture.
-        smallest: the window's sides are this share of the picture's, or more.
+        image: a decoded image.
+        generator: decides everything; the same state gives the same view. None, outside training, is the whole image.
+        smallest: the window's sides are this share of the image's, or more.
     """
     if generator is None:
         return image

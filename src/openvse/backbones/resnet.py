@@ -39,7 +39,7 @@ class ResNet(Backbone):
         inner_dim: channels inside the first stage's bottlenecks; 256 with 32 groups is ResNeXt 32x8d.
         groups: of the convolutions inside the bottlenecks.
         image_size: side of the square in pixels.
-        fit: how a picture becomes a square: ``stretch`` resizes it whole, ``crop`` cuts the middle out after its
+        fit: how an image becomes a square: ``stretch`` resizes it whole, ``crop`` cuts the middle out after its
             shorter side became 8/7 of ``image_size``.
         pixels: ``imagenet`` standardises red, green and blue; ``caffe`` subtracts the mean from blue, green and red.
         fine_tune: train the network; its BatchNorm statistics stay as they are.
@@ -48,7 +48,7 @@ class ResNet(Backbone):
 
     Raises:
         ModelError: the weights cannot be read, or belong to a network of other sizes.
-        RecipeError: a size, width or number below 1, groups that do not divide the width, pictures smaller than
+        RecipeError: a size, width or number below 1, groups that do not divide the width, images smaller than
             a cell, or a Caffe form without bottlenecks.
     """
 

@@ -22,7 +22,7 @@ class ResNetNetwork(nn.Module):
     """Stem and four stages; weights are called as in torchvision, so that its checkpoints fit.
 
     The Caffe form, that of the bottom-up-attention detector, halves the resolution in the first convolution of a
-    block instead of the second, and its pooling starts at the picture's corner without padding.
+    block instead of the second, and its pooling starts at the image's corner without padding.
 
     Args:
         blocks: how many a stage has: (3, 4, 6, 3), (3, 4, 23, 3) and (3, 8, 36, 3) are ResNet-50, -101 and -152.

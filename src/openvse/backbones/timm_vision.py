@@ -21,7 +21,7 @@ class TimmVision(Backbone):
     """The cells of a network's last feature map, or the patch tokens of a transformer, by timm's model names.
 
     VSE-infinity's best grids are those of a ResNeXt-101 that saw hashtags of Instagram (WSL), at 512 pixels:
-    ``model: resnext101_32x8d.fb_wsl_ig1b_ft_in1k, image_size: 512``. The whole picture is resized to a square
+    ``model: resnext101_32x8d.fb_wsl_ig1b_ft_in1k, image_size: 512``. The whole image is resized to a square
     by Pillow, without a centre crop; mean and deviation are the model's own. It needs the extra ``timm``.
 
     Args:
@@ -95,7 +95,7 @@ def _timm() -> Any:
 
 
 def _network(timm: Any, model: str, image_size: int | None, *, weights: bool) -> tuple[Any, Tensor, int]:
-    """Return the network in evaluation mode, a black picture for it, and the picture's side."""
+    """Return the network in evaluation mode, a black image for it, and the image's side."""
     try:
         network = timm.create_model(model, pretrained=weights, num_classes=0)
         side = image_size or network.pretrained_cfg["input_size"][-1]

@@ -1,4 +1,4 @@
-"""Regions of a picture from any object detector of the DETR family in the ``transformers`` library."""
+"""Regions of an image from any object detector of the DETR family in the ``transformers`` library."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class TransformersDetector(CheckpointBackbone):
     Args:
         model: hub id or local folder of the checkpoint.
         assets: a saved model's folder: the architecture is built from it, ``model`` is not read.
-        num_regions: N, how many regions a picture has at most.
-        min_score: regions below this score, in [0, 1], are left out; the best one of a picture always stays.
-        image_size: side in pixels of the square that the whole picture is resized to.
+        num_regions: N, how many regions an image has at most.
+        min_score: regions below this score, in [0, 1], are left out; the best one of an image always stays.
+        image_size: side in pixels of the square that the whole image is resized to.
 
     Raises:
         ModelError: the checkpoint cannot be loaded, or is no such detector.
@@ -76,9 +76,9 @@ class TransformersDetector(CheckpointBackbone):
     def detect(
         self, pixels: Float[Tensor, "B 3 H W"]
     ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B N"], Float[Tensor, "B N 4"]]:
-        """Return states, scores and boxes of the best queries of each picture, the best first.
+        """Return states, scores and boxes of the best queries of each image, the best first.
 
-        Scores are probabilities. Boxes are left, top, right, bottom in shares of the picture's width and height.
+        Scores are probabilities. Boxes are left, top, right, bottom in shares of the image's width and height.
         """
         states, scores, boxes = _queries(self.net, pixels)
         best, chosen = scores.topk(self.num_regions, dim=1)
@@ -95,14 +95,14 @@ def _queries(
     detector: Any, pixels: Float[Tensor, "B 3 H W"]
 ) -> tuple[Float[Tensor, "B Q C"], Float[Tensor, "B Q"], Float[Tensor, "B Q 4"]]:
     """Return states, scores and boxes of all queries."""
-    found = detector(pixel_values=pixels)
+    output = detector(pixel_values=pixels)
     # DETR and YOLOS choose one of the classes or none; the others decide about each class on its own.
-    one_of = found.logits.shape[-1] == detector.config.num_labels + 1
-    chances = found.logits.softmax(-1)[..., :-1] if one_of else found.logits.sigmoid()
-    x, y, width, height = found.pred_boxes.unbind(-1)
+    one_of = output.logits.shape[-1] == detector.config.num_labels + 1
+    chances = output.logits.softmax(-1)[..., :-1] if one_of else output.logits.sigmoid()
+    x, y, width, height = output.pred_boxes.unbind(-1)
     corners = torch.stack([x - width / 2, y - height / 2, x + width / 2, y + height / 2], dim=-1)
     # In YOLOS the states of the patches come before those of the queries.
-    states = found.last_hidden_state[:, -found.logits.shape[1] :]
+    states = output.last_hidden_state[:, -output.logits.shape[1] :]
     return states, chances.amax(dim=-1), corners.clamp(0, 1)
 
 
@@ -126,7 +126,7 @@ def _probe(
     except (AttributeError, TypeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"{source!r} gives no regions of a picture ({reason}): use a detector such as RT-DETR or DETR"
+            f"{source!r} gives no regions of an image ({reason}): use a detector such as RT-DETR or DETR"
         ) from error
 
 

@@ -31,7 +31,7 @@ class TransformersVision(CheckpointBackbone):
         assets: a saved model's folder: the architecture is built from it, ``model`` is not read.
         fine_tune: train the backbone; its BatchNorm statistics stay as they are.
         gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
-        image_size: side in pixels of the square that the whole picture is resized to; None does what the
+        image_size: side in pixels of the square that the whole image is resized to; None does what the
             checkpoint's preprocessing says (which may cut the rim off).
         class_token: put the class token before the patches, where augmentation spares it and the aggregator
             ``first_token`` finds it; a global vector is made of it in place of the mean.
@@ -100,11 +100,11 @@ def _local_features(
 
 
 def _probe(network: Any, pixels: Tensor, source: str, *, class_token: bool) -> Float[Tensor, "1 N C"]:
-    """Encode one black picture: how many local features, and how wide, the backbone alone knows."""
+    """Encode one black image: how many local features, and how wide, the backbone alone knows."""
     try:
         return _local_features(network, pixels, class_token=class_token)
     except (AttributeError, TypeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"{source!r} gives no local features of a picture ({reason}): use a vision backbone"
+            f"{source!r} gives no local features of an image ({reason}): use a vision backbone"
         ) from error

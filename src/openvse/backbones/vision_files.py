@@ -34,12 +34,12 @@ def load_processor(source: str) -> Any:
 
 
 def pixels_of(processor: Any, image: Image.Image, image_size: int | None) -> Float[Tensor, "3 H W"]:
-    """Turn a picture into pixels.
+    """Turn an image into pixels.
 
     Args:
         processor: the checkpoint's preprocessing.
         image: any size.
-        image_size: side of the square that the whole picture is resized to, in place of the checkpoint's own
+        image_size: side of the square that the whole image is resized to, in place of the checkpoint's own
             resizing and cropping; None leaves both to the checkpoint.
     """
     options: dict[str, bool] = {}

@@ -1,4 +1,4 @@
-"""Where the images of a batch come from: stored features, or picture files decoded on the way."""
+"""Where the images of a batch come from: stored features, or image files decoded on the way."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class StoredImages:
 
 
 class PixelImages:
-    """Files of pictures or clips, decoded when they are asked for.
+    """Files of images or clips, decoded when they are asked for.
 
     A file that cannot be used is logged with its path, once in each process, and left out.
 
@@ -128,15 +128,13 @@ class PixelImages:
     def load(
         self, positions: Int[np.ndarray, "B"], view: RandomView | None = None
     ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
-        """Decode pictures to ``float [B, 3, H, W]``, clips to ``float [B, N, 3, H, W]`` with their mask."""
+        """Decode images to ``float [B, 3, H, W]``, clips to ``float [B, N, 3, H, W]`` with their mask."""
         pixels = [self._decode(position, view if self._augment else None) for position in positions.tolist()]
-        usable = [picture for picture in pixels if picture is not None]
+        usable = [image for image in pixels if image is not None]
         if not usable:
             first = self._paths[int(positions[0])]
-            raise BadImageError(
-                f"none of {len(pixels)} pictures can be used (first: {first}); check the files"
-            )
-        return self._backbone.collate(usable), np.array([picture is not None for picture in pixels])
+            raise BadImageError(f"none of {len(pixels)} images can be used (first: {first}); check the files")
+        return self._backbone.collate(usable), np.array([image is not None for image in pixels])
 
     def _decode(self, position: int, view: RandomView | None) -> torch.Tensor | None:
         try:
@@ -144,14 +142,14 @@ class PixelImages:
         except BadImageError as error:
             if position not in self._reported:
                 self._reported.add(position)
-                _logger.warning("skipped a picture: %s", error)
+                _logger.warning("skipped an image: %s", error)
             return None
 
 
 def image_loader(
     backbone: Backbone, corpus: Corpus, features: FeatureSource | None, *, augment: bool = False
 ) -> ImageLoader:
-    """Return the loader of a corpus: from stored features where there are some, else from the picture files.
+    """Return the loader of a corpus: from stored features where there are some, else from the image files.
 
     Raises:
         StoreError: when the store lacks some of the images.
@@ -166,7 +164,7 @@ def own_features(corpus: Corpus, backbone: Backbone) -> FeatureSource | None:
 
     Raises:
         ModelError: the features have another width than the encoder expects.
-        DataError: the encoder wants pictures, and the data set has features in their place.
+        DataError: the encoder wants images, and the data set has features in their place.
     """
     if corpus.features is None:
         return None
@@ -174,8 +172,8 @@ def own_features(corpus: Corpus, backbone: Backbone) -> FeatureSource | None:
     if backbone.fingerprint is not None:
         if not corpus.image_paths[0].is_file():
             raise DataError(
-                f"{corpus.name} brings features {width} wide and no pictures (such as {corpus.image_paths[0]}), and "
-                f"this encoder wants pictures: set image.encoder='{{name: precomputed, feature_dim: {width}}}'"
+                f"{corpus.name} brings features {width} wide and no images (such as {corpus.image_paths[0]}), and "
+                f"this encoder wants images: set image.encoder='{{name: precomputed, feature_dim: {width}}}'"
             )
         return None
     if width != backbone.feature_dim:
@@ -187,7 +185,7 @@ def own_features(corpus: Corpus, backbone: Backbone) -> FeatureSource | None:
 
 
 def with_features(corpus: Corpus, features: FeatureSource | None) -> Corpus:
-    """Leave out images that a store lacks (their pictures could not be decoded), and say so in ``problems``.
+    """Leave out the images that a store lacks, since they could not be decoded, and say so in ``problems``.
 
     Raises:
         StoreError: when the store has none of the images.

@@ -126,7 +126,7 @@ class PairDataset(Dataset[Batch]):
         of one image never meet as negatives, on whichever process they are.
 
         Raises:
-            DataError: when there are fewer images than processes, or no picture of the batch can be used.
+            DataError: when there are fewer images than processes, or no image of the batch can be used.
         """
         images = np.unique(self._pair_images[key.pairs])[key.rank :: key.num_processes]
         if not len(images):
@@ -158,7 +158,7 @@ class PairDataset(Dataset[Batch]):
         within = np.arange(len(columns)) - np.repeat(counts.cumsum() - counts, counts)
         partners = self._pair_images[self._by_text[np.repeat(self._starts[texts], counts) + within]]
         rows = np.searchsorted(images, partners).clip(max=len(images) - 1)
-        found = images[rows] == partners
+        relevant = images[rows] == partners
         positives = np.zeros((len(images), len(texts)), dtype=bool)
-        positives[rows[found], columns[found]] = True
+        positives[rows[relevant], columns[relevant]] = True
         return positives

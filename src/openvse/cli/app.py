@@ -36,7 +36,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="openvse",
     cls=Commands,
-    help="Visual-semantic embedding: train, evaluate and search models in which pictures and sentences meet.",
+    help="Visual-semantic embedding: train, evaluate and search models in which images and sentences meet.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

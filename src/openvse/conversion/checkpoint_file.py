@@ -153,8 +153,8 @@ def _plain(value: Any, done: dict[int, Any]) -> Any:
 def _refused(path: Path, message: str) -> CheckpointError:
     """Say in one line what the file asked for; PyTorch's message is a paragraph that names it first."""
     for mark in ("GLOBAL ", "Unsupported class "):
-        _, found, rest = message.partition(mark)
-        if found and (what := rest.split()[0].strip("`.,")):
+        _, separator, rest = message.partition(mark)
+        if separator and (what := rest.split()[0].strip("`.,")):
             return CheckpointError(
                 f"{path} wants to run or build {what}, which no checkpoint of the supported repositories needs: "
                 f"nothing was run; get the file from its authors, or save its tensors alone"

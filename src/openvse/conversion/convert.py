@@ -63,7 +63,7 @@ def convert(
     """Turn a checkpoint of VSE-infinity, PVSE or VSE+2AD into a model folder with the same embeddings.
 
     Nothing that the file contains is run. Checksums, options, names, shapes and types of numbers are verified before
-    a weight is copied, and the folder is written only after every weight was found finite and has its place.
+    a weight is copied, and the folder is written only after every weight has its place and turned out to be finite.
 
     Args:
         checkpoint: what the repository's training saved.
@@ -81,25 +81,25 @@ def convert(
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise CheckpointError(f"{folder} exists: choose a new folder for the model")
     try:
-        found = find_encoders(read_checkpoint(path))
-        name = _which(found, repository)
-        plan = REPOSITORIES[name].plan(found)
+        released = find_encoders(read_checkpoint(path))
+        name = _which(released, repository)
+        plan = REPOSITORIES[name].plan(released)
         words = None if vocabulary is None else str(vocabulary)
-        model = _build(plan, words, overrides, _describe(path, found))
+        model = _build(plan, words, overrides, _describe(path, released))
     except CheckpointError as error:
         raise CheckpointError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
     model.save(folder)
     return Conversion(name, model, plan.notes)
 
 
-def _which(found: ReleasedCheckpoint, repository: str | None) -> str:
+def _which(checkpoint: ReleasedCheckpoint, repository: str | None) -> str:
     """Return the repository that a checkpoint comes from."""
     if repository is not None and repository not in REPOSITORIES:
         names = list(REPOSITORIES)
         raise CheckpointError(
             f"unknown kind {repository!r}{nearest(repository, names)} (allowed: {', '.join(names)})"
         )
-    fitting = [name for name, each in REPOSITORIES.items() if each.recognise(found)]
+    fitting = [name for name, each in REPOSITORIES.items() if each.recognise(checkpoint)]
     wanted = fitting if repository is None else [name for name in fitting if name == repository]
     if not wanted:
         of = f"of {repository}" if repository else "of VSE-infinity (GPO), PVSE (PIE-Net) or VSE+2AD (AdPool)"

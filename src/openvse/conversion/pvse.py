@@ -1,4 +1,4 @@
-"""Checkpoints of PVSE (github.com/yalesong/pvse): pictures or clips and sentences, one embedding or several."""
+"""Checkpoints of PVSE (github.com/yalesong/pvse): images or clips and sentences, one embedding or several."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def plan(checkpoint: ReleasedCheckpoint) -> Plan:
         "name": "converted/pvse",
         "embed_dim": embed_dim,
         "image": {
-            "encoder": _clips(checkpoint, legacy=legacy) if video else _pictures(checkpoint),
+            "encoder": _clips(checkpoint, legacy=legacy) if video else _images(checkpoint),
             "aggregator": aggregator,
         },
         "text": {
@@ -104,7 +104,7 @@ def plan(checkpoint: ReleasedCheckpoint) -> Plan:
     return Plan(recipe, weights, place, notes)
 
 
-def _pictures(checkpoint: ReleasedCheckpoint) -> dict[str, Any]:
+def _images(checkpoint: ReleasedCheckpoint) -> dict[str, Any]:
     return {**_cnn(checkpoint), "projection": "none", "size_augmentation": "none", "pooled": True}
 
 

@@ -90,8 +90,8 @@ def expect_fit(weights: Weights, wanted: Mapping[str, Tensor]) -> None:
     for what, names in faults.items():
         if names:
             name = min(names)
-            found = f"{_described(weights[name])} for " if name in weights and name in wanted else ""
-            needed = f" ({found}{_described(wanted[name])})" if name in wanted else ""
+            given = f"{_described(weights[name])} for " if name in weights and name in wanted else ""
+            needed = f" ({given}{_described(wanted[name])})" if name in wanted else ""
             raise CheckpointError(
                 f"it {what} {len(names)} weights of the model that its options describe, such as {name!r}{needed}: it "
                 f"is incomplete, or from a changed copy of the repository"
@@ -157,13 +157,13 @@ def shape(weights: Weights, name: str, axes: int) -> tuple[int, ...]:
     """
     if name not in weights:
         raise CheckpointError(f"it has no weights {name!r}: the file is incomplete, or of another project")
-    found = tuple(weights[name].shape)
-    if len(found) != axes:
+    sizes = tuple(weights[name].shape)
+    if len(sizes) != axes:
         raise CheckpointError(
-            f"its weights {name!r} have the shape {found}, where {axes} axes are expected: the file is of another "
+            f"its weights {name!r} have the shape {sizes}, where {axes} axes are expected: the file is of another "
             f"project, or from a changed copy of the repository"
         )
-    return found
+    return sizes
 
 
 def count(weights: Weights, begin: str) -> int:
@@ -172,13 +172,13 @@ def count(weights: Weights, begin: str) -> int:
     Raises:
         CheckpointError: there are more than any network has.
     """
-    found = {name.removeprefix(begin).partition(".")[0] for name in weights if name.startswith(begin)}
-    if len(found) > MAX_LAYERS:
+    numbers = {name.removeprefix(begin).partition(".")[0] for name in weights if name.startswith(begin)}
+    if len(numbers) > MAX_LAYERS:
         raise CheckpointError(
-            f"it names {len(found):,} layers {begin!r}, more than any released network has ({MAX_LAYERS} are allowed): "
-            f"get the file from its authors"
+            f"it names {len(numbers):,} layers {begin!r}, more than any released network has "
+            f"({MAX_LAYERS} are allowed): get the file from its authors"
         )
-    return len(found)
+    return len(numbers)
 
 
 def _described(tensor: Tensor) -> str:

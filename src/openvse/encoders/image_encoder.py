@@ -88,7 +88,7 @@ class ImageEncoder(Encoder):
             )
         if self.training and self.fine_tune:
             raise ModelError(
-                "fine_tune needs pictures, not stored features: set fine_tune=false or drop the store"
+                "fine_tune needs images, not stored features: set fine_tune=false or drop the store"
             )
         return Features(inputs.values, inputs.mask)
 

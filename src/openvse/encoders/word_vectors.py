@@ -54,9 +54,9 @@ def _opened(path: Path) -> TextIOWrapper:
     return gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8")
 
 
-def _check_width(found: int, dim: int, place: str) -> None:
-    if found != dim:
-        raise DataError(f"{place} has {found} numbers, word_dim is {dim}: set word_dim={found}")
+def _check_width(width: int, dim: int, place: str) -> None:
+    if width != dim:
+        raise DataError(f"{place} has {width} numbers, word_dim is {dim}: set word_dim={width}")
 
 
 def _parse(text: str, dim: int, place: str) -> Float[Tensor, "L"]:

@@ -39,7 +39,7 @@ def embed_corpus(
     Args:
         model: used in evaluation mode and left in the mode it was in.
         corpus: what to embed.
-        features: stored local features; without them the corpus's own are read, or the pictures decoded.
+        features: stored local features; without them the corpus's own are read, or the images decoded.
         batch_size: items at a time.
 
     Raises:
@@ -84,7 +84,7 @@ def embed_ensemble(
     Args:
         models: the models to average.
         corpus: what to embed.
-        features: each model's stored local features, or None for the pictures.
+        features: each model's stored local features, or None for the images.
         batch_size: items at a time.
 
     Raises:
@@ -101,7 +101,7 @@ def embed_ensemble(
         if members and len(embedded.corpus) < len(corpus):
             raise DataError(
                 f"model {len(members) + 1} can read {len(embedded.corpus)} of the {len(corpus)} images that the "
-                f"models before it read: name it first, or extract its features from the same pictures"
+                f"models before it read: name it first, or extract its features from the same images"
             )
         corpus = embedded.corpus
         members.append(Member(embedded.images, embedded.texts, model.similarity))

@@ -83,10 +83,10 @@ def evaluate(
     size = block_size or _default_block(members)
     parts = list(_parts(_Part(members, relevance, reranker), folds))
     ranked = [_rank(part, size, device or images.vectors.device) for part in parts]
-    ranks = [found for found, _ in ranked]
+    ranks = [part_ranks for part_ranks, _ in ranked]
     shape = relevance.num_images, relevance.num_texts
     return Report(
-        metrics=mean_metrics([retrieval_metrics(ranked) for ranked in ranks]),
+        metrics=mean_metrics([retrieval_metrics(part_ranks) for part_ranks in ranks]),
         protocol=Protocol(name, *shape, folds, size, seed, resamples, num_models=len(members)),
         remarks=_remarks(ranks, relevance),
         reranked=None

@@ -133,9 +133,9 @@ def mean_metrics(parts: Sequence[Metrics]) -> Metrics:
 
 
 def _columns(direction: QueryRanks) -> Float[np.ndarray, "Q C"]:
-    """One row a query: found within each K (0 or 1), rank, and 1 to count the queries."""
-    found = direction.ranks[:, None] <= np.array(RECALL_AT)
-    return np.column_stack([found, direction.ranks, np.ones(len(direction.ranks))]).astype(np.float64)
+    """Return one row a query: whether it ranks within each K (0 or 1), its rank, and 1 to count the queries."""
+    within = direction.ranks[:, None] <= np.array(RECALL_AT)
+    return np.column_stack([within, direction.ranks, np.ones(len(direction.ranks))]).astype(np.float64)
 
 
 def _resampled_sums(

@@ -19,8 +19,8 @@ class Protocol:
 
     Attributes:
         name: the data set, and which part of it.
-        num_images: pictures asked for, and asking.
-        num_texts: sentences asking, and asked for.
+        num_images: images, each of them a query and a candidate.
+        num_texts: sentences, likewise.
         folds: parts of the data set that were evaluated apart and averaged (COCO 1K: 5); 1 is the whole.
         block_size: side of the blocks of scores.
         seed: of the bootstrap.
@@ -133,18 +133,18 @@ class Report:
             yield [title, f"{medr:g}", f"{meanr:.1f}", chance, f"{nmr:.4f}"]
 
     def _protocol_lines(self) -> Iterator[str]:
-        told, seen = self.protocol, self.remarks
-        folds = f", mean of {told.folds} folds" if told.folds > 1 else ""
-        yield f"{told.num_images:,} images, {told.num_texts:,} texts{folds}"
-        yield f"ties are {told.ties}: {seen.tied_i2t:,} images and {seen.tied_t2i:,} texts have one"
-        if seen.excluded_i2t or seen.excluded_t2i:
-            yield f"without a relevant partner: {seen.excluded_i2t:,} images and {seen.excluded_t2i:,} texts"
-        if told.resamples:
-            yield f"intervals: bootstrap over images, {told.resamples:,} resamples, seed {told.seed}"
-        if told.num_models > 1:
-            yield f"mean of the scores of {told.num_models} models"
+        protocol, remarks = self.protocol, self.remarks
+        folds = f", mean of {protocol.folds} folds" if protocol.folds > 1 else ""
+        yield f"{protocol.num_images:,} images, {protocol.num_texts:,} texts{folds}"
+        yield f"ties are {protocol.ties}: {remarks.tied_i2t:,} images and {remarks.tied_t2i:,} texts have one"
+        if remarks.excluded_i2t or remarks.excluded_t2i:
+            yield f"without a relevant partner: {remarks.excluded_i2t:,} images and {remarks.excluded_t2i:,} texts"
+        if protocol.resamples:
+            yield f"intervals: bootstrap over images, {protocol.resamples:,} resamples, seed {protocol.seed}"
+        if protocol.num_models > 1:
+            yield f"mean of the scores of {protocol.num_models} models"
         if self.reranked:
-            again, queries = self.reranked, told.num_images + told.num_texts
+            again, queries = self.reranked, protocol.num_images + protocol.num_texts
             mixed = "" if again.weight == 1 else f", weight {again.weight:g}"
             yield (
                 f"the first {again.top} of each query ranked again by the last model{mixed}: "

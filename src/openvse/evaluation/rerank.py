@@ -131,7 +131,7 @@ def _mix(
     weight: float,
     device: torch.device | str,
 ) -> Float[Tensor, "Q top"]:
-    """Score the proposals anew and add what the proposer found, each with its weight."""
+    """Score the proposals anew and add the scores of the proposer, each with its weight."""
     parts = [
         member.score_pairs(i, t, device).to(proposed.device)
         for i, t in zip(
@@ -160,9 +160,9 @@ def _again(before: QueryRanks, scores: Float[Tensor, "Q top"], relevant: Bool[Te
     best = scores.masked_fill(~relevant, -torch.inf).amax(dim=1, keepdim=True)
     level = ((scores >= best) & ~relevant).sum(dim=1)
     tied = ((scores == best) & ~relevant).any(dim=1)
-    found = relevant.any(dim=1).cpu().numpy()[before.queries]
+    proposed = relevant.any(dim=1).cpu().numpy()[before.queries]
     return replace(
         before,
-        ranks=np.where(found, 1 + level.cpu().numpy()[before.queries], before.ranks),
-        tied=np.where(found, tied.cpu().numpy()[before.queries], before.tied),
+        ranks=np.where(proposed, 1 + level.cpu().numpy()[before.queries], before.ranks),
+        tied=np.where(proposed, tied.cpu().numpy()[before.queries], before.tied),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from openvse.experiments.patterns import PATTERNS
-from openvse.experiments.synthetic import DESIGNS, Found, Schedule, find, find_all
+from openvse.experiments.synthetic import DESIGNS, DesignResult, Schedule, find, find_all
 from openvse.experiments.synthetic_report import PUBLISHED, SyntheticReport, import_figure
 from openvse.experiments.unfinished import Unfinished
 
@@ -11,7 +11,7 @@ __all__ = [
     "DESIGNS",
     "PATTERNS",
     "PUBLISHED",
-    "Found",
+    "DesignResult",
     "Schedule",
     "SyntheticReport",
     "Unfinished",

@@ -68,7 +68,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Found:
+class DesignResult:
     """What one design made of one pattern.
 
     Attributes:
@@ -128,7 +128,7 @@ def coefficient_errors(gpo: GPO, pattern: str) -> Float[Tensor, "U"]:
     return (squares.sum(dim=1) / sizes).sqrt()
 
 
-def find(design: str, pattern: str, schedule: Schedule, seed: int) -> Found:
+def find(design: str, pattern: str, schedule: Schedule, seed: int) -> DesignResult:
     """Train one design on one pattern from random sets, and measure its coefficients at every size.
 
     Args:
@@ -145,12 +145,12 @@ def find(design: str, pattern: str, schedule: Schedule, seed: int) -> Found:
     seconds = time.perf_counter() - started
     with torch.inference_mode():
         shown = gpo.coefficients(torch.tensor([SHOWN_SIZE]))[0]
-    return Found(design, pattern, coefficient_errors(gpo, pattern).tolist(), shown.tolist(), seconds)
+    return DesignResult(design, pattern, coefficient_errors(gpo, pattern).tolist(), shown.tolist(), seconds)
 
 
 def find_all(
     schedule: Schedule, *, seed: int, processes: int, done: Collection[tuple[str, str]] = ()
-) -> Iterator[Found]:
+) -> Iterator[DesignResult]:
     """Train every design on every pattern, and yield each as it is done.
 
     The result does not depend on the number of processes, each of which computes on one thread.

@@ -13,7 +13,7 @@ import torch
 
 from openvse.errors import OpenVSEError
 from openvse.experiments.patterns import PATTERNS
-from openvse.experiments.synthetic import DESIGNS, SEEN, SHOWN_SIZE, TESTED, Found, Schedule
+from openvse.experiments.synthetic import DESIGNS, SEEN, SHOWN_SIZE, TESTED, DesignResult, Schedule
 from openvse.files import replacing
 from openvse.output.documents import markdown_table, write_report
 
@@ -58,28 +58,28 @@ class SyntheticReport:
     """What all designs made of all patterns.
 
     Attributes:
-        found: a result for each, in any order.
+        results: one for each design and pattern, in any order.
         schedule: how they learned.
         seed: of weights and sets.
     """
 
-    found: Sequence[Found]
+    results: Sequence[DesignResult]
     schedule: Schedule
     seed: int
 
     def rmse(self) -> dict[tuple[str, str, str], float]:
         """Return the RMSE by design, range of sizes and pattern, as ``PUBLISHED`` has it."""
-        by_run = {(found.design, found.pattern): found for found in self.found}
+        by_run = {(result.design, result.pattern): result for result in self.results}
         return {key: by_run[key[0], key[2]].rmse(RANGES[key[1]]) for key in PUBLISHED}
 
-    def of_pattern(self, pattern: str) -> dict[str, Found]:
+    def of_pattern(self, pattern: str) -> dict[str, DesignResult]:
         """Return the results for a pattern by design, in the order of ``DESIGNS``."""
-        by_design = {found.design: found for found in self.found if found.pattern == pattern}
+        by_design = {result.design: result for result in self.results if result.pattern == pattern}
         return {design: by_design[design] for design in DESIGNS}
 
     def to_markdown(self) -> str:
         """Return the tables, ours beside the published figures in brackets."""
-        told = self.schedule
+        schedule = self.schedule
         sections = ["# Known pooling coefficients, found by GPO"]
         for title, ranges in (("Seen sizes", ["seen"]), ("Unseen sizes", ["smaller", "larger"])):
             spans = " / ".join(f"{RANGES[r].start} to {RANGES[r].stop - 1}" for r in ranges)
@@ -87,9 +87,9 @@ class SyntheticReport:
         sections.append(
             "RMSE of the coefficients, in brackets as published (VSE-infinity, Table 11). A: mean; M-k: mean of the "
             "top k; T-50%: of the top half; L: linear decay.\n\n"
-            f"{told.steps:,} steps of {told.num_sets} sets of width {told.width}, learning rate "
-            f"{told.learning_rate:g}, seed {self.seed}; "
-            f"{sum(found.seconds for found in self.found):.0f} s of training over all processes."
+            f"{schedule.steps:,} steps of {schedule.num_sets} sets of width {schedule.width}, learning rate "
+            f"{schedule.learning_rate:g}, seed {self.seed}; "
+            f"{sum(result.seconds for result in self.results):.0f} s of training over all processes."
         )
         return "\n\n".join(sections) + "\n"
 
@@ -99,7 +99,7 @@ class SyntheticReport:
             {"design": key[0], "sizes": key[1], "pattern": key[2], "rmse": ours, "published": PUBLISHED[key]}
             for key, ours in self.rmse().items()
         ]
-        runs = [asdict(found) for pattern in PATTERNS for found in self.of_pattern(pattern).values()]
+        runs = [asdict(result) for pattern in PATTERNS for result in self.of_pattern(pattern).values()]
         content = {"seed": self.seed, "schedule": asdict(self.schedule), "table": figures}
         sizes = {"tested_sizes": list(TESTED), "shown_size": SHOWN_SIZE}
         return json.dumps(content | sizes | {"runs": runs}, indent=2) + "\n"
@@ -114,9 +114,9 @@ class SyntheticReport:
         figure = figure_type(figsize=(16, 6.5), layout="constrained")
         axes = figure.subplots(2, len(PATTERNS), squeeze=False)
         for column, pattern in enumerate(PATTERNS):
-            found = self.of_pattern(pattern)
-            _draw_coefficients(axes[0, column], pattern, found)
-            _draw_errors(axes[1, column], found)
+            by_design = self.of_pattern(pattern)
+            _draw_coefficients(axes[0, column], pattern, by_design)
+            _draw_errors(axes[1, column], by_design)
         axes[0, 0].set_ylabel("coefficient")
         axes[1, 0].set_ylabel("RMSE")
         handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -157,21 +157,21 @@ def import_figure() -> type[Figure]:
     return Figure
 
 
-def _draw_coefficients(axes: Axes, pattern: str, found: Mapping[str, Found]) -> None:
+def _draw_coefficients(axes: Axes, pattern: str, by_design: Mapping[str, DesignResult]) -> None:
     positions = range(1, SHOWN_SIZE + 1)
     truth = PATTERNS[pattern](torch.tensor([SHOWN_SIZE]))[0]
     axes.plot(positions, truth.tolist(), color="black", linewidth=4, alpha=0.25, label="truth")
-    for design, each in found.items():
-        axes.plot(positions, each.coefficients, linewidth=1.2, label=design)
+    for design, result in by_design.items():
+        axes.plot(positions, result.coefficients, linewidth=1.2, label=design)
     axes.set_title(pattern)
     axes.set_xlabel(f"position, of {SHOWN_SIZE}")
     axes.set_ylim(bottom=0)
 
 
-def _draw_errors(axes: Axes, found: Mapping[str, Found]) -> None:
-    for each in found.values():
+def _draw_errors(axes: Axes, by_design: Mapping[str, DesignResult]) -> None:
+    for result in by_design.values():
         # A softmax of equal values is right to the last bit; a logarithm has no place for 0.
-        axes.plot(TESTED, [max(error, 1e-6) for error in each.errors], linewidth=1.2)
+        axes.plot(TESTED, [max(error, 1e-6) for error in result.errors], linewidth=1.2)
     axes.axvspan(SEEN.start, SEEN.stop - 1, color="black", alpha=0.06, linewidth=0)
     axes.set_yscale("log")
     axes.set_xlabel("size of the set (trained on: grey)")

@@ -1,4 +1,4 @@
-"""What a synthetic experiment has found so far, on disk, so that a killed one goes on."""
+"""The results of an unfinished synthetic experiment, on disk, so that a killed one goes on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from openvse.experiments.synthetic import Found, Schedule
+from openvse.experiments.synthetic import DesignResult, Schedule
 from openvse.files import write_whole
 
 FILE = "synthetic.unfinished.json"
@@ -21,28 +21,30 @@ class Unfinished:
         seed: of the experiment.
 
     Attributes:
-        found: what there is.
+        results: of the trainings that are done.
     """
 
     def __init__(self, folder: Path, schedule: Schedule, seed: int) -> None:
         self._path = folder / FILE
-        self._told = {"schedule": asdict(schedule), "seed": seed}
-        self.found = self._read()
+        self._settings = {"schedule": asdict(schedule), "seed": seed}
+        self.results = self._read()
         folder.mkdir(parents=True, exist_ok=True)
 
-    def add(self, found: Found) -> None:
+    def add(self, result: DesignResult) -> None:
         """Keep one more result."""
-        self.found.append(found)
-        write_whole(self._path, json.dumps(self._told | {"runs": [asdict(each) for each in self.found]}))
+        self.results.append(result)
+        write_whole(
+            self._path, json.dumps(self._settings | {"runs": [asdict(each) for each in self.results]})
+        )
 
     def finish(self) -> None:
         """Forget the file: the experiment's report holds everything."""
         self._path.unlink(missing_ok=True)
 
-    def _read(self) -> list[Found]:
+    def _read(self) -> list[DesignResult]:
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return []
-        same = {key: content.get(key) for key in self._told} == self._told
-        return [Found(**run) for run in content["runs"]] if same else []
+        same = {key: content.get(key) for key in self._settings} == self._settings
+        return [DesignResult(**run) for run in content["runs"]] if same else []

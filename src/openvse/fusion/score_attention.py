@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from openvse.fusion.base import Fusion, Reduced
-from openvse.layers.attention import ScoreAttention as Scores
+from openvse.layers.attention import AttentionScores
 
 
 class ScoreAttention(Fusion):
@@ -23,8 +23,8 @@ class ScoreAttention(Fusion):
         self, *, embed_dim: int, num_heads: int = 8, num_vectors: int = 1, dropout: float = 0.1
     ) -> None:
         super().__init__(embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, class_token=False)
-        self.image_scores = Scores(embed_dim, num_heads, num_vectors)
-        self.text_scores = Scores(embed_dim, num_heads, num_vectors)
+        self.image_scores = AttentionScores(embed_dim, num_heads, num_vectors)
+        self.text_scores = AttentionScores(embed_dim, num_heads, num_vectors)
 
     def reduce(
         self,

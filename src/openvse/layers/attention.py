@@ -98,7 +98,7 @@ class Attention(nn.Module):
         return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
 
 
-class ScoreAttention(nn.Module):
+class AttentionScores(nn.Module):
     """``S(X, Z) = softmax_n(fc([softmax(Q_h K_h^T / sqrt(d)) V_h]_h))``, k times over (score attention, eq. 2 to 4).
 
     Queries come from X, keys and values from Z. As ``fc`` is linear, it is applied to the values before they are

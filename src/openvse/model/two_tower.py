@@ -74,13 +74,13 @@ class TwoTower(Model):
         return self.image.encoder.backbone.reads_videos
 
     def encode_image(self, images: Sequence[ClipSource], batch_size: int = 64) -> EmbeddingSet:
-        """Embed pictures given as paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``; clips where it reads them.
+        """Embed images given as paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``; clips where it reads them.
 
         Returns:
             Embeddings on the CPU, ``[B, K, D]``, in the order given.
 
         Raises:
-            BadImageError: a picture cannot be decoded.
+            BadImageError: an image cannot be decoded.
             ModelError: the model reads precomputed features only.
         """
         backbone = self.image.encoder.backbone

@@ -77,8 +77,8 @@ def html_page(title: str, body: str, *, note: str = "", style: str = "") -> str:
     return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
-def picture_uri(picture: Image, *, quality: int) -> str:
-    """Return a picture as a ``data:`` URI that holds it as WebP of a quality up to 100."""
+def image_uri(image: Image, *, quality: int) -> str:
+    """Return an image as a ``data:`` URI that holds it as WebP of a quality up to 100."""
     encoded = io.BytesIO()
-    picture.save(encoded, "WEBP", quality=quality)
+    image.save(encoded, "WEBP", quality=quality)
     return f"data:image/webp;base64,{base64.b64encode(encoded.getvalue()).decode()}"

@@ -31,7 +31,7 @@ class RetrievalTask(Task[Batch]):
         model: trained in place.
         objectives: one for each phase.
         corpus: with the splits train and validation.
-        features: stored local features, or None for pictures.
+        features: stored local features, or None for images.
         accelerator: which process of how many this is.
     """
 

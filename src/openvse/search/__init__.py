@@ -1,4 +1,4 @@
-"""Search: a folder of pictures -> an index -> the pictures that fit a sentence."""
+"""Search: a folder of images -> an index -> the images that fit a sentence."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ class ExactBackend:
             items = EmbeddingSet(block, torch.ones(block.shape[:2], dtype=torch.bool))
             for number, part in enumerate(parts):
                 scores = self._score(items, part).T.contiguous()  # of one query, this copies nothing
-                found = _largest(_keys(scores, start), top_k)
-                best[number] = _largest(torch.cat([best[number], found], dim=1), top_k)
+                largest = _largest(_keys(scores, start), top_k)
+                best[number] = _largest(torch.cat([best[number], largest], dim=1), top_k)
         return _unpack(torch.cat(best))
 
 

@@ -1,4 +1,4 @@
-"""Search results as one web page that holds its pictures itself."""
+"""Search results as one web page that holds its images itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from openvse.errors import OpenVSEError
 from openvse.media.videos import read_poster
-from openvse.output.documents import html_page, picture_uri
+from openvse.output.documents import html_page, image_uri
 from openvse.search.engine import Hit
 
 THUMBNAIL_PX = 360
@@ -31,11 +31,11 @@ def contact_sheet(
         results: the hits of each query, best first.
         title: heading of the page.
         note: a sentence under the heading, for instance what was searched.
-        badges: by ``Hit.id``, a short label on its picture (such as "held out").
+        badges: by ``Hit.id``, a short label on its image (such as "held out").
         correct: by query, the ids of the right answers, which are marked.
     """
     right = correct or {}
-    thumbnail = cache(_thumbnail)  # a picture that answers several queries is read once
+    thumbnail = cache(_thumbnail)  # an image that answers several queries is read once
     sections = [
         _section(query, hits, badges or {}, right.get(query, ()), thumbnail)
         for query, hits in results.items()
@@ -54,31 +54,31 @@ def _section(
     cards = "\n".join(
         _card(hit, badges.get(hit.id, ""), hit.id in right, thumbnail(hit.path)) for hit in hits
     )
-    answer = f"<ol>\n{cards}\n</ol>" if hits else "<p>No picture was found.</p>"
+    answer = f"<ol>\n{cards}\n</ol>" if hits else "<p>No image was found.</p>"
     return f"<section>\n<h2>{escape(query)}</h2>\n{answer}\n</section>"
 
 
-def _card(hit: Hit, badge: str, is_right: bool, picture: str | None) -> str:
+def _card(hit: Hit, badge: str, is_right: bool, image: str | None) -> str:
     name = escape(hit.id)
     shown = (
-        f'<img src="{picture}" alt="{name}" loading="lazy">'
-        if picture
-        else f'<span class="missing" role="img" aria-label="{name}">picture not readable</span>'
+        f'<img src="{image}" alt="{name}" loading="lazy">'
+        if image
+        else f'<span class="missing" role="img" aria-label="{name}">image not readable</span>'
     )
     label = f'<span class="badge">{escape(badge)}</span>' if badge else ""
     right = ' <span class="mark">\N{CHECK MARK} right</span>' if is_right else ""
     return (
-        f'<li{" class=right" if is_right else ""}><figure><div class="picture">{shown}{label}</div>'
+        f'<li{" class=right" if is_right else ""}><figure><div class="image">{shown}{label}</div>'
         f'<figcaption><span class="rank">{hit.rank}{right}</span> <span class="score">{hit.score:.3f}</span> '
         f'<span class="name" title="{name}">{name}</span></figcaption></figure></li>'
     )
 
 
 def _thumbnail(path: Path) -> str | None:
-    """Return a picture, or a frame from the middle of a clip, as a small data URI; None when it cannot be read."""
+    """Return an image, or a frame from the middle of a clip, as a small data URI; None when it cannot be read."""
     try:
-        picture = read_poster(path)
+        image = read_poster(path)
     except OpenVSEError:  # also where this machine reads no videos: the hits stand beside their scores
         return None
-    picture.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
-    return picture_uri(picture, quality=80)
+    image.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
+    return image_uri(image, quality=80)

@@ -1,4 +1,4 @@
-"""Questions in, pictures out."""
+"""Questions in, images out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class QueryEmbedder(Protocol):
         ...
 
     def encode_image(self, images: Sequence[ClipSource]) -> EmbeddingSet:
-        """Embed pictures or clips."""
+        """Embed images or clips."""
         ...
 
     def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
@@ -41,13 +41,13 @@ class QueryEmbedder(Protocol):
 
 @dataclass(frozen=True)
 class Hit:
-    """A picture that answers a query.
+    """An image that answers a query.
 
     Attributes:
         rank: 1 is the best.
-        score: similarity of query and picture.
+        score: similarity of query and image.
         id: path below the indexed folder.
-        path: where the picture is.
+        path: where the image is.
     """
 
     rank: int
@@ -57,7 +57,7 @@ class Hit:
 
 
 class SearchEngine:
-    """Answers sentences and pictures with the pictures of an index.
+    """Answers sentences and images with the images of an index.
 
     Args:
         model: the model that made the index.
@@ -79,21 +79,21 @@ class SearchEngine:
         self._backend = ExactBackend(index.vectors, score=model.score) if backend is None else backend
 
     def search(self, queries: Sequence[str], top_k: int = 10) -> list[list[Hit]]:
-        """Return the best pictures of every sentence, best first; fewer than ``top_k`` where there are fewer.
+        """Return the best images of every sentence, best first; fewer than ``top_k`` where there are fewer.
 
         Raises:
             DataError: ``top_k`` is below 1.
         """
         return self._hits(self._model.encode_text(queries), top_k) if queries else []
 
-    def search_images(self, pictures: Sequence[ClipSource], top_k: int = 10) -> list[list[Hit]]:
-        """Return the pictures most like every given one; a picture of the index finds itself first.
+    def search_images(self, images: Sequence[ClipSource], top_k: int = 10) -> list[list[Hit]]:
+        """Return the images most like every given one; an image of the index finds itself first.
 
         Raises:
-            BadImageError: a picture cannot be decoded.
+            BadImageError: an image cannot be decoded.
             DataError: ``top_k`` is below 1.
         """
-        return self._hits(self._model.encode_image(pictures), top_k) if pictures else []
+        return self._hits(self._model.encode_image(images), top_k) if images else []
 
     def _hits(self, queries: EmbeddingSet, top_k: int) -> list[list[Hit]]:
         if top_k < 1:
@@ -101,7 +101,7 @@ class SearchEngine:
         scores, positions = self._backend.search(queries, top_k)
         return [
             [
-                Hit(rank, score, self._index.items[position].id, self._index.picture(position))
+                Hit(rank, score, self._index.items[position].id, self._index.image_path(position))
                 for rank, (score, position) in enumerate(zip(*row, strict=True), start=1)
             ]
             for row in zip(scores.tolist(), positions.tolist(), strict=True)

@@ -1,8 +1,8 @@
-"""The index on disk: embeddings of a folder of pictures, and which picture each belongs to.
+"""The index on disk: embeddings of a folder of images, and which image each belongs to.
 
-    index.json            the manifest: format, model, root of the pictures, shape, names of the other two
+    index.json            the manifest: format, model, root of the images, shape, names of the other two
     vectors-<id>.npy      embeddings: float [count, K, D]
-    items-<id>.jsonl      path below the root, time and size of each picture, one a line
+    items-<id>.jsonl      path below the root, time and size of each image, one a line
 
 The manifest is replaced last and by rename: at every moment an index is the old one or the new one, whole.
 """
@@ -30,7 +30,7 @@ MANIFEST = "index.json"
 
 @dataclass(frozen=True)
 class Item:
-    """A picture as it was when it was indexed; a picture that differs in any of these is embedded again.
+    """An image as it was when it was indexed; an image that differs in any of these is embedded again.
 
     Attributes:
         id: path below the indexed folder, with forward slashes.
@@ -50,13 +50,13 @@ class Manifest:
     Attributes:
         model: fingerprint of the model that made the embeddings.
         root: the indexed folder, absolute.
-        count: pictures.
+        count: images.
         num_embeddings: K.
         dim: D.
         dtype: how a number is stored.
         created: UTC, ISO 8601.
         vectors: name of the file of embeddings.
-        items: name of the file of pictures.
+        items: name of the file of images.
     """
 
     model: str
@@ -76,12 +76,12 @@ class Manifest:
 
 
 class Index:
-    """Embeddings of pictures, memory-mapped; made by ``build_index``.
+    """Embeddings of images, memory-mapped; made by ``build_index``.
 
     Attributes:
         path: folder of the index.
         manifest: what made it, and its shape.
-        items: the pictures, sorted by path.
+        items: the images, sorted by path.
         vectors: ``[count, K, D]``, of which only what is read comes into memory.
 
     Example:
@@ -123,15 +123,15 @@ class Index:
             raise _damaged(folder, str(error)) from error
         expected = (manifest.count, manifest.num_embeddings, manifest.dim)
         if vectors.shape != expected or vectors.dtype != manifest.dtype or len(items) != manifest.count:
-            found = f"{len(items)} pictures, {vectors.dtype} {list(vectors.shape)}"
-            raise _damaged(folder, f"it holds {found} instead of {manifest.dtype} {list(expected)}")
+            content = f"{len(items)} images, {vectors.dtype} {list(vectors.shape)}"
+            raise _damaged(folder, f"it holds {content} instead of {manifest.dtype} {list(expected)}")
         return cls(folder, manifest, items, vectors)
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def picture(self, position: int) -> Path:
-        """Return the path of a picture."""
+    def image_path(self, position: int) -> Path:
+        """Return the path of an image."""
         return Path(self.manifest.root, self.items[position].id)
 
 

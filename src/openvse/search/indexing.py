@@ -1,4 +1,4 @@
-"""A folder of pictures -> an index; run again, only what changed is embedded."""
+"""A folder of images -> an index; run again, only what changed is embedded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ImageEmbedder(Protocol):
 
     @property
     def indexable(self) -> bool:
-        """Whether embeddings of pictures alone give its exact scores."""
+        """Whether embeddings of images alone give its exact scores."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class ImageEmbedder(Protocol):
         ...
 
     def encode_image(self, images: Sequence[Path], batch_size: int) -> EmbeddingSet:
-        """Embed pictures or clips; raise BadImageError when one cannot be decoded."""
+        """Embed images or clips; raise BadImageError when one cannot be decoded."""
         ...
 
 
@@ -52,9 +52,9 @@ class IndexProgress:
     """How far indexing has come.
 
     Attributes:
-        done: pictures dealt with: embedded, taken over, or found bad.
-        total: pictures in the folder.
-        images_per_s: pictures dealt with in a second.
+        done: images dealt with: embedded, taken over, or found to be bad.
+        total: images in the folder.
+        images_per_s: images dealt with in a second.
     """
 
     done: int
@@ -67,9 +67,9 @@ class IndexReport:
     """What indexing did.
 
     Attributes:
-        count: pictures in the index.
+        count: images in the index.
         reused: those of them that were there already and have not changed.
-        failed: path and reason of each picture that cannot be used.
+        failed: path and reason of each image that cannot be used.
     """
 
     count: int
@@ -86,52 +86,50 @@ def build_index(
     dtype: VectorDtype = "float32",
     progress: Callable[[IndexProgress], None] | None = None,
 ) -> IndexReport:
-    """Embed every picture below a folder, and every video if the model reads clips; bad ones are reported.
+    """Embed every image below a folder, and every video if the model reads clips; bad ones are reported.
 
-    From an index that this model made before, the embeddings of pictures with the same path, time and size
+    From an index that this model made before, the embeddings of images with the same path, time and size
     are taken over; what is no longer in the folder is dropped. Memory is bounded by the batch.
 
     Args:
-        model: what embeds the pictures.
+        model: what embeds the images.
         folder: where they are, at any depth.
         out: folder of the index, created where it is missing.
-        batch_size: pictures embedded at once.
+        batch_size: images embedded at once.
         dtype: how a number is stored; float16 halves the disk and changes scores in the fourth digit.
         progress: called after every batch.
 
     Raises:
-        DataError: there is no picture in the folder, or none that can be used.
+        DataError: there is no image in the folder, or none that can be used.
         ModelError: no index can serve the model.
         IndexFormatError: the index cannot be written.
     """
     if not model.indexable:
         raise ModelError(
             "this model cannot be indexed: its scores are not inner products of embeddings that each item "
-            "has by itself, in a fixed number; score pictures and sentences with model.score instead"
+            "has by itself, in a fixed number; score images and sentences with model.score instead"
         )
     root, target, fingerprint = Path(folder).resolve(), Path(out), model.fingerprint
     paths = find_clips(root) if model.reads_videos else find_images(root)
     if not paths:
-        raise DataError(f"there is no picture in {folder}: give a folder that holds pictures, at any depth")
-    pictures = _Pictures(model, root, _reusable(target, fingerprint, dtype))
+        raise DataError(f"there is no image in {folder}: give a folder that holds images, at any depth")
+    images = _Images(model, root, _reusable(target, fingerprint, dtype))
     started = time.perf_counter()
     with IndexWriter(target, model=fingerprint, root=root, dtype=dtype) as writer:
-        for items, vectors in pictures.embedded(paths, batch_size):
+        for items, vectors in images.embedded(paths, batch_size):
             if items:
                 writer.append(items, vectors)
             if progress is not None:
-                done = len(writer) + len(pictures.failed)
+                done = len(writer) + len(images.failed)
                 progress(IndexProgress(done, len(paths), done / (time.perf_counter() - started)))
         if not len(writer):
-            path, reason = pictures.failed[0]
-            raise DataError(
-                f"none of the {len(paths)} pictures in {folder} can be used, not {path}: {reason}"
-            )
-        return IndexReport(len(writer), pictures.reused, pictures.failed)
+            path, reason = images.failed[0]
+            raise DataError(f"none of the {len(paths)} images in {folder} can be used, not {path}: {reason}")
+        return IndexReport(len(writer), images.reused, images.failed)
 
 
-class _Pictures:
-    """The pictures of a folder, each embedded or taken over from the index that was there."""
+class _Images:
+    """The images of a folder, each embedded or taken over from the index that was there."""
 
     def __init__(self, model: ImageEmbedder, root: Path, old: Index | None) -> None:
         self._model, self._root, self._old = model, root, old
@@ -140,7 +138,7 @@ class _Pictures:
         self.reused = 0
 
     def embedded(self, paths: Sequence[Path], batch_size: int) -> Iterator[tuple[list[Item], Vectors]]:
-        """Yield pictures and their embeddings in order of path, at most ``batch_size`` new at once."""
+        """Yield images and their embeddings in order of path, at most ``batch_size`` new at once."""
         chunk: list[Item] = []
         fresh = 0
         for path in paths:
@@ -174,7 +172,7 @@ class _Pictures:
         return [items[row] for row in order], vectors[order]
 
     def _encode(self, items: Sequence[Item]) -> tuple[Sequence[Item], Vectors]:
-        """Embed pictures, without those that turn out to be bad."""
+        """Embed images, without those that turn out to be bad."""
         if not items:
             return [], np.empty((0, 0, 0), np.float32)
         paths = [self._root / item.id for item in items]
@@ -188,7 +186,7 @@ class _Pictures:
             return self._encode(sound)
         if not embedded.mask.all():
             raise ModelError(
-                "pictures have different numbers of embeddings: an index needs the same number of each"
+                "images have different numbers of embeddings: an index needs the same number of each"
             )
         return items, embedded.vectors.float().numpy()
 

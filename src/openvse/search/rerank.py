@@ -1,4 +1,4 @@
-"""Hits of an index ranked again by a model that scores pairs."""
+"""Rank the hits of an index again with a model that scores pairs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class HitReranker:
     """Scores the first hits of every query anew, with a model whose scores no index can serve.
 
     Args:
-        model: any model; its similarity scores pairs of query and picture.
+        model: any model; its similarity scores pairs of query and image.
         top: hits of each query that are ranked again; the others stay behind them, in their order.
         weight: of the new score; the index's score has the rest of 1.
-        features: stored local features of the pictures, by their path below the indexed folder; without them the
-            pictures are decoded.
+        features: stored local features of the images, by their path below the indexed folder; without them the
+            images are decoded.
 
     Raises:
         DataError: ``top`` is below 1, or ``weight`` outside 0 to 1.
@@ -46,18 +46,18 @@ class HitReranker:
         self._model, self._weight, self._features = model, weight, features
 
     @torch.inference_mode()
-    def __call__(self, queries: Sequence[str], found: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
-        """Rank the hits of every query again; each picture is read once, whatever the number of its queries.
+    def __call__(self, queries: Sequence[str], results: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
+        """Rank the hits of every query again; each image is read once, whatever the number of its queries.
 
-        A picture that cannot be read any more is logged and stays behind those that were ranked again.
+        An image that cannot be read any more is logged and stays behind those that were ranked again.
         """
-        pictures = {hit.id: hit.path for hits in found for hit in hits[: self.top]}
-        images, rows = self._embed(pictures)
+        paths = {hit.id: hit.path for hits in results for hit in hits[: self.top]}
+        images, rows = self._embed(paths)
         pairs = [
-            (number, hit) for number, hits in enumerate(found) for hit in hits[: self.top] if hit.id in rows
+            (number, hit) for number, hits in enumerate(results) for hit in hits[: self.top] if hit.id in rows
         ]
         if images is None:
-            return [list(hits) for hits in found]
+            return [list(hits) for hits in results]
         device = self._model.device
         scores = self._model.similarity.pairs(
             images,
@@ -65,35 +65,35 @@ class HitReranker:
             torch.tensor([rows[hit.id] for _, hit in pairs], device=device),
             torch.tensor([number for number, _ in pairs], device=device),
         )
-        anew: list[dict[str, float]] = [{} for _ in found]
+        anew: list[dict[str, float]] = [{} for _ in results]
         for (number, hit), score in zip(pairs, scores.tolist(), strict=True):
             anew[number][hit.id] = self._weight * score + (1 - self._weight) * hit.score
-        return [_ordered(hits, mine) for hits, mine in zip(found, anew, strict=True)]
+        return [_ordered(hits, mine) for hits, mine in zip(results, anew, strict=True)]
 
-    def _embed(self, pictures: dict[str, Path]) -> tuple[EmbeddingSet | None, dict[str, int]]:
-        """Embed the pictures that can be read, some at a time, and return the row of each."""
-        ids, parts, rows = list(pictures), [], dict[str, int]()
+    def _embed(self, paths: dict[str, Path]) -> tuple[EmbeddingSet | None, dict[str, int]]:
+        """Embed the images that can be read, some at a time, and return the row of each."""
+        ids, parts, rows = list(paths), [], dict[str, int]()
         for start in range(0, len(ids), _AT_ONCE):
             some = ids[start : start + _AT_ONCE]
-            known, inputs = self._decode(some, pictures) if self._features is None else self._look_up(some)
+            known, inputs = self._decode(some, paths) if self._features is None else self._look_up(some)
             if inputs is not None:
                 parts.append(self._model.image(inputs.to(self._model.device)))
                 rows |= zip(known, range(len(rows), len(rows) + len(known)), strict=True)
         return EmbeddingSet.concatenate(parts) if parts else None, rows
 
-    def _decode(self, ids: Sequence[str], pictures: dict[str, Path]) -> tuple[list[str], Inputs | None]:
-        """Read pictures, without those that cannot be read."""
+    def _decode(self, ids: Sequence[str], paths: dict[str, Path]) -> tuple[list[str], Inputs | None]:
+        """Read the images; leave out those that cannot be read."""
         backbone = self._model.image.encoder.backbone
         items = {}
         for name in ids:
             try:
-                items[name] = backbone.read(pictures[name])
+                items[name] = backbone.read(paths[name])
             except BadImageError as error:
                 _logger.warning("a hit is not ranked again: %s", error)
         return list(items), backbone.collate(list(items.values())) if items else None
 
     def _look_up(self, ids: Sequence[str]) -> tuple[list[str], Inputs | None]:
-        """Take the features of pictures from the store, without those that it lacks."""
+        """Take the features of images from the store, without those that it lacks."""
         assert self._features is not None
         known = [name for name in ids if name in self._features]
         if len(known) < len(ids):

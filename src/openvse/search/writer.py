@@ -63,18 +63,18 @@ class IndexWriter:
         return self._shape[0]
 
     def append(self, items: Sequence[Item], vectors: Float[np.ndarray, "B K D"]) -> None:
-        """Add pictures and their embeddings.
+        """Add images and their embeddings.
 
         Raises:
             IndexFormatError: the disk refuses.
-            ModelError: K or D differ from those of the pictures before.
+            ModelError: K or D differ from those of the images before.
         """
         if len(self) == 0:
             self._shape = (0, *vectors.shape[1:])
             self._write_header()
         if vectors.shape[1:] != self._shape[1:]:
             raise ModelError(
-                f"pictures have embeddings {list(self._shape[1:])} and {list(vectors.shape[1:])}, an index "
+                f"images have embeddings {list(self._shape[1:])} and {list(vectors.shape[1:])}, an index "
                 f"needs one shape: use an aggregator that yields a fixed number"
             )
         with _disk_errors(self._folder):

@@ -48,8 +48,8 @@ def train(
         recipe: what to do.
         folder: the run's folder: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``.
         resume: go on with the run in ``folder``; on the CPU it ends at the same numbers as one that never stopped.
-        watcher: told about every step.
-        on_extraction: told how the extraction of features goes (``data.features: auto``).
+        watcher: is notified about every step.
+        on_extraction: called with the progress of the extraction of features (``data.features: auto``).
 
     Raises:
         RecipeError: the recipe does not build.

@@ -1,4 +1,4 @@
-"""Answers about a picture as one web page that holds the picture itself, and shows what was weighed."""
+"""Answers about an image as one web page that holds the image itself, and shows what was weighed."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from jaxtyping import Float
 from torch import Tensor
 
 from openvse.media.videos import read_poster
-from openvse.output.documents import html_page, picture_uri
+from openvse.output.documents import html_page, image_uri
 from openvse.vqa.explain import Explained
 
-PICTURE_PX = 960
-"""Longer side of the picture: twice its size on the page, for dense screens."""
+IMAGE_PX = 960
+"""Longer side of the image: twice its size on the page, for dense screens."""
 
 VEIL = 0.82
 """How dark the part becomes that weighs nothing."""
 
 WHOLE = [0.0, 0.0, 1.0, 1.0]
-"""Where a class token lies, which stands for the whole picture; a veil of its own would darken the cells."""
+"""Where a class token lies, which stands for the whole image; a veil of its own would darken the cells."""
 
 BOXES_SHOWN = 5
 """Outlines of regions at most; they overlap, and those that weigh little say little."""
 
 
-def answer_page(picture: Path, answered: Sequence[Explained]) -> str:
-    """Return an HTML page with each question, its answers, and the weights over picture and words.
+def answer_page(image: Path, answered: Sequence[Explained]) -> str:
+    """Return an HTML page with each question, its answers, and the weights over image and words.
 
     Cells of a grid are the darker, the less they weigh beside the largest weight; of regions the heaviest are outlined,
     and their share of the largest weight is the strength of the line. Words are shaded in the same way.
 
     Args:
-        picture: the file that was asked about.
+        image: the file that was asked about.
         answered: what ``explain`` returned.
 
     Raises:
-        BadImageError: the picture cannot be decoded.
+        BadImageError: the image cannot be decoded.
     """
-    shown = read_poster(picture)
-    shown.thumbnail((PICTURE_PX, PICTURE_PX))
+    shown = read_poster(image)
+    shown.thumbnail((IMAGE_PX, IMAGE_PX))
     style = files("openvse.vqa").joinpath("answer_page.css").read_text(encoding="utf-8")
     photo = (
         f".photo {{ aspect-ratio: {shown.width} / {shown.height}; "
-        f"background-image: url({picture_uri(shown, quality=85)}); }}\n"
+        f"background-image: url({image_uri(shown, quality=85)}); }}\n"
     )
     sections = "\n".join(_section(one) for one in answered)
-    return html_page(f"openvse ask: {picture.name}", sections, note=_note(answered), style=style + photo)
+    return html_page(f"openvse ask: {image.name}", sections, note=_note(answered), style=style + photo)
 
 
 def _note(answered: Sequence[Explained]) -> str:
-    told = "Each answer has a probability of its own; they need not add up to 100 %."
+    note = "Each answer has a probability of its own; they need not add up to 100 %."
     if any(one.word_weights is not None for one in answered):
-        told += (
-            " Bright parts of the picture and shaded words have the largest weights in the sums that the answer is "
+        note += (
+            " Bright parts of the image and shaded words have the largest weights in the sums that the answer is "
             "made of. A part has read the question and the other parts by then: its weight says where the model "
             "took it from, not why."
         )
-    return told
+    return note
 
 
 def _section(one: Explained) -> str:
@@ -82,7 +82,7 @@ def _section(one: Explained) -> str:
 
 
 def _reductions(one: Explained) -> str:
-    """Return a small picture for each of several reductions."""
+    """Return a small image for each of several reductions."""
     if one.word_weights is None or one.image_weights is None or len(one.word_weights) == 1:
         return ""
     figures = "\n".join(
@@ -100,7 +100,7 @@ def _caption(name: str, weights: Float[Tensor, "N"] | None) -> str:
 
 
 def _photo(one: Explained, weights: Float[Tensor, "N"] | None) -> str:
-    """Return the picture with its weights over it; without any where it is not known what lies where."""
+    """Return the image with its weights over it; without any where it is not known what lies where."""
     shapes = ""
     if weights is not None and one.boxes is not None:
         shapes = _veils(one.boxes, weights) if one.tiled else _outlines(one.boxes, weights)
@@ -116,7 +116,7 @@ def _veils(boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]) -> str:
 
 
 def _outlines(boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]) -> str:
-    heaviest = sorted(_by_share(boxes, weights), key=lambda found: found[1])[-BOXES_SHOWN:]
+    heaviest = sorted(_by_share(boxes, weights), key=lambda shared: shared[1])[-BOXES_SHOWN:]
     return "".join(
         _rectangle(box, "box", f"stroke-opacity={share:.3f}", weight) for box, weight, share in heaviest
     )

@@ -1,4 +1,4 @@
-"""A model that answers questions about pictures, or of questions alone."""
+"""A model that answers questions about images, or of questions alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Attended(NamedTuple):
     """What questions and their images, or one of each, weighed: k sets of weights a side, each of which adds up to 1.
 
     Attributes:
-        image: of the picture's local features.
+        image: of the image's local features.
         words: of the question's tokens.
     """
 
@@ -71,13 +71,13 @@ class FeedForward(nn.Module):
 class Answerer(Model):
     """Chooses among A answers: fusion, mean of the k vectors a side, feed-forward, concatenation, one linear layer.
 
-    The architecture of score attention (section III-C). Without pictures it is the question-only model, whose side
+    The architecture of score attention (section III-C). Without images it is the question-only model, whose side
     of the words ends in one vector without a partner.
 
     Args:
-        image: the tower of pictures; None for the question-only model.
+        image: the tower of images; None for the question-only model.
         text: the tower of questions.
-        fusion: reduces a picture and a question together; None without pictures.
+        fusion: reduces an image and a question together; None without images.
         answers: the answers to choose from.
         embed_dim: D.
         dropout: of the feed-forward layers.
@@ -120,7 +120,7 @@ class Answerer(Model):
 
     @property
     def sees(self) -> bool:
-        """Whether it looks at pictures."""
+        """Whether it looks at images."""
         return self.image is not None
 
     def forward(
@@ -129,12 +129,12 @@ class Answerer(Model):
         """Return the logit of each answer.
 
         Args:
-            images: I pictures, each once; None for the question-only model.
-            image_of: the row of each question's picture.
+            images: I images, each once; None for the question-only model.
+            image_of: the row of each question's image.
             questions: Q questions.
 
         Raises:
-            ModelError: pictures are missing, for a model that sees.
+            ModelError: images are missing, for a model that sees.
         """
         return self.with_attention(images, image_of, questions)[0]
 
@@ -144,33 +144,33 @@ class Answerer(Model):
         """Return the logits as ``forward`` does, and what the same pass weighed for them; None without weights."""
         if self.image is None or self.fusion is None or self.image_layer is None:
             return self._classify(self.text_layer(self.text(questions).vectors.mean(dim=1))), None
-        pictures, words = self.fusion.prepare(self._look(images), self.text(questions))
-        x, z, weights = self.fusion.fuse(pictures[image_of], words)
+        regions, words = self.fusion.prepare(self._look(images), self.text(questions))
+        x, z, weights = self.fusion.fuse(regions[image_of], words)
         sides = [self.image_layer(x.mean(dim=1)), self.text_layer(z.mean(dim=1))]
         return self._classify(torch.cat(sides, dim=-1)), None if weights is None else Attended(*weights)
 
     def ask(
         self,
-        picture: ClipSource | None,
+        image: ClipSource | None,
         questions: Sequence[str],
         *,
         top_k: int = 5,
         batch_size: int = 64,
     ) -> list[list[Guess]]:
-        """Answer questions about a picture, which is looked at once for each batch of them.
+        """Answer questions about an image, which is looked at once for each batch of them.
 
         Args:
-            picture: a path, bytes, a PIL image or an array ``uint8 [H, W, 3]``; not read by the question-only model.
+            image: a path, bytes, a PIL image or an array ``uint8 [H, W, 3]``; not read by the question-only model.
             questions: one or more.
             top_k: how many answers to each, the most probable first.
             batch_size: questions at a time.
 
         Raises:
-            BadImageError: the picture cannot be decoded.
-            ModelError: there is no picture for a model that sees, or it reads precomputed features only.
+            BadImageError: the image cannot be decoded.
+            ModelError: there is no image for a model that sees, or it reads precomputed features only.
             DataError: there is no question, or one is empty.
         """
-        answered = self.answer(self.read(picture), questions, top_k=top_k, batch_size=batch_size)
+        answered = self.answer(self.read(image), questions, top_k=top_k, batch_size=batch_size)
         return [each.guesses for each in answered]
 
     @torch.inference_mode()
@@ -187,14 +187,14 @@ class Answerer(Model):
         with evaluating(self):
             return [answered for tokens in batches for answered in self._answer(images, tokens, top_k)]
 
-    def read(self, picture: ClipSource | None) -> Inputs | None:
-        """Return a picture as a batch of one, on the model's device; None for the question-only model."""
+    def read(self, image: ClipSource | None) -> Inputs | None:
+        """Return an image as a batch of one, on the model's device; None for the question-only model."""
         if self.image is None:
             return None
-        if picture is None:
-            raise ModelError("this model looks at a picture, and none is given: name one")
+        if image is None:
+            raise ModelError("this model looks at an image, and none is given: name one")
         backbone = self.image.encoder.backbone
-        return backbone.collate([backbone.read(picture)]).to(self.device)
+        return backbone.collate([backbone.read(image)]).to(self.device)
 
     def read_questions(self, questions: Sequence[str]) -> Inputs:
         """Return the token ids of questions, on the model's device; raise DataError for an empty one."""
@@ -237,7 +237,7 @@ class Answerer(Model):
 
     def _look(self, images: Inputs | None) -> EmbeddingSet:
         if self.image is None or images is None:
-            raise ModelError("this model looks at pictures, and none are given")
+            raise ModelError("this model looks at images, and none are given")
         seen: EmbeddingSet = self.image(images)
         return seen
 

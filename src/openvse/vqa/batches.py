@@ -1,4 +1,4 @@
-"""Batches of questions: for training in a seeded order, for answering with each picture's questions together."""
+"""Batches of questions: for training in a seeded order, for answering with each image's questions together."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class QuestionDataset(Dataset[QuestionBatch]):
 
     Args:
         questions: the set.
-        images: loads the pictures of ``questions.image_ids``; None for a model that reads questions alone.
+        images: loads the images of ``questions.image_ids``; None for a model that reads questions alone.
         tokens: token ids of each question.
         answers: the answers to choose from.
 
     Raises:
-        DataError: when the numbers of questions or pictures disagree.
+        DataError: when the numbers of questions or images disagree.
 
     Attributes:
-        image_of: the position in ``questions.image_ids`` of the picture of each question.
+        image_of: the position in ``questions.image_ids`` of the image of each question.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class QuestionDataset(Dataset[QuestionBatch]):
     ) -> None:
         if len(tokens) != len(questions) or (images is not None and len(images) != len(questions.image_ids)):
             raise DataError(
-                f"{questions.name} has {len(questions)} questions about {len(questions.image_ids)} pictures, but "
-                f"{len(tokens)} token lists and other pictures are given; make them from one question set"
+                f"{questions.name} has {len(questions)} questions about {len(questions.image_ids)} images, but "
+                f"{len(tokens)} token lists and another number of images are given; make them from one question set"
             )
         self._questions, self._images, self._answers = questions, images, answers
         self._tokens = TokenTable(tokens)
@@ -68,15 +68,15 @@ class QuestionDataset(Dataset[QuestionBatch]):
             total += self._answers.targets([question.answers for question in asked]).sum(axis=0)
         return torch.from_numpy(total / len(self)).float()
 
-    def by_picture(self) -> Int[np.ndarray, "Q"]:
-        """Return the positions of all questions, ordered by their pictures."""
+    def by_image(self) -> Int[np.ndarray, "Q"]:
+        """Return the positions of all questions, ordered by their images."""
         return np.argsort(self.image_of, kind="stable")
 
     def __getitem__(self, key: BatchKey) -> QuestionBatch:
-        """Build a process's share of a batch; its pictures are dealt out, and every question follows its picture.
+        """Build a process's share of a batch; its images are dealt out, and every question follows its image.
 
         Raises:
-            DataError: no question is left for this process, or no picture of the batch can be used.
+            DataError: no question is left for this process, or no image of the batch can be used.
         """
         return self.load(key)[1]
 
@@ -86,7 +86,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
         chosen = key.pairs[np.isin(self.image_of[key.pairs], images)]
         if not len(chosen):
             raise DataError(
-                f"a batch of {len(key.pairs)} questions has fewer pictures than the {key.num_processes} processes; "
+                f"a batch of {len(key.pairs)} questions has fewer images than the {key.num_processes} processes; "
                 "use larger batches or fewer processes"
             )
         inputs = None
@@ -107,15 +107,15 @@ class QuestionDataset(Dataset[QuestionBatch]):
 
 
 def question_batches(dataset: QuestionDataset, batch_size: int) -> Iterator[PlacedQuestions]:
-    """Yield all questions once, those about one picture together, without those whose picture cannot be used.
+    """Yield all questions once, those about one image together, without those whose image cannot be used.
 
     Args:
         dataset: the questions.
         batch_size: questions a batch.
     """
-    order = dataset.by_picture()
+    order = dataset.by_image()
     for start in range(0, len(order), batch_size):
         try:
             yield dataset.load(BatchKey(order[start : start + batch_size]))
         except BadImageError:
-            continue  # each of the pictures is logged already
+            continue  # each of the images is logged already

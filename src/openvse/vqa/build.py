@@ -81,11 +81,11 @@ def _check_aggregators(spec: AnswererSpec, towers: Mapping[str, Tower[Any] | Non
         name = f"{side}.aggregator {tower_spec.aggregator.name}"
         if spec.fusion is None and not tower.aggregator.fixed_k:
             raise RecipeError(
-                f"{name} keeps every token, and without pictures no fusion sums them up: choose one that makes the "
+                f"{name} keeps every token, and without images no fusion sums them up: choose one that makes the "
                 f"same number of vectors of every question, such as score_attention"
             )
         if spec.fusion is not None and tower.aggregator.fixed_k:
             raise RecipeError(
-                f"{name} sums up before fusion {spec.fusion.name} could let picture and question read each other: "
+                f"{name} sums up before fusion {spec.fusion.name} could let image and question read each other: "
                 f"set {side}.aggregator: tokens, and aggregate by fusion: {{name: pooled, aggregator: ...}}"
             )

@@ -108,14 +108,14 @@ class _Scorer:
         question = np.repeat(np.arange(len(sets)), members)
         given = [self._answers[number] for number in question]
         right = answer_accuracy([member for members in sets for member in members], given, votes=False)
-        found = self._by_kind(np.bincount(question, right, minlength=len(sets)) / members)
-        found["exact_match"] = exact_match(sets, self._answers)
+        scores = self._by_kind(np.bincount(question, right, minlength=len(sets)) / members)
+        scores["exact_match"] = exact_match(sets, self._answers)
         if self._wordnet is not None:
             for threshold in THRESHOLDS:
-                found[f"wups_{threshold}"] = wups(
+                scores[f"wups_{threshold}"] = wups(
                     sets, self._answers, self._wordnet.similarity, threshold=threshold
                 )
-        return found
+        return scores
 
     def _by_kind(self, worth: Float[np.ndarray, "Q"]) -> dict[str, Float[np.ndarray, "Q"]]:
         return {
@@ -182,7 +182,7 @@ def score_intervals(
         resamples: how many data sets are drawn; 0 returns nothing.
         seed: of the draws.
 
-    The questions about a picture are no independent evidence. Drawing pictures is weighting them by multinomial
+    The questions about an image are no independent evidence. Drawing images is weighting them by multinomial
     counts, so that a block of resamples is a matrix product.
     """
     if not resamples:

@@ -1,4 +1,4 @@
-"""Answers with what the model weighed for them: parts of the picture, and words."""
+"""Answers with what the model weighed for them: parts of the image, and words."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Explained:
         guesses: the most probable answers.
         words: what each token stands for.
         word_weights: of the tokens; each reduction's add up to 1.
-        boxes: left, top, right and bottom of the picture's parts in shares of its width and height.
+        boxes: left, top, right and bottom of the image's parts in shares of its width and height.
         image_weights: of these parts.
-        tiled: whether the parts are cells that cover the picture; otherwise regions, which overlap.
+        tiled: whether the parts are cells that cover the image; otherwise regions, which overlap.
     """
 
     question: str
@@ -42,22 +42,22 @@ class Explained:
 
 @torch.inference_mode()
 def explain(
-    model: Answerer, picture: ClipSource | None, questions: Sequence[str], *, top_k: int = 5
+    model: Answerer, image: ClipSource | None, questions: Sequence[str], *, top_k: int = 5
 ) -> list[Explained]:
-    """Answer questions about a picture, and say what was weighed for each.
+    """Answer questions about an image, and say what was weighed for each.
 
     Args:
         model: what answers.
-        picture: what ``Answerer.ask`` takes.
+        image: what ``Answerer.ask`` takes.
         questions: one or more.
         top_k: how many answers to each.
 
     Raises:
-        BadImageError: the picture cannot be decoded.
-        ModelError: the model looks at pictures and there is none, or it reads precomputed features only.
+        BadImageError: the image cannot be decoded.
+        ModelError: the model looks at images and there is none, or it reads precomputed features only.
         DataError: there is no question, or one is empty.
     """
-    images = model.read(picture)
+    images = model.read(image)
     boxes, tiled = None, True
     with evaluating(model):
         if model.image is not None and images is not None:
@@ -75,7 +75,7 @@ def explain(
 
 
 def _located(encoder: ImageEncoder, images: Inputs) -> tuple[Inputs, Float[Tensor, "N 4"] | None, bool]:
-    """Return a picture's raw features in place of its pixels, where they lie if that is known, and if they tile it."""
+    """Return an image's raw features in place of its pixels, where they lie if that is known, and if they tile it."""
     if images.mask is not None:  # a clip
         return images, None, False
     seen = encoder.local_features(images)
@@ -86,7 +86,7 @@ def _located(encoder: ImageEncoder, images: Inputs) -> tuple[Inputs, Float[Tenso
 
 
 def _grid(count: int) -> Float[Tensor, "N 4"] | None:
-    """Return the cells of a square grid, row by row; a token before them stands for the whole picture."""
+    """Return the cells of a square grid, row by row; a token before them stands for the whole image."""
     side = isqrt(count)
     before = count - side * side
     if before > 1:

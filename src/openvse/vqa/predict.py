@@ -1,4 +1,4 @@
-"""A question set through a model: each question once, those about one picture together."""
+"""A question set through a model: each question once, those about one image together."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class Prediction(NamedTuple):
 def question_dataset(
     model: Answerer, questions: QuestionSet, features: FeatureSource | None = None, *, augment: bool = False
 ) -> tuple[QuestionSet, QuestionDataset]:
-    """Prepare questions for a model; those about pictures that a store lacks are left out, and reported.
+    """Prepare questions for a model; those about images that a store lacks are left out, and reported.
 
     Args:
         model: gives the tokens and the answers.
         questions: the set.
-        features: stored local features of its pictures; without them the pictures are decoded.
+        features: stored local features of its images; without them the images are decoded.
         augment: decode the random views that a batch's key asks for, for training.
 
     Returns:
         The questions that are left, and their batches.
 
     Raises:
-        StoreError: the store has none of the pictures.
+        StoreError: the store has none of the images.
     """
     images: ImageLoader | None = None
     if model.image is not None:
@@ -77,25 +77,25 @@ def predict_batches(
 def predict(
     model: Answerer, questions: QuestionSet, features: FeatureSource | None = None, *, batch_size: int = 128
 ) -> list[Prediction]:
-    """Answer every question of a set, in its order; those about pictures that cannot be used are left out.
+    """Answer every question of a set, in its order; those about images that cannot be used are left out.
 
     Args:
         model: what answers.
         questions: the set.
-        features: stored local features of its pictures; without them the pictures are decoded.
+        features: stored local features of its images; without them the images are decoded.
         batch_size: questions at a time.
 
     Raises:
-        DataError: not one picture can be used.
-        StoreError: the store has none of the pictures.
+        DataError: not one image can be used.
+        StoreError: the store has none of the images.
     """
     questions, dataset = question_dataset(model, questions, features)
-    found: dict[int, Prediction] = {}
+    predictions: dict[int, Prediction] = {}
     for positions, _, logits in predict_batches(model, dataset, batch_size=batch_size):
         best, ids = logits.sigmoid().max(dim=1)
         for position, chance, answer in zip(positions.tolist(), best.tolist(), ids.tolist(), strict=True):
             question = questions.questions[position]
-            found[position] = Prediction(question.question_id, model.answers.answers[answer], chance)
-    if not found:
-        raise DataError(f"{questions.name}: no question can be answered, as not one picture can be used")
-    return [found[position] for position in sorted(found)]
+            predictions[position] = Prediction(question.question_id, model.answers.answers[answer], chance)
+    if not predictions:
+        raise DataError(f"{questions.name}: no question can be answered, as not one image can be used")
+    return [predictions[position] for position in sorted(predictions)]

@@ -1,4 +1,4 @@
-"""What a recipe for answering questions about pictures may say."""
+"""What a recipe for answering questions about images may say."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class AnswerProtocol:
     Attributes:
         name: the data set, and which part of it.
         num_questions: questions that were scored: "all", and of each kind.
-        num_images: pictures that they are about.
+        num_images: images that they are about.
         unanswered: questions left out, since nobody's answer to them is known.
         votes: whether the accuracy is VQA's; otherwise an answer counts if it is one of those given.
         seed: of the bootstrap.
@@ -48,7 +48,7 @@ class AnswerReport:
         scores: see ``Scores``.
         protocol: how they came about.
         intervals: lower and upper bound of each score; none of a kind so rare that it was never drawn.
-        baselines: label to the scores of answers that need no picture.
+        baselines: label to the scores of answers that need no image.
         unknown: percentage of questions none of whose answers is in the model's vocabulary, or None without one.
         ceiling: the scores of the best answers that are in the vocabulary, or empty.
         model: fingerprint of the model, or empty.
@@ -95,21 +95,25 @@ class AnswerReport:
             yield [label, *(f"{figures[name]:.1f}" if name in figures else "" for name in self.scores)]
 
     def _protocol_lines(self) -> Iterator[str]:
-        told = self.protocol
-        kinds = [f"{kind} {count:,}" for kind, count in told.num_questions.items() if kind != "all"]
+        protocol = self.protocol
+        kinds = [f"{kind} {count:,}" for kind, count in protocol.num_questions.items() if kind != "all"]
         listed = f" ({', '.join(kinds)})" if kinds else ""
-        yield f"{told.num_questions['all']:,} questions about {told.num_images:,} images{listed}"
-        if told.unanswered:
-            yield f"{told.unanswered:,} questions without a known answer are left out"
-        if told.votes:
+        yield f"{protocol.num_questions['all']:,} questions about {protocol.num_images:,} images{listed}"
+        if protocol.unanswered:
+            yield f"{protocol.unanswered:,} questions without a known answer are left out"
+        if protocol.votes:
             yield "accuracy: VQA's, the mean over all subsets without one annotator of min(agreeing / 3, 1)"
         else:
             yield "accuracy: the answer is one of those given; exact match: it is all of them"
-            yield f"WUPS: nouns from {told.wordnet}" if told.wordnet else "no WUPS: WordNet is not there"
+            yield (
+                f"WUPS: nouns from {protocol.wordnet}"
+                if protocol.wordnet
+                else "no WUPS: WordNet is not there"
+            )
         if self.unknown is not None:
             yield f"{self.unknown:.1f} % of the questions have no answer in the vocabulary"
-        if told.resamples:
-            yield f"intervals: bootstrap over images, {told.resamples:,} resamples, seed {told.seed}"
+        if protocol.resamples:
+            yield f"intervals: bootstrap over images, {protocol.resamples:,} resamples, seed {protocol.seed}"
         if self.model:
             yield f"model {self.model}"
 

@@ -86,9 +86,9 @@ class WordNet:
         plain = word.lower().strip().replace(" ", "_")
         parts = plain.replace("-", "_").split("_")
         for written in (plain, *(joint.join(parts) for joint in ("_", "-", ""))):
-            found = [offset for form in self._forms(written) for offset in self._index.get(form, ())]
-            if found:
-                return found
+            offsets = [offset for form in self._forms(written) for offset in self._index.get(form, ())]
+            if offsets:
+                return offsets
         return []
 
     def _forms(self, word: str) -> list[str]:
@@ -189,9 +189,9 @@ def _lines(path: Path) -> list[str]:
 
 def _entries(lines: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
     """Return the offsets of each word's senses, from lines whose last fields they are; a licence stands before them."""
-    found = []
+    entries = []
     for line in lines:
         if not line.startswith(" "):
             fields = line.split()
-            found.append((fields[0], tuple(map(int, fields[-int(fields[2]) :]))))
-    return found
+            entries.append((fields[0], tuple(map(int, fields[-int(fields[2]) :]))))
+    return entries

@@ -45,8 +45,8 @@ def wups(
         )
 
     def closeness(one: str, other: str) -> float:
-        found = similarity(one, other)
-        return found if found >= threshold else _DOWN_WEIGHT * found
+        value = similarity(one, other)
+        return value if value >= threshold else _DOWN_WEIGHT * value
 
     def covered(words: Iterable[str], others: Iterable[str]) -> float:
         return prod(max(closeness(word, other) for other in others) for word in words)

@@ -14,7 +14,7 @@ from openvse.cli.options import Device
 @app.command()
 def ask(
     model: Annotated[str, typer.Argument(help="A model that was trained to answer: a folder or a hub id.")],
-    picture: Annotated[Path, typer.Argument(help="A picture.")],
+    image: Annotated[Path, typer.Argument(help="An image.")],
     questions: Annotated[list[str], typer.Argument(help="One or more questions.")],
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Answers a question.")] = 5,
     html: Annotated[
@@ -22,7 +22,7 @@ def ask(
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Answer questions about a picture: the most probable answers with their probabilities."""
+    """Answer questions about an image: the most probable answers with their probabilities."""
     from openvse.files import write_whole
     from openvse.tasks.load import load_as
     from openvse.vqa.answer_page import answer_page
@@ -30,12 +30,12 @@ def ask(
     from openvse.vqa.explain import explain
 
     loaded = load_as(Answerer, model, device=device)
-    answered = explain(loaded, picture, questions, top_k=top_k)
+    answered = explain(loaded, image, questions, top_k=top_k)
     for one in answered:
         typer.echo(one.question)
         for guess in one.guesses:
             typer.echo(f"  {guess.probability:.3f}  {guess.answer}")
     if html is not None:
         html.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(html, answer_page(picture, answered))
+        write_whole(html, answer_page(image, answered))
         typer.echo(f"written: {html}", err=True)

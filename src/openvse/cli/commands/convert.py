@@ -25,7 +25,8 @@ def convert(
         ),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="vse_infinity, pvse or vse_2ad; found out where it is not given.")
+        str | None,
+        typer.Option(help="vse_infinity, pvse or vse_2ad; recognised by its weights if not given."),
     ] = None,
 ) -> None:
     """Turn a released checkpoint into a model folder with the same embeddings, without running what it contains."""

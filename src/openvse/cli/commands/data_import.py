@@ -18,7 +18,9 @@ def import_features(
         typer.Argument(help="A .tsv, .npy or .h5 file, or a folder of .tsv, .npz or .npy files."),
     ],
     out: Annotated[Path, typer.Argument(help="The feature store: made, or added to.")],
-    kind: Annotated[str | None, typer.Option(help="tsv, npz, npy or hdf5; found out if not given.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="tsv, npz, npy or hdf5; recognised by openvse if not given.")
+    ] = None,
     match: Annotated[
         str | None,
         typer.Option(help="A data set (as for train): name the features by its images, leave out the rest."),

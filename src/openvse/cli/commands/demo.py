@@ -13,15 +13,15 @@ from openvse.cli.app import app
 @app.command()
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Folder for pictures, features, model, report and contact sheet.")
+        Path, typer.Option(help="Folder for images, features, model, report and contact sheet.")
     ] = Path("demo_output"),
     seed: Annotated[int, typer.Option(min=0, help="Of the training.")] = 0,
 ) -> None:
-    """Train on pictures of emoji, compare with chance, and answer queries: a few minutes on two cores, offline."""
+    """Train on images of emoji, compare with chance, and answer queries: a few minutes on two cores, offline."""
     from openvse.cli.progress import TrainingBar, bar, console, counted
     from openvse.demo import QUERIES, run_demo
 
-    console.print("openvse demo: OpenMoji pictures (CC BY-SA 4.0) with names and keywords from Unicode CLDR")
+    console.print("openvse demo: OpenMoji images (CC BY-SA 4.0) with names and keywords from Unicode CLDR")
     with bar() as progress:
         watcher, prepare = TrainingBar(progress), counted(progress, "preparing")
         result = run_demo(out, seed=seed, watcher=watcher, on_images=prepare)

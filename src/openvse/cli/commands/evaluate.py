@@ -25,7 +25,7 @@ def evaluate(
     features: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Feature store to read instead of pictures: one for all models, one a model, or a folder of stores."
+            help="Feature store to read instead of images: one for all models, one a model, or a folder of stores."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for report.json and report.md.")] = None,

@@ -26,12 +26,12 @@ def extract(
             help="The backbone's options, such as model=facebook/dinov2-small or backbone.image_size=128"
         ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Pictures at a time.")] = 32,
-    workers: Annotated[int, typer.Option(min=1, help="Threads that decode pictures.")] = 1,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 32,
+    workers: Annotated[int, typer.Option(min=1, help="Threads that decode images.")] = 1,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Of the numbers.")] = "float16",
     device: Device = "cpu",
 ) -> None:
-    """Store the local features of pictures; run again, it does only what is new."""
+    """Store the local features of images; run again, it does only what is new."""
     from openvse.assembly import build_part
     from openvse.backbones import BACKBONES
     from openvse.cli.progress import bar, counted, warn
@@ -64,4 +64,4 @@ def extract(
         f"{report.images_per_s:.1f} images/s"
     )
     if report.failed and not report.done and not report.skipped_existing:
-        raise DataError(f"{data}: not one picture can be read: check the files named above")
+        raise DataError(f"{data}: not one image can be read: check the files named above")

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 @app.command()
 def index(
     model: Annotated[str, typer.Argument(help="A model folder or a hub id.")],
-    folder: Annotated[Path, typer.Argument(help="Pictures, at any depth.")],
+    folder: Annotated[Path, typer.Argument(help="Images, at any depth.")],
     out: Annotated[Path, typer.Option(help="The index folder.")] = Path("index"),
-    batch_size: Annotated[int, typer.Option(min=1, help="Pictures at a time.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 64,
     device: Device = "cpu",
 ) -> None:
-    """Embed a folder of pictures for search; run again, it embeds only what changed."""
+    """Embed a folder of images for search; run again, it embeds only what changed."""
     from openvse.cli.progress import bar, counted, warn
     from openvse.model import TwoTower
     from openvse.search import build_index
@@ -41,7 +41,7 @@ def index(
         )
     for path, reason in report.failed:
         warn(f"skipped {path}: {reason}")
-    typer.echo(f"{out}: {report.count} pictures ({report.reused} unchanged, {len(report.failed)} unreadable)")
+    typer.echo(f"{out}: {report.count} images ({report.reused} unchanged, {len(report.failed)} unreadable)")
 
 
 @app.command()
@@ -59,27 +59,27 @@ def search(
         float, typer.Option(min=0, max=1, help="Weight of its score; the index's has the rest of 1.")
     ] = 1.0,
     rerank_features: Annotated[
-        Path | None, typer.Option(help="Feature store that it reads instead of the pictures.")
+        Path | None, typer.Option(help="Feature store that it reads instead of the images.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a contact sheet that opens in a browser.")] = None,
     device: Device = "cpu",
 ) -> None:
-    """Find the pictures that fit a sentence."""
+    """Find the images that fit a sentence."""
     from openvse.files import write_whole
     from openvse.model import TwoTower
     from openvse.search import Index, SearchEngine, contact_sheet
     from openvse.tasks.load import load_as
 
     if not all(query.strip() for query in queries):
-        raise OpenVSEError("a query is empty: say what the picture should show")
+        raise OpenVSEError("a query is empty: say what the image should show")
     loaded = load_as(TwoTower, model, device=device)
     engine = SearchEngine(loaded, Index.open(index, loaded.fingerprint))
     if rerank is None:
         results = engine.search(queries, top_k=top_k)
     else:
         again = load_reranker(rerank, rerank_features, rerank_top, rerank_weight, device)
-        found = engine.search(queries, top_k=max(top_k, rerank_top))
-        results = [hits[:top_k] for hits in again(queries, found)]
+        first = engine.search(queries, top_k=max(top_k, rerank_top))
+        results = [hits[:top_k] for hits in again(queries, first)]
     for query, hits in zip(queries, results, strict=True):
         typer.echo(query)
         for hit in hits:

@@ -36,14 +36,16 @@ def synthetic(
     import_figure()  # what is missing must not be missed after the work
     schedule = Schedule(steps=steps, learning_rate=learning_rate)
     so_far = Unfinished(out, schedule, seed)
-    done = {(found.design, found.pattern) for found in so_far.found}
+    done = {(result.design, result.pattern) for result in so_far.results}
     with bar() as progress:
         task = progress.add_task("training", total=len(DESIGNS) * len(PATTERNS), completed=len(done), note="")
         progress.start()
-        for found in find_all(schedule, seed=seed, processes=processes, done=done):
-            so_far.add(found)
-            progress.update(task, advance=1, note=f"{found.design}, {found.pattern}: {found.seconds:.0f} s")
-    report = SyntheticReport(so_far.found, schedule, seed)
+        for result in find_all(schedule, seed=seed, processes=processes, done=done):
+            so_far.add(result)
+            progress.update(
+                task, advance=1, note=f"{result.design}, {result.pattern}: {result.seconds:.0f} s"
+            )
+    report = SyntheticReport(so_far.results, schedule, seed)
     typer.echo(report.to_markdown())
     report.save(out)
     so_far.finish()
