@@ -28,7 +28,7 @@ def parts(
     if terms:
         from openvse.tasks.terms import terms_as_text
 
-        typer.echo("Each term with its source, its parts, and what a recipe says or which command to run.")
+        typer.echo("Each term with its source, its parts, and settings of a recipe or commands.")
         typer.echo("KEY=VALUE is also an argument of openvse train; quote it in a shell.\n")
         typer.echo(terms_as_text())
         return
