@@ -16,7 +16,7 @@ import openvse.cli.commands  # noqa: F401 - registers the commands
 from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
 from openvse.backbones import BACKBONES
 from openvse.cli.app import app
-from openvse.datasets import DATASETS, QUESTION_SETS, open_corpus, open_questions
+from openvse.datasets import DATASETS, QUESTION_SETS, check_data, open_corpus, open_questions
 from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS, WORD_SPLITTERS
 from openvse.fusion import FUSIONS
 from openvse.objectives import CRITERIA, MINERS, TERMS
@@ -101,6 +101,21 @@ def test_the_shown_metadata_opens(tmp_path: Path, make_photos) -> None:
     assert corpus.problems == ()
 
 
+def test_the_shown_data_set_opens(tmp_path: Path, make_photos, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DATASETS, "_parts", dict(DATASETS._parts))
+    monkeypatch.setitem(DATASETS.facts, "mine", None)  # taken out again after the test
+    exec(blocks("data.md", "python")[0], {"__name__": "mine"})
+    (tmp_path / "images").mkdir()
+    for number, photo in enumerate(make_photos(2)):
+        photo.rename(tmp_path / "images" / f"{number}.jpg")
+    (tmp_path / "captions.txt").write_text("0.jpg\tTwo dogs.\n0.jpg\tDogs on a beach.\n1.jpg\tA beach.\n")
+    corpus = open_corpus(f"mine:{tmp_path}")
+    assert (len(corpus), corpus.captions[1], corpus.problems) == (2, "Dogs on a beach.", ())
+    findings = check_data("mine", tmp_path)
+    assert [finding.text for finding in findings if not finding.ok] == []
+    assert "captions: 3" in [finding.text for finding in findings]
+
+
 def test_the_shown_table_opens(tmp_path: Path, make_photos) -> None:
     shown = next(block for block in blocks("data.md", "text") if block.startswith("file_name,caption"))
     for number, photo in enumerate(make_photos(2), start=1):
@@ -130,6 +145,12 @@ def test_links_of_the_readme_lead_somewhere() -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / "README.md").read_text())
     assert len(links) > 10
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_first_page_leads_to_every_other() -> None:
+    links = set(re.findall(r"\]\(([^)#]+\.md)\)", (DOCS / "index.md").read_text()))
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert pages - links == {"index.md"}
 
 
 def test_every_page_is_in_the_navigation() -> None:

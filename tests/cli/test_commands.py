@@ -216,6 +216,13 @@ def test_recipes_and_parts_are_listed(invoke) -> None:
     assert len(kinds) == len(set(kinds)) == 15 and kinds[0] == "backbone" and "image encoder" not in kinds
 
 
+def test_terms_of_the_papers_are_listed(invoke) -> None:
+    lines = invoke("parts", "--terms").stdout.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("AdOpt"))
+    assert lines[start + 1] == "  objective term contrast, miner adaptive_top_k, criterion info_nce"
+    assert max(map(len, lines)) <= 80
+
+
 def test_version_and_help(invoke) -> None:
     assert invoke("--version").stdout == f"openvse {__version__}\n"
     for command in ("train", "evaluate", "extract", "index", "search", "recipes", "parts", "data", "demo"):

@@ -9,7 +9,7 @@ import pytest
 
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import load_recipe
-from openvse.training.optimizer import Schedule
+from openvse.training.schedule import Schedule
 
 VSE_2AD = [
     f"vse_2ad/{data}_{features}_{text}"

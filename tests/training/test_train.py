@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from openvse.model import TwoTower
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
+from openvse.training.collapse import CollapseDetector
 from openvse.training.plateau import Plateau
 from openvse.training.records import EpochReport, Silent, StepReport
 from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
@@ -309,7 +311,8 @@ def test_nan_stops_and_names_the_batch(corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_collapse_is_diagnosed(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openvse.training.trainer.COLLAPSE_EVERY", 1)
+    each_step = partial(CollapseDetector, every=1)
+    monkeypatch.setattr("openvse.training.trainer.CollapseDetector", each_step)
     tree = tiny_tree(corpus, phases=[{"epochs": 40}])
     tree["optimizer"]["learning_rate"] = 1e-12
     tree["objective"]["ranking"]["criterion"] = {

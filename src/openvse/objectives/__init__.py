@@ -1,4 +1,8 @@
-"""Objectives: scores and embeddings of a batch -> named loss terms."""
+"""Objectives: scores and embeddings of a batch -> named loss terms.
+
+A ranking loss is a ``contrast`` of a miner and a criterion: VSE++'s is ``hardest`` with ``hinge``, AdOpt (VSE+2AD) is
+``adaptive_top_k`` with ``info_nce``. ``openvse parts --terms`` has all losses of the papers by name.
+"""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Objective(nn.Module):
 
     @torch.no_grad()
     def at_collapse(self, batch: ScoredBatch) -> float:
-        """Return the loss this batch would have if all embeddings were equal (2 * B * margin for a summed hinge)."""
+        """Return the loss that this batch has at collapse, when all embeddings are equal (``training/collapse.py``)."""
         equal = replace(
             batch,
             scores=torch.ones_like(batch.scores),

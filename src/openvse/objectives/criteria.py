@@ -44,6 +44,8 @@ class Hinge(Criterion):
 class InfoNCE(Criterion):
     """``-log( e^(s_p/t) / (e^(s_p/t) + sum_n e^((s_n + m)/t)) )`` (van den Oord et al. 2018; CLIP; VSE+2AD).
 
+    AdOpt (VSE+2AD) is the miner ``adaptive_top_k`` with this criterion; ``AdaptiveTopK`` has it as a recipe.
+
     Deviation: VSE+2AD prints the sum without the positive and without a margin; its released code has both, with
     m = 0.2. Both take t = 0.05.
 

@@ -1,4 +1,7 @@
-"""Miners: which candidates of an anchor count as its negatives."""
+"""Miners: which candidates of an anchor count as its negatives.
+
+AdOpt (VSE+2AD) is the miner ``adaptive_top_k`` with the criterion ``info_nce``.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,16 @@ class Hardest(Miner):
 
 
 class AdaptiveTopK(Miner):
-    """The K hardest negatives of each anchor, K by how mature the batch's scores are (VSE+2AD's AdOpt, eq. 6).
+    """The K hardest negatives of each anchor, K by how mature the batch's scores are (VSE+2AD, eq. 6).
+
+    AdOpt, the adaptive objective of VSE+2AD (section 3.3), is this miner with the criterion ``info_nce``, in a recipe::
+
+        objective:
+          ranking:
+            name: contrast
+            miner: adaptive_top_k
+            criterion: {name: info_nce, temperature: 0.05, margin: 0.2}
+            reduction: mean
 
     With ``align`` the mean score of the positive pairs and C the number of candidates:
 

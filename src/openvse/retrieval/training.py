@@ -17,6 +17,7 @@ from openvse.objectives import Objective
 from openvse.retrieval.build import build_model
 from openvse.retrieval.objective import build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.training.collapse import EQUAL_EMBEDDINGS
 from openvse.training.distributed import gather_batch
 from openvse.training.inputs import AUTO, RunInputs, data_of, open_features, source_of, spread
 from openvse.training.task import Step, Task
@@ -37,10 +38,7 @@ class RetrievalTask(Task[Batch]):
 
     metric: ClassVar[str] = "rsum"
     unit: ClassVar[str] = "pairs"
-    collapse: ClassVar[str] = (
-        "all embeddings are becoming equal (hard-negative collapse). Begin with an epoch on all negatives "
-        "(training.phases.0.objective: {ranking.miner: all}), lower optimizer.learning_rate, or warm it up longer"
-    )
+    collapse: ClassVar[str] = EQUAL_EMBEDDINGS
 
     model: TwoTower
     objectives: Sequence[Objective]

@@ -1,3 +1,3 @@
-"""Training: the loop, its schedule, its checkpoints and its records."""
+"""Training: the loop, the learning-rate schedule, collapse, checkpoints and records."""
 
 from __future__ import annotations

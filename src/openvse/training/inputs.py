@@ -35,8 +35,8 @@ class RunInputs:
     Attributes:
         folder: of the run.
         accelerator: device, precision and processes.
-        watcher: told what was skipped.
-        on_extraction: told how the extraction of features goes.
+        watcher: receives warnings of what was skipped.
+        on_extraction: receives the progress of an extraction of features.
     """
 
     folder: Path
@@ -82,7 +82,7 @@ def open_features(
             encoder.backbone, images, store, device=accelerator.device, progress=inputs.on_extraction
         )
         for _, reason in report.failed:
-            _logger.warning("skipped a picture: %s", reason)
+            _logger.warning("skipped an image: %s", reason)
     accelerator.wait_for_everyone()
     return FeatureStore.open(store, encoder.fingerprint)
 

@@ -1,4 +1,4 @@
-"""Lowering the learning rate by what validation says."""
+"""Reducing the learning rate on a plateau: when validation stagnates, all rates of the schedule are multiplied."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Step:
     Attributes:
         terms: each weighted term of the loss, and their sum as ``loss``, with gradient.
         description: names the batch, for messages.
-        at_collapse: the loss that this batch would have if the model told nothing apart.
+        at_collapse: computes the loss that this batch would have at collapse (``collapse.py``).
         diagnostics: numbers for the log.
     """
 
@@ -43,7 +43,7 @@ class Task(ABC, Generic[BatchT]):
     Attributes:
         metric: of the validation; the largest selects the model.
         unit: what a batch is counted in.
-        collapse: what it means, and what to do, if the loss stays at its value at collapse.
+        collapse: what collapse means for this task, and what to do (``collapse.py``).
         model: trained in place.
         objectives: what is learned beside the model, one for each phase; empty where nothing is.
         data: the data set's name, how many images each split has, and its terms where they are known.

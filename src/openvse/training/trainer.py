@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,12 @@ from torch import nn
 from openvse.errors import TrainingError
 from openvse.specs import RunRecipe
 from openvse.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from openvse.training.diagnostics import CollapseDetector
-from openvse.training.optimizer import Schedule, build_optimizer, check_prefixes, freeze
+from openvse.training.clock import EpochClock
+from openvse.training.collapse import CollapseDetector
+from openvse.training.optimizer import build_optimizer, check_prefixes, freeze
 from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
+from openvse.training.schedule import Schedule
 from openvse.training.task import AnyTask, Step
-
-COLLAPSE_EVERY = 5
 
 
 class Trainer:
@@ -31,7 +30,7 @@ class Trainer:
         task: model, objectives, batches and validation.
         folder: the run's folder.
         accelerator: device, precision and processes.
-        watcher: told about every step.
+        watcher: receives a report of every step.
     """
 
     def __init__(
@@ -102,8 +101,7 @@ class Trainer:
         freeze(self.trainable, spec.phases[phase].frozen)
         self._enter_phase(progress.epoch)
         self.wrapped.train()
-        started = saved = last = time.monotonic()
-        spent, last_step = progress.seconds, progress.step
+        clock = EpochClock(progress.seconds, progress.step)
         for batch in self.task.epoch(progress.epoch, progress.step):
             rate = self.schedule.apply(
                 self.optimizer, progress.epoch, progress.step, rate_factor=progress.plateau.rate_factor
@@ -113,19 +111,13 @@ class Trainer:
             progress.step += 1
             progress.global_step += 1
             progress.loss_sum += terms["loss"]
-            now = time.monotonic()
-            progress.seconds = spent + now - started
+            progress.seconds = clock.tick()
             if progress.step % spec.log_every == 0 or progress.step == self.task.steps_per_epoch:
-                speed = (progress.step - last_step) * spec.batch_size / max(now - last, 1e-9)
-                last, last_step = now, progress.step
-                self._report(
-                    log,
-                    self._told(terms, rate, speed),
-                    step.diagnostics(),
-                )
-            if self._agree(now - saved >= spec.checkpoint_every_s):
+                speed = clock.steps_per_s(progress.step) * spec.batch_size
+                self._report(log, self._step_report(terms, rate, speed), step.diagnostics())
+            if self._agree(clock.checkpoint_is_due(spec.checkpoint_every_s)):
                 self._checkpoint()
-                saved = time.monotonic()
+                clock.checkpoint_written()
 
     def _step(self, step: Step) -> dict[str, float]:
         """Take one optimiser step and return the terms of the loss."""
@@ -136,10 +128,9 @@ class Trainer:
                 f"the features for NaN, lower optimizer.learning_rate or set training.precision=fp32; "
                 f"the last checkpoint is untouched"
             )
-        if self.progress.global_step % COLLAPSE_EVERY == 0:
-            warning = self.collapse.update(terms["loss"], step.at_collapse())
-            if warning:
-                self.watcher.warn(warning)
+        warning = self.collapse.update(self.progress.global_step, terms["loss"], step.at_collapse)
+        if warning:
+            self.watcher.warn(warning)
         self.optimizer.zero_grad()
         self.accelerator.backward(step.terms["loss"])
         if self.recipe.training.clip_norm is not None:
@@ -186,7 +177,7 @@ class Trainer:
         if begins and len(self.objectives):
             self.objectives[index].load_state_dict(self.objectives[index - 1].state_dict(), strict=False)
 
-    def _told(self, terms: dict[str, float], rate: float, speed: float) -> StepReport:
+    def _step_report(self, terms: dict[str, float], rate: float, speed: float) -> StepReport:
         progress = self.progress
         return StepReport(
             progress.epoch + 1, progress.step, progress.global_step, terms, rate, speed, self.task.unit

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from openvse.batches import with_features
 from openvse.datasets import open_questions
 from openvse.errors import DataError
+from openvse.training.collapse import EQUAL_ANSWERS
 from openvse.training.inputs import AUTO, RunInputs, data_of, open_features, source_of, spread
 from openvse.training.task import Step, Task
 from openvse.types import QuestionBatch
@@ -42,10 +43,7 @@ class AnsweringTask(Task[QuestionBatch]):
 
     metric: ClassVar[str] = "accuracy"
     unit: ClassVar[str] = "questions"
-    collapse: ClassVar[str] = (
-        "every question gets the same answers, as often as they are right. Lower optimizer.learning_rate, or "
-        "warm it up (training.phases.0.warmup_epochs)"
-    )
+    collapse: ClassVar[str] = EQUAL_ANSWERS
 
     model: Answerer
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from openvse.cli.app import app
@@ -17,8 +19,19 @@ def recipes() -> None:
 
 
 @app.command()
-def parts() -> None:
+def parts(
+    terms: Annotated[
+        bool, typer.Option("--terms", help="The papers' terms instead, and what each of them is here.")
+    ] = False,
+) -> None:
     """List the parts that a recipe may name."""
+    if terms:
+        from openvse.tasks.terms import terms_as_text
+
+        typer.echo("Each term with its source, its parts, and settings of a recipe or commands.")
+        typer.echo("KEY=VALUE is also an argument of openvse train; quote it in a shell.\n")
+        typer.echo(terms_as_text())
+        return
     from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
     from openvse.backbones import BACKBONES
     from openvse.datasets import DATASETS

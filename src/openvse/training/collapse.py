@@ -1,0 +1,67 @@
+"""Collapse: a model that tells nothing apart. What it is, how a run notices it, and what to do about it.
+
+**What it is.** A collapsed model gives every item the same output. In retrieval all embeddings are equal: all scores
+are equal too, the gradients of a positive and of its negatives cancel, and the model stays where it is. Mining the
+hardest negatives from the first step on can lead there (hard-negative collapse); VSE-infinity takes all negatives in
+its first epoch (appendix A.1). In question answering every question gets the same answers, each as often as it is
+right.
+
+**How a run notices it.** The loss of a collapsed model is known in advance, and it is not zero: a hinge on the hardest
+negative, summed over B pairs and both directions, is ``2 * B * margin`` (51.2 for 128 pairs and a margin of 0.2). A
+task states this value for each batch as ``Step.at_collapse``; in retrieval it is ``Objective.at_collapse``, the
+objective evaluated on equal embeddings. A ``CollapseDetector`` compares the loss with it, and the trainer passes its
+warning on. Training goes on, as a run may come out of it by itself.
+
+**What to do.** ``EQUAL_EMBEDDINGS`` and ``EQUAL_ANSWERS`` say it. A task names one of them, or a text of its own, as
+``Task.collapse``, and the warning ends with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+EQUAL_EMBEDDINGS = (
+    "all embeddings are becoming equal (hard-negative collapse). Begin with an epoch on all negatives "
+    "(training.phases.0.objective: {ranking.miner: all}), lower optimizer.learning_rate, or warm it up longer"
+)
+"""What collapse means in retrieval, and what to do."""
+
+EQUAL_ANSWERS = (
+    "every question gets the same answers, as often as they are right. Lower optimizer.learning_rate, or "
+    "warm it up (training.phases.0.warmup_epochs)"
+)
+"""What collapse means in question answering, and what to do."""
+
+
+class CollapseDetector:
+    """Notices a loss that stays at the value it has at collapse.
+
+    Args:
+        advice: what it means, and what to do.
+        every: steps from one comparison to the next, as the loss at collapse costs time.
+        window: consecutive comparisons that must look collapsed.
+        tolerance: relative distance from the loss at collapse that still counts.
+    """
+
+    def __init__(self, advice: str, *, every: int = 5, window: int = 100, tolerance: float = 0.02) -> None:
+        self.advice, self.every, self.tolerance = advice, every, tolerance
+        self._near: deque[bool] = deque(maxlen=window)
+
+    def update(self, step: int, loss: float, at_collapse: Callable[[], float]) -> str | None:
+        """Take the loss of a step, and return a warning each time a whole window looks collapsed.
+
+        Args:
+            step: steps of the run that are done.
+            loss: of the step.
+            at_collapse: computes the loss that the same batch has at collapse; called every ``every`` steps.
+        """
+        if step % self.every:
+            return None
+        collapsed = at_collapse()
+        self._near.append(abs(loss - collapsed) <= self.tolerance * abs(collapsed))
+        if len(self._near) < (self._near.maxlen or 0) or not all(self._near):
+            return None
+        steps = len(self._near) * self.every
+        self._near.clear()
+        return f"the loss has been within {self.tolerance:.0%} of {collapsed:.4g} for {steps} steps: {self.advice}"

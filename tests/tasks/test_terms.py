@@ -1,0 +1,106 @@
+"""The papers' terms: what the table names must exist, and what it says to write must build."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.core import TyperGroup
+
+import openvse.cli.commands  # noqa: F401 - registers the commands
+from openvse.assembly.parts import KINDS
+from openvse.cli.app import app
+from openvse.encoders import TEXT_ENCODERS
+from openvse.objectives import TERMS
+from openvse.retrieval.build import build_model
+from openvse.retrieval.objective import build_objective
+from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.similarities import SIMILARITIES
+from openvse.specs import list_recipes
+from openvse.tasks.recipes import load_recipe
+from openvse.tasks.terms import PAPER_TERMS, PaperTerm, terms_as_markdown, terms_as_text
+from openvse.vqa.recipe import VQARecipe
+
+REGISTRIES = {registry.kind: registry for registry in (*KINDS.values(), TEXT_ENCODERS, SIMILARITIES, TERMS)}
+ALL = [term for terms in PAPER_TERMS.values() for term in terms]
+PAGE = Path(__file__).parent.parent.parent / "docs" / "terms.md"
+
+
+def named(start: str) -> PaperTerm:
+    """Return the one term whose name begins so."""
+    (term,) = (term for term in ALL if term.name.startswith(start))
+    return term
+
+
+def settings(term: PaperTerm) -> list[str]:
+    return [each for each in term.usage if not each.startswith("openvse ")]
+
+
+@pytest.mark.parametrize("term", ALL, ids=lambda term: term.name)
+def test_every_part_exists(term: PaperTerm) -> None:
+    for part in term.parts:
+        kind, _, name = part.rpartition(" ")
+        assert name in REGISTRIES[kind].names()
+
+
+@pytest.mark.parametrize("term", [term for term in ALL if settings(term)], ids=lambda term: term.name)
+def test_settings_build(term: PaperTerm) -> None:
+    if "task=vqa" in term.usage:
+        assert isinstance(load_recipe("score_attention/daquar_grids_cpu", settings(term)), VQARecipe)
+        return
+    # The diversity loss acts on what PIE-Net alone yields.
+    before = settings(named("PIE-Net")) if "objective term diversity" in term.parts else []
+    small = ["embed_dim=32", "image.encoder.feature_dim=16"]
+    tiny = [*small, *before, *settings(term), "text.encoder.min_count=1"]
+    recipe = load_recipe("vse_infinity/coco_regions_bigru", tiny)
+    assert isinstance(recipe, RetrievalRecipe)
+    model = build_model(recipe, captions=["a red dog"])
+    for phase in recipe.training.phases:
+        build_objective(recipe, phase, model=model)
+    written = str(recipe.to_dict())
+    assert all(part.rpartition(" ")[2] in written for part in term.parts if part.startswith("objective"))
+
+
+COMMANDS = [each for term in ALL for each in term.usage if each.startswith("openvse ")]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_parse(line: str) -> None:
+    _, *words = shlex.split(line)
+    command = typer.main.get_command(app)
+    context = command.make_context("openvse", words)
+    while isinstance(command, TyperGroup):
+        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+        context = command.make_context(name, words, parent=context)
+    assert context.params.get("recipe", list_recipes()[0]) in list_recipes()
+
+
+def test_adopt_is_found_by_its_name() -> None:
+    assert named("AdOpt").parts == ("objective term contrast", "miner adaptive_top_k", "criterion info_nce")
+    shipped = load_recipe("vse_2ad/flickr8k_grids_cpu")
+    by_table = load_recipe("vse_infinity/flickr8k_grids_cpu", settings(named("AdOpt")))
+    assert isinstance(shipped, RetrievalRecipe) and isinstance(by_table, RetrievalRecipe)
+    assert by_table.objective == shipped.objective
+
+
+def test_the_page_has_the_same_table() -> None:
+    assert terms_as_markdown() in PAGE.read_text(), (
+        "docs/terms.md differs: print(openvse.tasks.terms.terms_as_markdown()) makes its tables"
+    )
+
+
+def test_places_in_the_code_exist() -> None:
+    section = PAGE.read_text().split("## In the code\n", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split("|")[2].strip() for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 5
+    package = PAGE.parent.parent / "src" / "openvse"
+    assert [row for row in rows if not (package / row.strip("`")).exists()] == []
+
+
+def test_the_text_fits_a_terminal() -> None:
+    lines = terms_as_text(80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(term.name.split()[0] in terms_as_text() for term in ALL)
+    assert not any(line.rstrip() != line for line in lines)
