@@ -69,7 +69,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class DesignResult:
-    """What one design made of one pattern.
+    """The result of training one design on one pattern.
 
     Attributes:
         design: a name of ``DESIGNS``.

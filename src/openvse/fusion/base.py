@@ -1,4 +1,4 @@
-"""What every fusion is: the tokens of an image and of a text, read together -> k vectors each."""
+"""The base of every fusion: the tokens of an image and of a text, read together -> k vectors each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYERS = 2
 
 @dataclass(frozen=True)
 class Prepared:
-    """What of one modality's items does not depend on their partners, so that each item computes it once.
+    """The part of a fusion's work that does not depend on the partner, so that each item computes it once.
 
     Attributes:
         features: the tokens; their projections for reading a partner; keys and values for a partner that reads them.
