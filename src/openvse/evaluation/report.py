@@ -21,7 +21,7 @@ class Protocol:
         name: the data set, and which part of it.
         num_images: images, each of them a query and a candidate.
         num_texts: sentences, likewise.
-        folds: parts of the data set that were evaluated apart and averaged (COCO 1K: 5); 1 is the whole.
+        folds: parts of the data set that were evaluated separately and averaged (COCO 1K: 5); 1 is the whole.
         block_size: side of the blocks of scores.
         seed: of the bootstrap.
         resamples: of the bootstrap; 0 means that no intervals were computed.

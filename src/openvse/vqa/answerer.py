@@ -26,7 +26,7 @@ ANSWERS_FILE = "answers.json"
 
 
 class Guess(NamedTuple):
-    """An answer, and its probability; those of all answers need not add up to 1, as each is decided by itself."""
+    """An answer and its probability; probabilities need not add up to 1, since each answer is decided independently."""
 
     answer: str
     probability: float
