@@ -79,7 +79,7 @@ def test_another_width_and_a_backbone_are_refused_before_training(places, tmp_pa
     ):
         train(parse_recipe(tree), tmp_path / "width")
     tree["image"]["encoder"] = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64}
-    with pytest.raises(DataError, match="brings features 12 wide and no pictures"):
+    with pytest.raises(DataError, match="brings features 12 wide and no images"):
         train(parse_recipe(tree), tmp_path / "backbone")
 
 
