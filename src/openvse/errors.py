@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class OpenVSEError(Exception):
-    """Base of every error that is the input's fault; the command line prints its one line and exits with 2."""
+    """Base of every error that the user's input causes; the command line prints its one line and exits with 2."""
 
 
 class RecipeError(OpenVSEError):
@@ -16,11 +16,11 @@ class DataError(OpenVSEError):
 
 
 class BadImageError(DataError):
-    """One image cannot be used; the reason says why. Callers over many images report it and go on."""
+    """One image cannot be used; the message says why. Code that reads many images reports it and goes on."""
 
 
 class BadVideoError(BadImageError):
-    """One clip cannot be used; the reason says why. What catches bad images catches bad clips."""
+    """One clip cannot be used; the message says why. Code that catches BadImageError catches this too."""
 
 
 class StoreError(OpenVSEError):
@@ -28,7 +28,7 @@ class StoreError(OpenVSEError):
 
 
 class BadFeaturesError(StoreError):
-    """Features of one item cannot be used; the reason says why. Callers over many items report it and go on."""
+    """Features of one item cannot be used; the message says why. Code that reads many items reports it and goes on."""
 
 
 class ModelError(OpenVSEError):
@@ -36,7 +36,7 @@ class ModelError(OpenVSEError):
 
 
 class CheckpointError(OpenVSEError):
-    """A checkpoint of another project cannot be read, or holds what has no counterpart here."""
+    """A checkpoint of another project cannot be read, or holds something that has no counterpart in openvse."""
 
 
 class IndexFormatError(OpenVSEError):

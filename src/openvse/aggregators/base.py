@@ -1,4 +1,4 @@
-"""What every aggregator is: Features -> EmbeddingSet."""
+"""The base of every aggregator: Features -> EmbeddingSet."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Aggregator(Configured, nn.Module, ABC):
         """Aggregate a batch; padding must not change the result, nor may the other items of the batch."""
 
     def curves(self) -> dict[str, list[float]]:
-        """Return what it has learned that a paper plots, such as weights by rank; a run logs it after each epoch."""
+        """Return learned curves that papers plot, such as weights by rank; a run logs them after each epoch."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""What every backbone is: an image or clip -> pixels -> local features, before anything of the joint space."""
+"""The base of every backbone: an image or clip -> pixels -> local features, before any projection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from openvse.media.videos import ClipSource
 from openvse.registry import Configured
 from openvse.types import Features, Inputs
 
-# What of a module makes up its state; a backbone shares them with its network.
+# The attributes that hold the state of a module; a backbone shares them with its network.
 _STATE = (
     "_parameters",
     "_buffers",
@@ -34,7 +34,7 @@ _STATE = (
 
 
 class Backbone(Configured, nn.Module, ABC):
-    """A network that makes local features of images or clips, and what has to be done to them before it.
+    """A network that makes local features of images or clips, and the preprocessing that comes before it.
 
     A backbone of your own says how an image becomes pixels (``preprocess``) and pixels become features (``see``), and
     passes its network here; ``docs/recipes.md`` shows one. Weights keep the names that the network gives them: the
@@ -105,12 +105,12 @@ class Backbone(Configured, nn.Module, ABC):
 
     @abstractmethod
     def see(self, inputs: Inputs) -> Features:
-        """Return the local features of pixels as ``collate`` joined them; ``forward`` decides about gradients."""
+        """Return the local features of a batch that ``collate`` made; ``forward`` switches gradients on and off."""
 
     def forward(self, inputs: Inputs) -> Features:
         """Return the local features of pixels, which of them are real, and where they lie if that is known.
 
-        Only a backbone that trains makes a graph for a gradient.
+        Only a backbone that trains builds an autograd graph.
         """
         with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
             return self.see(inputs)
@@ -123,7 +123,7 @@ class Backbone(Configured, nn.Module, ABC):
         Args:
             source: what ``ClipSource`` allows; an image where the backbone reads no videos.
             generator: decides the random view of training; None gives the deterministic one.
-            to_store: the features go to a store, from which training draws.
+            to_store: read everything that a feature store should hold, such as all frames from which training draws.
 
         Raises:
             BadImageError: the item cannot be used.

@@ -1,4 +1,4 @@
-"""How a pretrained network behaves inside a model: what of it trains, and in which mode it runs."""
+"""How a pretrained network behaves inside a model: which of its weights train, and in which mode it runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from openvse.errors import ModelError
 
 
 def set_backbone_mode(backbone: nn.Module, *, training: bool, fine_tune: bool) -> None:
-    """Put a frozen backbone in evaluation mode, and the BatchNorm layers of any backbone.
+    """Put a frozen backbone into evaluation mode; the BatchNorm layers of every backbone always stay in it.
 
-    Running statistics stay those of the pretraining throughout (VSE-infinity, section 4.1): a batch of a few
-    large images would estimate them badly.
+    The running statistics of the pretraining are kept (VSE-infinity, section 4.1): a batch of a few large images would
+    give poor estimates of them.
     """
     backbone.train(training and fine_tune)
     for module in backbone.modules():
@@ -26,9 +26,9 @@ def set_backbone_mode(backbone: nn.Module, *, training: bool, fine_tune: bool) -
 
 
 def freeze_unreached(backbone: nn.Module, output: Tensor) -> None:
-    """Stop the training of parameters that ``output`` does not depend on, such as an unused pooling head.
+    """Freeze the parameters that have no effect on ``output``, such as those of an unused pooling head.
 
-    Data-parallel training waits in vain for the gradient of such a parameter.
+    Data-parallel training would wait for their gradients, which never come.
 
     Args:
         backbone: the module that made the output.
@@ -41,11 +41,11 @@ def freeze_unreached(backbone: nn.Module, output: Tensor) -> None:
 
 
 def checkpoint_blocks(backbone: nn.Module) -> None:
-    """Let every block forget its activations and compute them again when the gradient comes by.
+    """Let every block drop its activations and compute them again in the backward pass.
 
-    A block is a member of an outermost ``nn.ModuleList``: a layer of a transformer, a stage of a ResNet. What
-    crosses the borders of blocks is all that stays in memory; gradients are the same, for about one more
-    forward pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
+    A block is a member of an outermost ``nn.ModuleList``: a layer of a transformer, a stage of a ResNet. Only
+    the inputs of the blocks stay in memory. The gradients are the same, and cost about one more forward
+    pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
 
     Raises:
         ModelError: the network has no such list.

@@ -1,4 +1,4 @@
-"""At most so many frames of a clip: what sampling does to frames that lie in a store already."""
+"""A limit on the frames of a clip whose features are stored already: the sampling that a video reader would do."""
 
 from __future__ import annotations
 

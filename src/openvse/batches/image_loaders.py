@@ -22,9 +22,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RandomView:
-    """Which random view of an image training sees: it follows from these and the image's position alone.
+    """The seed and epoch that, with the position of an image, determine its random view in training.
 
-    So neither the number of workers nor the batch that an image falls into changes what is drawn for it.
+    Neither the number of workers nor the batch of an image changes its view.
     """
 
     seed: int

@@ -20,7 +20,7 @@ from openvse.types import Batch
 
 @dataclass(frozen=True)
 class BatchKey:
-    """What a batch is made of; it travels to the worker that builds the batch.
+    """Which pairs a batch is made of; it is sent to the worker that builds the batch.
 
     Attributes:
         pairs: positions of the pairs in the corpus's relevance, for all processes together.

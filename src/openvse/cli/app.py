@@ -53,13 +53,14 @@ def _version(wanted: bool) -> bool:
 @app.callback()
 def options(
     plugin: Annotated[
-        list[Path] | None, typer.Option(help="Python file that registers parts of your own; repeatable.")
+        list[Path] | None,
+        typer.Option(help="A Python file that registers parts of your own; may be given several times."),
     ] = None,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Take what holds for every command."""
+    """Set up what every command needs, and run the plug-ins."""
     keep_freed_memory()
     for path in plugin or []:
         load_plugin(path)

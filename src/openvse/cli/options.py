@@ -28,4 +28,6 @@ def usable_device(name: str) -> str:
     return name
 
 
-Device: TypeAlias = Annotated[str, typer.Option(help="cpu, cuda, mps.", callback=usable_device)]
+Device: TypeAlias = Annotated[
+    str, typer.Option(help="Where to compute: cpu, cuda or mps.", callback=usable_device)
+]

@@ -1,4 +1,4 @@
-"""What the checkpoints of all repositories have in common, and what one becomes here."""
+"""What the checkpoints of all repositories have in common, and the plan for a model made from one."""
 
 from __future__ import annotations
 

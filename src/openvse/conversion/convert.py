@@ -25,7 +25,7 @@ OF_THE_TRAINING = ("name", "objective", "optimizer")  # of a plan's recipe; the 
 
 @dataclass(frozen=True)
 class Repository:
-    """What reads the checkpoints of one repository."""
+    """The functions that read the checkpoints of one repository."""
 
     recognise: Callable[[ReleasedCheckpoint], bool]
     plan: Callable[[ReleasedCheckpoint], Plan]
@@ -69,13 +69,13 @@ def convert(
         checkpoint: what the repository's training saved.
         out: the model folder, which must not exist or be empty.
         vocabulary: the words that the model was trained with, or the tokenizer of its BERT.
-        repository: a name of ``REPOSITORIES``; None finds it out.
+        repository: a name of ``REPOSITORIES``; None recognises it by the weights.
         overrides: ``key.path=value`` of the recipe, for what a file does not say.
 
     Raises:
         CheckpointError: the file cannot be read, is damaged, belongs to another project, holds numbers that are not
             finite or options that are not plausible, or has no counterpart here.
-        RecipeError: an override is none.
+        RecipeError: an override is not of the form ``key.path=value``.
     """
     path, folder = Path(checkpoint), Path(out)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):

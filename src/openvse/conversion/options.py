@@ -47,7 +47,7 @@ def flag(options: Mapping[str, Any], name: str, default: bool = False) -> bool:
 
 
 def label(options: Mapping[str, Any], name: str, default: str) -> str:
-    """Return a name of the command line, such as a data set's; raise CheckpointError if it is none."""
+    """Return a name from the command line, such as that of a data set; raise CheckpointError if it is not a name."""
     value = options.get(name, default)
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise _implausible(name, value, "a name")

@@ -26,10 +26,10 @@ class Augmentation(Configured, nn.Module, ABC):
 
     @abstractmethod
     def hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        """Return what stays of features that are real, in training; it may be nothing."""
+        """Return which real features are kept in training; none at all is allowed."""
 
     def forward(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        """Return the mask of what stays: at least one feature an item; all of them in evaluation."""
+        """Return the mask of the features that are kept: at least one of each item, and all of them in evaluation."""
         return self.hide(mask) if self.training else mask
 
 
@@ -58,7 +58,7 @@ class RegionAugmentation(Augmentation):
         self.rate = rate
 
     def hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        """Draw for each feature; every item keeps one."""
+        """Decide for each feature at random; every item keeps at least one."""
         rates = self.rates(mask)  # drawn first
         return keep_at_least_one(torch.rand(mask.shape, device=mask.device) >= rates, mask)
 

@@ -1,4 +1,4 @@
-"""What every encoder is: raw items -> Inputs -> Features."""
+"""The base of every encoder: Inputs -> Features."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Encoder(Configured, nn.Module, ABC):
 
     Attributes:
         local_dim: L, the width of the local features it yields.
-        gives_pooled: whether it yields a global vector too, for the aggregators that need one.
+        gives_pooled: whether it also yields a global vector, for the aggregators that need one.
     """
 
     local_dim: int
@@ -40,4 +40,4 @@ class TextEncoder(Encoder):
 
     @abstractmethod
     def pieces(self, caption: str) -> list[str]:
-        """Return what each token of a caption stands for, for people to read; as many as ``tokenize`` makes of it."""
+        """Return a readable word piece for each token of a caption, in the order of ``tokenize``."""

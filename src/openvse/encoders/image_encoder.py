@@ -25,9 +25,9 @@ class ImageEncoder(Encoder):
     Args:
         backbone: pixels to raw local features.
         embed_dim: D.
-        projection: a part of ``PROJECTIONS``; None takes what is usual for the backbone's features.
-        augmentation: a part of ``AUGMENTATIONS``, what training hides; None takes what is usual for them.
-        global_vector: a part of ``GLOBAL_VECTORS``: yield a global vector too (PVSE, section 3.1). None yields none.
+        projection: makes a part of ``PROJECTIONS``; None takes the usual one of the backbone.
+        augmentation: makes a part of ``AUGMENTATIONS``, which hides features in training; None takes the usual one.
+        global_vector: makes a part of ``GLOBAL_VECTORS``, whose vector is yielded too (PVSE, section 3.1); or None.
     """
 
     backbone: Backbone
@@ -60,7 +60,7 @@ class ImageEncoder(Encoder):
 
     @property
     def fingerprint(self) -> str | None:
-        """What made the raw features; None takes any store of the right width."""
+        """What made the raw features; with None, any store of the right width will do."""
         return self.backbone.fingerprint
 
     @property

@@ -109,7 +109,7 @@ class TransformersText(TextEncoder):
         return [torch.tensor(ids or nothing) for ids in encoded]
 
     def pieces(self, caption: str) -> list[str]:
-        """Return the tokenizer's pieces, each as it reads by itself."""
+        """Return the pieces of the tokenizer, each decoded without its neighbours."""
         (ids,) = self.tokenize([caption])
         return [self.tokenizer.decode([index]).strip() for index in ids.tolist()]
 

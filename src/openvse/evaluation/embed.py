@@ -1,4 +1,4 @@
-"""A corpus through a model: each image and each caption once."""
+"""Embedding a corpus: each image and each caption once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from openvse.types import EmbeddingSet, FeatureSource
 
 @dataclass(frozen=True)
 class EmbeddedCorpus:
-    """The embeddings of a corpus; ``corpus`` has lost the images that could not be read, and their texts."""
+    """The embeddings of a corpus; ``corpus`` leaves out the images that could not be read, and their texts."""
 
     images: EmbeddingSet
     texts: EmbeddingSet

@@ -31,7 +31,7 @@ _PRODUCTS_IN_BLOCK = 1 << 18  # from 512 to 1024 a side is no faster and takes t
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a data set that is evaluated on its own."""
+    """A part of a data set that is evaluated separately."""
 
     members: Sequence[Member]
     relevance: Relevance
@@ -67,7 +67,7 @@ def evaluate(
         reranker: a model that ranks the first proposals of each query again.
         name: which data set and split, for the report.
         model: fingerprint of the model, for the report.
-        folds: evaluate this many runs of consecutive images apart, each with its texts; average (COCO: 5).
+        folds: how many runs of consecutive images, each with its texts, to evaluate separately and average (COCO: 5).
         resamples: of the bootstrap; 0 leaves the intervals out.
         seed: of the bootstrap.
         block_size: side of a block of scores; by default a block compares at most 2^18 pairs of embeddings.

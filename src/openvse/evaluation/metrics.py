@@ -116,7 +116,7 @@ def bootstrap_replicates(
 def percentile_intervals(
     replicates: Sequence[Replicates], confidence: float = CONFIDENCE
 ) -> dict[str, tuple[float, float]]:
-    """Return the percentile interval of each metric, averaged over folds that were resampled apart."""
+    """Return the percentile interval of each metric, averaged over folds that were resampled separately."""
     tails = 50.0 * (1.0 - confidence), 50.0 * (1.0 + confidence)
     intervals = {}
     for name in replicates[0]:

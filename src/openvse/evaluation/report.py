@@ -15,13 +15,13 @@ _RECALLS = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT), "rs
 
 @dataclass(frozen=True)
 class Protocol:
-    """How the numbers came about.
+    """How the evaluation was done.
 
     Attributes:
         name: the data set, and which part of it.
         num_images: images, each of them a query and a candidate.
         num_texts: sentences, likewise.
-        folds: parts of the data set that were evaluated apart and averaged (COCO 1K: 5); 1 is the whole.
+        folds: parts of the data set that were evaluated separately and averaged (COCO 1K: 5); 1 is the whole.
         block_size: side of the blocks of scores.
         seed: of the bootstrap.
         resamples: of the bootstrap; 0 means that no intervals were computed.
@@ -59,12 +59,12 @@ class Remarks:
 
 @dataclass(frozen=True)
 class Reranked:
-    """That another model ranked the first proposals of each query again.
+    """How another model ranked the first proposals of each query again.
 
     Attributes:
-        top: how many.
-        weight: of its score; the proposer's has the rest of 1.
-        seconds: that its scoring took, over all queries of both directions.
+        top: how many proposals of each query.
+        weight: w, of its score; the score of the proposing model has 1 - w.
+        seconds: the time of its scoring, over all queries of both directions.
     """
 
     top: int
@@ -78,10 +78,10 @@ class Report:
 
     Attributes:
         metrics: see ``Metrics``.
-        protocol: how they came about.
+        protocol: how the evaluation was done.
         remarks: ties and queries left out.
         intervals: lower and upper bound, for the metrics that have them.
-        chance: what a random order is expected to reach on the same data.
+        chance: the expected metrics of a random order of the same data.
         model: fingerprint of the model, or of each model that was averaged, or empty.
         published: label (paper and setting) to its figures, under the same names as ``metrics``.
         problems: what was skipped on the way, one line each.

@@ -24,8 +24,8 @@ class Reranker:
 
     Attributes:
         member: its embeddings of the same items, and the similarity that scores pairs of them.
-        top: proposals a query that are ranked again; the others keep their places behind them.
-        weight: of its score; the proposer's score has the rest of 1.
+        top: how many proposals of each query are ranked again; the others keep their places behind them.
+        weight: w, of its score; the score of the proposing model has 1 - w.
     """
 
     member: Member
@@ -89,7 +89,7 @@ def rerank(
     Args:
         ranks: of the proposing model.
         proposals: its best candidates.
-        reranker: who ranks them again.
+        reranker: the model that ranks them again.
         relevance: the relevant pairs.
         device: where to score.
 

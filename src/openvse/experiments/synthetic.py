@@ -69,7 +69,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class DesignResult:
-    """What one design made of one pattern.
+    """The result of training one design on one pattern.
 
     Attributes:
         design: a name of ``DESIGNS``.
@@ -151,7 +151,7 @@ def find(design: str, pattern: str, schedule: Schedule, seed: int) -> DesignResu
 def find_all(
     schedule: Schedule, *, seed: int, processes: int, done: Collection[tuple[str, str]] = ()
 ) -> Iterator[DesignResult]:
-    """Train every design on every pattern, and yield each as it is done.
+    """Train every design on every pattern, and yield each result when it is done.
 
     The result does not depend on the number of processes, each of which computes on one thread.
 

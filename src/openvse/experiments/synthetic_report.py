@@ -55,12 +55,12 @@ PUBLISHED: Mapping[tuple[str, str, str], float] = MappingProxyType(
 
 @dataclass(frozen=True)
 class SyntheticReport:
-    """What all designs made of all patterns.
+    """The results of all designs on all patterns.
 
     Attributes:
         results: one for each design and pattern, in any order.
-        schedule: how they learned.
-        seed: of weights and sets.
+        schedule: how they were trained.
+        seed: of the weights and the sets.
     """
 
     results: Sequence[DesignResult]

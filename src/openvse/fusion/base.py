@@ -1,4 +1,4 @@
-"""What every fusion is: the tokens of an image and of a text, read together -> k vectors each."""
+"""The base of every fusion: the tokens of an image and of a text, read together -> k vectors each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYERS = 2
 
 @dataclass(frozen=True)
 class Prepared:
-    """What of one modality's items does not depend on their partners, so that each item computes it once.
+    """The part of a fusion's work that does not depend on the partner, so that each item computes it once.
 
     Attributes:
         features: the tokens; their projections for reading a partner; keys and values for a partner that reads them.
@@ -37,7 +37,7 @@ class Prepared:
         return len(self.features)
 
     def __getitem__(self, rows: Int[Tensor, "P"]) -> Prepared:
-        """Return some items, each as often as it is asked for."""
+        """Return the items at these rows; a row may be repeated."""
         keep = None if self.keep is None else self.keep[rows]
         return Prepared(self.features[rows], self.mask[rows], keep)
 
@@ -83,7 +83,7 @@ class Fusion(Configured, nn.Module, ABC):
         self.class_tokens = nn.Parameter(0.02 * torch.randn(2, embed_dim)) if class_token else None
 
     def prepare(self, images: EmbeddingSet, texts: EmbeddingSet) -> tuple[Prepared, Prepared]:
-        """Compute what each item can compute by itself; one call belongs to one step, as dropout is drawn here."""
+        """Do the work that does not depend on the partner. Call it once a step: dropout is drawn here."""
         image, text = self._begin(images, 0), self._begin(texts, 1)
         return (
             self._project(image, reads=self.image_reads, is_read=self.text_reads),

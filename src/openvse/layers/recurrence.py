@@ -88,7 +88,7 @@ class _Recurrence(torch.autograd.Function):
     ) -> Tensor:
         width, rows = weight.shape[2], sum(sizes)
         before, hidden = _roomy(gates, width), _roomy(gates, 3 * width)
-        new, doors = gates.new_empty(2, rows, width), gates.new_empty(2, rows, 2 * width)
+        new, reset_update = gates.new_empty(2, rows, width), gates.new_empty(2, rows, 2 * width)
         states = torch.empty_like(new, dtype=precision)
         state = states.new_zeros(2, sizes[0], width)
         bias, transposed = bias.unsqueeze(1), weight.mT
@@ -99,8 +99,8 @@ class _Recurrence(torch.autograd.Function):
             before,
             hidden,
             *_parts(hidden, width),
-            doors,
-            *doors.split_with_sizes([width, width], dim=2),
+            reset_update,
+            *reset_update.split_with_sizes([width, width], dim=2),
             new,
             states,
         ):
@@ -110,16 +110,16 @@ class _Recurrence(torch.autograd.Function):
             torch.add(x_door, h_door, out=door).sigmoid_()
             torch.addcmul(x_new, reset, h_new, out=candidate).tanh_()
             state = torch.add(candidate, (state - candidate).mul_(update), out=result)
-        context.save_for_backward(weight, before, hidden, new, doors)
+        context.save_for_backward(weight, before, hidden, new, reset_update)
         context.sizes = sizes
         return states
 
     @staticmethod
     @once_differentiable
     def backward(context: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        weight, before, hidden, new, doors = context.saved_tensors
+        weight, before, hidden, new, reset_update = context.saved_tensors
         width, rows = weight.shape[2], new.shape[1]
-        reset, update = doors.split_with_sizes([width, width], dim=2)
+        reset, update = reset_update.split_with_sizes([width, width], dim=2)
         # What the loss does to a state reaches the gates through these factors, which do not wait for the loop.
         to_new = 1 - new.square()
         to_reset = _parts(hidden, width)[1][:, :rows] * reset * (1 - reset)
@@ -154,9 +154,9 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _parts(gates: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Return what belongs to the two doors (reset and update), and to the new state."""
-    doors, new = gates.split_with_sizes([2 * width, width], dim=2)
-    return doors, new
+    """Split gate values into those of reset and update, and those of the new state."""
+    reset_update, new = gates.split_with_sizes([2 * width, width], dim=2)
+    return reset_update, new
 
 
 def _roomy(like: Tensor, width: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every model is: modules with the spec that builds them, a folder and a fingerprint."""
+"""The base of every model: modules with the spec that builds them, a folder and a fingerprint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Model(nn.Module, ABC):
     """A model of any task.
 
     Args:
-        spec: what it is made of; None works it out of the parts (see ``describe``).
+        spec: what it is made of; None derives it from the parts (see ``describe``).
         provenance: where it comes from (the recipe's name, the data set, its figures on validation), for people and
             for reports. Nothing checks it; it goes into the model folder.
 
@@ -53,7 +53,7 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def describe(self) -> ModelSpec:
-        """Work the spec out of the parts, for a model that was put together without one.
+        """Derive the spec from the parts, for a model that was put together without one.
 
         Raises:
             ModelError: a part is not registered, or was made for other widths than a build would give it.
@@ -65,12 +65,12 @@ class Model(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the weights and of the spec: what an index must agree with."""
+        """A hash of the weights and the spec; an index remembers which one made it."""
         digest = hashlib.sha256(json.dumps(self.spec.identity(), sort_keys=True).encode())
         for name, weight in sorted(self.state_dict().items()):
             digest.update(name.encode())
@@ -78,7 +78,7 @@ class Model(nn.Module, ABC):
         return digest.hexdigest()[:16]
 
     def save(self, folder: str | Path) -> Path:
-        """Write the model folder: config.json, model.safetensors and what is needed besides."""
+        """Write the model folder: config.json, model.safetensors and the files that the encoders need."""
         return write_folder(
             Path(folder),
             self,

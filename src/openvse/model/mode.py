@@ -1,4 +1,4 @@
-"""Evaluation for a while: without dropout and augmentation, and back to the mode that was found."""
+"""Evaluation mode for the length of a block: no dropout, no augmentation; then the mode from before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode, and back into the mode it was found in, also after an error.
+    """Put a module into evaluation mode, and back into the mode from before, also after an error.
 
     Gradients are not touched: a caller that needs none enters ``torch.inference_mode`` too.
 

@@ -1,4 +1,4 @@
-"""The model: two towers and the similarity between what they yield."""
+"""The model of retrieval: two towers and a similarity between their embeddings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TwoTower(Model):
         image: the tower of images.
         text: the tower of sentences.
         similarity: scores the embeddings of the two.
-        spec: what the model is made of; None works it out of the parts.
+        spec: what the model is made of; None derives it from the parts.
         provenance: where the model comes from; see ``Model``.
 
     Example:
@@ -63,7 +63,7 @@ class TwoTower(Model):
 
     @property
     def indexable(self) -> bool:
-        """Whether an index of image embeddings can answer for this model exactly."""
+        """Whether a search in an index of image embeddings gives exactly the scores of this model."""
         return (
             self.similarity.indexable and self.image.aggregator.indexable and self.text.aggregator.indexable
         )
@@ -115,7 +115,7 @@ class TwoTower(Model):
         return scores.to(images.vectors.device)
 
     def describe(self) -> TwoTowerSpec:
-        """Work the spec out of the parts; see ``Model.describe``."""
+        """Derive the spec from the parts; see ``Model.describe``."""
         width, of_text = joint_width(self.image.encoder), joint_width(self.text.encoder)
         if width != of_text:
             raise ModelError(f"the image side was made for embed_dim {width} and the text side for {of_text}")
@@ -139,7 +139,7 @@ def embed(
     """Embed batches and put the items into the order of their positions.
 
     Args:
-        tower: either side of a model; it is left in the mode it was found in, also after an error.
+        tower: either side of a model; afterwards it is in the mode from before, also after an error.
         batches: positions and inputs; together the positions name each item once.
         device: where to compute.
 

@@ -60,5 +60,5 @@ class RetrievalRecipe(TwoTowerSpec, RunRecipe):
 
     @property
     def spec(self) -> TwoTowerSpec:
-        """The model's spec by itself."""
+        """The part of the recipe that describes the model."""
         return TwoTowerSpec.of(self.to_dict())

@@ -1,4 +1,4 @@
-"""Finding the nearest embeddings: the seam for search libraries, and the exact search that needs none."""
+"""Finding the nearest embeddings: the interface for search libraries, and an exact search that needs none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openvse.types import EmbeddingSet
 
 @runtime_checkable
 class VectorBackend(Protocol):
-    """Answers which items score best; an approximate index is another class with this one method.
+    """Finds the items that score best; an approximate search is another class with this one method.
 
     One that compares inner products of single embeddings and takes the largest of each item ranks as the model does,
     because only models whose similarity is ``indexable`` have an index.

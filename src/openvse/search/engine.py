@@ -1,4 +1,4 @@
-"""Questions in, images out."""
+"""The search engine: sentences or images in, the best images of an index out."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from openvse.types import EmbeddingSet
 
 @runtime_checkable
 class QueryEmbedder(Protocol):
-    """What searching needs of a model."""
+    """The methods of a model that the search engine uses."""
 
     @property
     def fingerprint(self) -> str:
-        """Which model this is."""
+        """A hash that identifies the model."""
         ...
 
     def encode_text(self, captions: Sequence[str]) -> EmbeddingSet:
@@ -35,7 +35,7 @@ class QueryEmbedder(Protocol):
         ...
 
     def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
-        """Score all pairs by the model's similarity; the scores of some items are those that they have among all."""
+        """Score all pairs by the model's similarity; the score of a pair must not depend on the other items."""
         ...
 
 
@@ -57,7 +57,7 @@ class Hit:
 
 
 class SearchEngine:
-    """Answers sentences and images with the images of an index.
+    """Finds the images of an index that fit sentences, or resemble images.
 
     Args:
         model: the model that made the index.

@@ -1,4 +1,4 @@
-"""A folder of images -> an index; run again, only what changed is embedded."""
+"""A folder of images -> an index; a second run embeds only what changed."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _AT_ONCE = 4096
 
 @runtime_checkable
 class ImageEmbedder(Protocol):
-    """What indexing needs of a model."""
+    """The methods of a model that indexing uses."""
 
     @property
     def fingerprint(self) -> str:
-        """Which model this is."""
+        """A hash that identifies the model."""
         ...
 
     @property
     def indexable(self) -> bool:
-        """Whether embeddings of images alone give its exact scores."""
+        """Whether scores computed from the embeddings of an index are exactly those of the model."""
         ...
 
     @property
@@ -92,8 +92,8 @@ def build_index(
     are taken over; what is no longer in the folder is dropped. Memory is bounded by the batch.
 
     Args:
-        model: what embeds the images.
-        folder: where they are, at any depth.
+        model: the model that embeds the images.
+        folder: the folder of the images, at any depth.
         out: folder of the index, created where it is missing.
         batch_size: images embedded at once.
         dtype: how a number is stored; float16 halves the disk and changes scores in the fourth digit.
@@ -200,7 +200,7 @@ class _Images:
 
 
 def _reusable(folder: Path, fingerprint: str, dtype: VectorDtype) -> Index | None:
-    """Return the index that is there, unless its embeddings are not what this run would make."""
+    """Return the index in a folder if its embeddings can be reused: same model, same type of numbers."""
     try:
         index = Index.open(folder, fingerprint)
     except IndexFormatError:

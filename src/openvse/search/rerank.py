@@ -20,12 +20,12 @@ _AT_ONCE = 64
 
 
 class HitReranker:
-    """Scores the first hits of every query anew, with a model whose scores no index can serve.
+    """Scores the first hits of every query again, with a model for which there can be no index.
 
     Args:
         model: any model; its similarity scores pairs of query and image.
-        top: hits of each query that are ranked again; the others stay behind them, in their order.
-        weight: of the new score; the index's score has the rest of 1.
+        top: how many hits of each query are ranked again; the others stay behind them, in their order.
+        weight: w, of the new score; the score of the index has 1 - w.
         features: stored local features of the images, by their path below the indexed folder; without them the
             images are decoded.
 

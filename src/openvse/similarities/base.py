@@ -1,4 +1,4 @@
-"""What every similarity is: two EmbeddingSets -> a score matrix."""
+"""The base of every similarity: two EmbeddingSets -> a score matrix."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
 
 @contextmanager
 def _claimed(folder: Path, recipe: RunRecipe, resume: bool) -> Iterator[None]:
-    """Make the run's folder, or check that it holds this very recipe's run, and keep other processes out."""
+    """Make the folder of the run, or check that it holds a run of the same recipe, and keep other processes out."""
     if resume:  # known before hours of extraction
         require_checkpoint(folder / "last.pt")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Answers about an image as one web page that holds the image itself, and shows what was weighed."""
+"""Answers about an image as one web page that holds the image itself and shows the attention weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMAGE_PX = 960
 """Longer side of the image: twice its size on the page, for dense screens."""
 
 VEIL = 0.82
-"""How dark the part becomes that weighs nothing."""
+"""How dark a part without any weight becomes."""
 
 WHOLE = [0.0, 0.0, 1.0, 1.0]
 """Where a class token lies, which stands for the whole image; a veil of its own would darken the cells."""
@@ -30,8 +30,8 @@ BOXES_SHOWN = 5
 def answer_page(image: Path, answered: Sequence[Explained]) -> str:
     """Return an HTML page with each question, its answers, and the weights over image and words.
 
-    Cells of a grid are the darker, the less they weigh beside the largest weight; of regions the heaviest are outlined,
-    and their share of the largest weight is the strength of the line. Words are shaded in the same way.
+    A cell of a grid is darker the less weight it has, relative to the largest weight. Of the regions, those with the
+    largest weights are outlined, with stronger lines for larger weights. Words are shaded in the same way.
 
     Args:
         image: the file that was asked about.

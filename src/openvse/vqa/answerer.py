@@ -26,18 +26,18 @@ ANSWERS_FILE = "answers.json"
 
 
 class Guess(NamedTuple):
-    """An answer, and its probability; those of all answers need not add up to 1, as each is decided by itself."""
+    """An answer and its probability; probabilities need not add up to 1, since each answer is decided independently."""
 
     answer: str
     probability: float
 
 
 class Attended(NamedTuple):
-    """What questions and their images, or one of each, weighed: k sets of weights a side, each of which adds up to 1.
+    """The attention weights of questions and their images, or of one pair: k sets a side, each of which adds up to 1.
 
     Attributes:
-        image: of the image's local features.
-        words: of the question's tokens.
+        image: the weights of the image's local features.
+        words: the weights of the question's tokens.
     """
 
     image: Float[Tensor, "*Q k N"]
@@ -45,7 +45,7 @@ class Attended(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """The most probable answers to one question, and what was weighed for them; None where a model has no weights."""
+    """The most probable answers to one question, and their attention weights; None where a model has no weights."""
 
     guesses: list[Guess]
     attended: Attended | None
@@ -71,8 +71,8 @@ class FeedForward(nn.Module):
 class Answerer(Model):
     """Chooses among A answers: fusion, mean of the k vectors a side, feed-forward, concatenation, one linear layer.
 
-    The architecture of score attention (section III-C). Without images it is the question-only model, whose side
-    of the words ends in one vector without a partner.
+    The architecture of score attention (section III-C). Without images it is the question-only model, which answers
+    from the embedding of the question alone.
 
     Args:
         image: the tower of images; None for the question-only model.
@@ -81,7 +81,7 @@ class Answerer(Model):
         answers: the answers to choose from.
         embed_dim: D.
         dropout: of the feed-forward layers.
-        spec: what the model is made of; None works it out of the parts.
+        spec: what the model is made of; None derives it from the parts.
         provenance: where the model comes from; see ``Model``.
 
     Example:
@@ -141,7 +141,7 @@ class Answerer(Model):
     def with_attention(
         self, images: Inputs | None, image_of: Int[Tensor, "Q"], questions: Inputs
     ) -> tuple[Float[Tensor, "Q A"], Attended | None]:
-        """Return the logits as ``forward`` does, and what the same pass weighed for them; None without weights."""
+        """Return the logits as ``forward`` does, and the attention weights of the same pass; None without weights."""
         if self.image is None or self.fusion is None or self.image_layer is None:
             return self._classify(self.text_layer(self.text(questions).vectors.mean(dim=1))), None
         regions, words = self.fusion.prepare(self._look(images), self.text(questions))
@@ -157,7 +157,7 @@ class Answerer(Model):
         top_k: int = 5,
         batch_size: int = 64,
     ) -> list[list[Guess]]:
-        """Answer questions about an image, which is looked at once for each batch of them.
+        """Answer questions about an image, which is encoded once for each batch of them.
 
         Args:
             image: a path, bytes, a PIL image or an array ``uint8 [H, W, 3]``; not read by the question-only model.
@@ -177,7 +177,7 @@ class Answerer(Model):
     def answer(
         self, images: Inputs | None, questions: Sequence[str], *, top_k: int = 5, batch_size: int = 64
     ) -> list[Answered]:
-        """Answer questions about one image that ``read`` returned, and say what was weighed for each. See ``ask``."""
+        """Answer questions about one image that ``read`` returned, with the attention weights of each; see ``ask``."""
         if not questions:
             raise DataError("there is no question: give at least one")
         batches = [
@@ -203,7 +203,7 @@ class Answerer(Model):
         return pad(self.text.encoder.tokenize(questions)).to(self.device)
 
     def describe(self) -> AnswererSpec:
-        """Work the spec out of the parts; see ``Model.describe``."""
+        """Derive the spec from the parts; see ``Model.describe``."""
         image = fusion = None
         if self.image is not None and self.fusion is not None:
             image = describe_tower("image", self.image.encoder, self.image.aggregator)

@@ -1,4 +1,4 @@
-"""What can be answered without a look at the image: the most frequent answers."""
+"""Baselines that do not see the image: the most frequent answers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from openvse.vqa.answers import are_votes, main_answers
 def most_frequent_answers(
     training: QuestionSet, questions: QuestionSet, *, num_words: int = 0
 ) -> tuple[str, ...]:
-    """Answer each question with what most training questions that begin alike are answered with.
+    """Answer each question with the most frequent answer to the training questions that begin with the same words.
 
-    A question counts once for what most of its annotators said; where its answers are no votes, once for each. Of
-    answers that are as frequent, the alphabet's first is taken. Where no training question begins alike, one word less
-    decides.
+    A training question counts once, for the answer of most of its annotators; where answers are not votes, it counts
+    once for each of them. Of equally frequent answers the first in the alphabet is taken. Where no training question
+    begins with these words, one word less is compared.
 
     Args:
         training: questions with answers.
         questions: Q questions.
-        num_words: how many first words have to agree; 0 gives all questions the same answer.
+        num_words: how many of the first words have to agree; with 0, all questions get the same answer.
 
     Returns:
         An answer to each question, in its normal form.

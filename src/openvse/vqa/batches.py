@@ -1,4 +1,4 @@
-"""Batches of questions: for training in a seeded order, for answering with each image's questions together."""
+"""Batches of questions: in a seeded order for training, questions about the same image together for answering."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
         return np.argsort(self.image_of, kind="stable")
 
     def __getitem__(self, key: BatchKey) -> QuestionBatch:
-        """Build a process's share of a batch; its images are dealt out, and every question follows its image.
+        """Build the share of a batch for one process: the images are split among processes, each with its questions.
 
         Raises:
             DataError: no question is left for this process, or no image of the batch can be used.
@@ -107,7 +107,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
 
 
 def question_batches(dataset: QuestionDataset, batch_size: int) -> Iterator[PlacedQuestions]:
-    """Yield all questions once, those about one image together, without those whose image cannot be used.
+    """Yield all questions once, ordered by image; questions whose image cannot be used are left out.
 
     Args:
         dataset: the questions.

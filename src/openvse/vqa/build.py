@@ -72,7 +72,7 @@ def build_answerer(
 
 
 def _check_aggregators(spec: AnswererSpec, towers: Mapping[str, Tower[Any] | None]) -> None:
-    """Raise RecipeError for an aggregator that leaves nothing to a fusion, or all where there is none."""
+    """Raise RecipeError if an aggregator and the fusion do not fit: exactly one of them must sum up the tokens."""
     sides: dict[str, TowerSpec | None] = {"image": spec.image, "text": spec.text}
     for side, tower in towers.items():
         tower_spec = sides[side]

@@ -85,7 +85,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
 
 
 def _training(questions: QuestionSet) -> QuestionSet | None:
-    """Return the questions whose most frequent answers are the baseline; a set for testing only has none."""
+    """Return the training questions, whose most frequent answers are the baseline; None for a test-only data set."""
     try:
         return questions.split("train")
     except DataError:

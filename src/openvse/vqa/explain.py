@@ -1,4 +1,4 @@
-"""Answers with what the model weighed for them: parts of the image, and words."""
+"""Answers with the attention weights behind them: of the parts of the image, and of the words."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Explained:
 def explain(
     model: Answerer, image: ClipSource | None, questions: Sequence[str], *, top_k: int = 5
 ) -> list[Explained]:
-    """Answer questions about an image, and say what was weighed for each.
+    """Answer questions about an image, and return the attention weights behind each answer.
 
     Args:
-        model: what answers.
+        model: the model that answers.
         image: what ``Answerer.ask`` takes.
         questions: one or more.
         top_k: how many answers to each.
@@ -75,7 +75,7 @@ def explain(
 
 
 def _located(encoder: ImageEncoder, images: Inputs) -> tuple[Inputs, Float[Tensor, "N 4"] | None, bool]:
-    """Return an image's raw features in place of its pixels, where they lie if that is known, and if they tile it."""
+    """Return the raw features of an image in place of its pixels, their boxes if known, and whether they tile it."""
     if images.mask is not None:  # a clip
         return images, None, False
     seen = encoder.local_features(images)

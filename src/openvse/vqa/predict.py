@@ -1,4 +1,4 @@
-"""A question set through a model: each question once, those about one image together."""
+"""The answers of a model to a question set: each question once, questions about the same image together."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def predict_batches(
     """Yield positions, batches and logits; the model is in evaluation mode meanwhile.
 
     Args:
-        model: what answers.
+        model: the model that answers.
         dataset: the questions.
         batch_size: questions at a time.
     """
@@ -80,7 +80,7 @@ def predict(
     """Answer every question of a set, in its order; those about images that cannot be used are left out.
 
     Args:
-        model: what answers.
+        model: the model that answers.
         questions: the set.
         features: stored local features of its images; without them the images are decoded.
         batch_size: questions at a time.

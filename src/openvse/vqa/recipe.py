@@ -94,5 +94,5 @@ class VQARecipe(AnswererSpec, RunRecipe):
 
     @property
     def spec(self) -> AnswererSpec:
-        """The model's spec by itself."""
+        """The part of the recipe that describes the model."""
         return AnswererSpec.of(self.to_dict())

@@ -17,7 +17,7 @@ Scores: TypeAlias = dict[str, float]
 
 @dataclass(frozen=True)
 class AnswerProtocol:
-    """How the numbers came about.
+    """How the evaluation was done.
 
     Attributes:
         name: the data set, and which part of it.
@@ -46,9 +46,9 @@ class AnswerReport:
 
     Attributes:
         scores: see ``Scores``.
-        protocol: how they came about.
+        protocol: how the evaluation was done.
         intervals: lower and upper bound of each score; none of a kind so rare that it was never drawn.
-        baselines: label to the scores of answers that need no image.
+        baselines: by label, the scores of answers that are given without the image.
         unknown: percentage of questions none of whose answers is in the model's vocabulary, or None without one.
         ceiling: the scores of the best answers that are in the vocabulary, or empty.
         model: fingerprint of the model, or empty.

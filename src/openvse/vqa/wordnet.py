@@ -188,7 +188,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _entries(lines: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the offsets of each word's senses, from lines whose last fields they are; a licence stands before them."""
+    """Return the offsets of each word's senses, the last fields of its line; the licence before them is skipped."""
     entries = []
     for line in lines:
         if not line.startswith(" "):

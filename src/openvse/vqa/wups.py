@@ -12,7 +12,7 @@ from openvse.errors import DataError
 from openvse.vqa.answers import normalize_answer
 
 THRESHOLDS = (0.9, 0.0)
-"""The two that are reported for DAQUAR: only near synonyms count, and everything counts as it is."""
+"""The thresholds reported for DAQUAR: at 0.9 only near synonyms count fully, at 0.0 every similarity does."""
 
 _DOWN_WEIGHT = 0.1
 

@@ -16,7 +16,9 @@ def ask(
     model: Annotated[str, typer.Argument(help="A model that was trained to answer: a folder or a hub id.")],
     image: Annotated[Path, typer.Argument(help="An image.")],
     questions: Annotated[list[str], typer.Argument(help="One or more questions.")],
-    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Answers a question.")] = 5,
+    top_k: Annotated[
+        int, typer.Option("--top-k", "-k", min=1, help="How many answers to print for each question.")
+    ] = 5,
     html: Annotated[
         Path | None, typer.Option(help="Write a page that shows what the model looked at and read.")
     ] = None,

@@ -16,17 +16,21 @@ def convert(
     out: Annotated[Path, typer.Argument(help="The model folder to write.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Of the recipe, for what the file does not say: text.encoder.global_state=final"),
+        typer.Argument(
+            help="Recipe options that the file does not say, such as text.encoder.global_state=final."
+        ),
     ] = None,
     vocabulary: Annotated[
         str | None,
         typer.Option(
-            help="The .json or .pkl of its words; for BERT a vocab.txt, or a tokenizer's folder or hub id."
+            help="The .json or .pkl of its vocabulary; for BERT a vocab.txt, or the folder or hub id of a tokenizer."
         ),
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(help="vse_infinity, pvse or vse_2ad; recognised by its weights if not given."),
+        typer.Option(
+            help="The repository: vse_infinity, pvse or vse_2ad; recognised by its weights if not given."
+        ),
     ] = None,
 ) -> None:
     """Turn a released checkpoint into a model folder with the same embeddings, without running what it contains."""

@@ -17,27 +17,32 @@ def import_features(
         Path,
         typer.Argument(help="A .tsv, .npy or .h5 file, or a folder of .tsv, .npz or .npy files."),
     ],
-    out: Annotated[Path, typer.Argument(help="The feature store: made, or added to.")],
+    out: Annotated[Path, typer.Argument(help="The feature store; it is created, or added to.")],
     kind: Annotated[
-        str | None, typer.Option(help="tsv, npz, npy or hdf5; recognised by openvse if not given.")
+        str | None,
+        typer.Option(
+            help="Format of the source: tsv, npz, npy or hdf5; recognised by its name if not given."
+        ),
     ] = None,
     match: Annotated[
         str | None,
-        typer.Option(help="A data set (as for train): name the features by its images, leave out the rest."),
+        typer.Option(
+            help="A data set (as for train): keep only the features of its images, and name them as it does."
+        ),
     ] = None,
     ids: Annotated[
-        Path | None, typer.Option(help="Text file with an id a line, for arrays without ids.")
+        Path | None, typer.Option(help="A text file with one id on each line, for arrays without ids.")
     ] = None,
     made_by: Annotated[
         str | None,
-        typer.Option(help="What made the features, for the store to remember; else imported:FOLDER."),
+        typer.Option(help="What made the features, which the store remembers; by default imported:FOLDER."),
     ] = None,
-    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Of the numbers.")] = "float16",
+    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Type of stored values.")] = "float16",
     boxes: Annotated[
-        bool, typer.Option("--boxes/--no-boxes", help="Keep boxes, where there are some.")
+        bool, typer.Option("--boxes/--no-boxes", help="Keep the boxes, if the source has any.")
     ] = True,
 ) -> None:
-    """Import features that other tools made into a feature store; run again, it goes on where it was."""
+    """Import features that other tools made into a feature store; an interrupted run can be continued."""
     from openvse.cli.progress import bar, counted, warn
     from openvse.datasets import open_corpus
     from openvse.features import FeatureStore

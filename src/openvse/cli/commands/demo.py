@@ -13,9 +13,9 @@ from openvse.cli.app import app
 @app.command()
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Folder for images, features, model, report and contact sheet.")
+        Path, typer.Option(help="The folder for images, features, model, report and contact sheet.")
     ] = Path("demo_output"),
-    seed: Annotated[int, typer.Option(min=0, help="Of the training.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
 ) -> None:
     """Train on images of emoji, compare with chance, and answer queries: a few minutes on two cores, offline."""
     from openvse.cli.progress import TrainingBar, bar, console, counted

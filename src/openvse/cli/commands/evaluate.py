@@ -35,12 +35,12 @@ def evaluate(
             help="A model that ranks the first proposals of each query again, such as score attention."
         ),
     ] = None,
-    rerank_top: Annotated[int, typer.Option(min=1, help="How many proposals it ranks again.")] = 20,
+    rerank_top: Annotated[int, typer.Option(min=1, help="Proposals of each query to rank again.")] = 20,
     rerank_weight: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Weight of its score; the proposing models' has the rest of 1."),
+        typer.Option(min=0, max=1, help="Weight w of its score; that of the other models has 1 - w."),
     ] = 1.0,
-    folds: Annotated[int, typer.Option(min=1, help="Mean over this many equal folds (COCO 1K: 5).")] = 1,
+    folds: Annotated[int, typer.Option(min=1, help="Average over so many equal folds (COCO 1K: 5).")] = 1,
     device: Device = "cpu",
 ) -> None:
     """Measure retrieval both ways (R@1/5/10, RSUM, MedR, MeanR), or the accuracy of answers, with intervals."""

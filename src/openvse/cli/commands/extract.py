@@ -19,19 +19,19 @@ def extract(
         typer.Argument(help="A backbone: efficientnet_lite0, transformers_vision, frames (clips), ..."),
     ],
     data: Annotated[str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT.")],
-    store: Annotated[Path, typer.Argument(help="The feature store: made, or added to.")],
+    store: Annotated[Path, typer.Argument(help="The feature store; it is created, or added to.")],
     options: Annotated[
         list[str] | None,
         typer.Argument(
             help="The backbone's options, such as model=facebook/dinov2-small or backbone.image_size=128"
         ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="How many images a batch holds.")] = 32,
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode images.")] = 1,
-    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Of the numbers.")] = "float16",
+    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Type of stored values.")] = "float16",
     device: Device = "cpu",
 ) -> None:
-    """Store the local features of images; run again, it does only what is new."""
+    """Store the local features of images; a second run adds only what is new."""
     from openvse.assembly import build_part
     from openvse.backbones import BACKBONES
     from openvse.cli.progress import bar, counted, warn

@@ -1,4 +1,4 @@
-"""``openvse recipes``: what there is to name in a recipe."""
+"""``openvse recipes``: the shipped recipes, and the parts that a recipe may name."""
 
 from __future__ import annotations
 

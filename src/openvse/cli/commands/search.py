@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 @app.command()
 def index(
     model: Annotated[str, typer.Argument(help="A model folder or a hub id.")],
-    folder: Annotated[Path, typer.Argument(help="Images, at any depth.")],
+    folder: Annotated[Path, typer.Argument(help="A folder of images, at any depth.")],
     out: Annotated[Path, typer.Option(help="The index folder.")] = Path("index"),
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="How many images are embedded at a time.")] = 64,
     device: Device = "cpu",
 ) -> None:
-    """Embed a folder of images for search; run again, it embeds only what changed."""
+    """Embed a folder of images for search; a second run embeds only what changed."""
     from openvse.cli.progress import bar, counted, warn
     from openvse.model import TwoTower
     from openvse.search import build_index
@@ -49,17 +49,20 @@ def search(
     model: Annotated[str, typer.Argument(help="The model that made the index.")],
     index: Annotated[Path, typer.Argument(help="An index folder.")],
     queries: Annotated[list[str], typer.Argument(help="One or more sentences.")],
-    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Hits a query.")] = 10,
+    top_k: Annotated[
+        int, typer.Option("--top-k", "-k", min=1, help="How many hits to list for each query.")
+    ] = 10,
     rerank: Annotated[
         str | None,
         typer.Option(help="A model that ranks the first hits of each query again, such as score attention."),
     ] = None,
-    rerank_top: Annotated[int, typer.Option(min=1, help="How many hits it ranks again.")] = 20,
+    rerank_top: Annotated[int, typer.Option(min=1, help="How many hits of each query it ranks again.")] = 20,
     rerank_weight: Annotated[
-        float, typer.Option(min=0, max=1, help="Weight of its score; the index's has the rest of 1.")
+        float, typer.Option(min=0, max=1, help="Weight w of its score; the score of the index has 1 - w.")
     ] = 1.0,
     rerank_features: Annotated[
-        Path | None, typer.Option(help="Feature store that it reads instead of the images.")
+        Path | None,
+        typer.Option(help="A feature store that the re-ranking model reads instead of the images."),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a contact sheet that opens in a browser.")] = None,
     device: Device = "cpu",

@@ -13,14 +13,18 @@ from openvse.cli.app import app
 @app.command()
 def synthetic(
     out: Annotated[Path, typer.Option(help="Folder for synthetic.json, .md and .png.")] = Path("synthetic"),
-    seed: Annotated[int, typer.Option(min=0, help="Of weights and random sets.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Of each training.")] = 4000,
-    learning_rate: Annotated[float, typer.Option(min=0.0, help="The highest.")] = 0.02,
-    processes: Annotated[int, typer.Option(min=1, help="Trainings at a time, each on one core.")] = 2,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights and the random sets.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 4000,
+    learning_rate: Annotated[
+        float, typer.Option(min=0.0, help="The highest learning rate of the schedule.")
+    ] = 0.02,
+    processes: Annotated[
+        int, typer.Option(min=1, help="How many trainings run at a time, each on one core.")
+    ] = 2,
 ) -> None:
     """Let designs of GPO find known pooling coefficients: VSE-infinity's synthetic experiment (Table 11).
 
-    Killed and started again with the same options, it goes on.
+    An experiment that was killed goes on when it is started again with the same options.
     """
     from openvse.cli.progress import bar
     from openvse.experiments import (

@@ -19,8 +19,10 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="key.path=value, for instance data.source=photos seed=1")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder; else runs/RECIPE-sSEED.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of the run; by default runs/RECIPE-sSEED.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     processes: Annotated[int, typer.Option(min=1, help="Data-parallel processes on this machine.")] = 1,
 ) -> None:
     """Train a model; the best on validation (by RSUM, or accuracy of answers) lies in OUT/best."""
@@ -52,7 +54,7 @@ def train(
 
 
 def launch(processes: int) -> None:
-    """Run this very command once a process, and end with the exit code of the first that fails."""
+    """Run this command in every process, and end with the exit code of the first process that fails."""
     from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
     with socket.create_server(("127.0.0.1", 0)) as free:
