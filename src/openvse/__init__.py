@@ -1,4 +1,4 @@
-"""openvse: visual-semantic embedding. Train, evaluate, explain and serve models in which pictures and sentences meet.
+"""openvse: visual-semantic embedding. Train, evaluate, explain and serve models in which images and sentences meet.
 
 ``openvse.load(folder_or_hub_id)`` gives a model; nothing heavy is imported before.
 """

@@ -51,7 +51,7 @@ A constructor's argument of one of these types is built from the recipe before t
 
 
 class _PlacedError(RecipeError):
-    """A fault of a part that another part makes: it names its own path already."""
+    """An error of an inner part, whose message names its path in the recipe already."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ COMMIT_SECONDS = 5.0
 """A kill costs at most this much work."""
 
 BATCHES_AHEAD = 2
-"""How many batches of decoded pictures wait for the backbone at most."""
+"""How many batches of decoded images wait for the backbone at most."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class ExtractionProgress:
     """How far an extraction has come.
 
     Attributes:
-        done: pictures dealt with: stored now or before, or found bad.
-        total: pictures asked for.
-        images_per_s: pictures that this run deals with in a second.
+        done: images dealt with: stored now or before, or found bad.
+        total: images asked for.
+        images_per_s: images that this run deals with in a second.
         eta_s: seconds left at that rate.
     """
 
@@ -49,9 +49,9 @@ class ExtractionReport:
     """What an extraction did.
 
     Attributes:
-        done: pictures whose features were added.
-        skipped_existing: pictures that the store had already.
-        failed: path and reason of each picture that cannot be used.
+        done: images whose features were added.
+        skipped_existing: images that the store had already.
+        failed: path and reason of each image that cannot be used.
         seconds: wall time.
     """
 
@@ -62,11 +62,11 @@ class ExtractionReport:
 
     @property
     def images_per_s(self) -> float:
-        """Pictures dealt with in a second; those that were there already do not count."""
+        """Images dealt with in a second; those that were there already do not count."""
         return (self.done + len(self.failed)) / self.seconds if self.seconds else 0.0
 
     def progress(self, total: int) -> ExtractionProgress:
-        """Return the state of a run over ``total`` pictures that has come this far."""
+        """Return the state of a run over ``total`` images that has come this far."""
         done = self.skipped_existing + self.done + len(self.failed)
         rate = self.images_per_s
         return ExtractionProgress(done, total, rate, (total - done) / rate if rate else 0.0)
@@ -83,24 +83,24 @@ def extract_features(
     dtype: StoreDtype = "float16",
     progress: Callable[[ExtractionProgress], None] | None = None,
 ) -> ExtractionReport:
-    """Add the local features of pictures to a feature store; what it has already is skipped.
+    """Add the local features of images to a feature store; what it has already is skipped.
 
-    Pictures are decoded in threads while the backbone computes: decoders let go of Python's lock. The store is
+    Images are decoded in threads while the backbone computes: decoders let go of Python's lock. The store is
     committed every few seconds and when the function ends, in whatever way, so that an interrupted extraction
-    continues where it was. A picture that cannot be used is reported and left out; the next run tries again.
+    continues where it was. An image that cannot be used is reported and left out; the next run tries again.
 
     Args:
         backbone: what makes the features; it is moved to ``device``.
-        images: identifier and path of each picture.
+        images: identifier and path of each image.
         store: folder of the store, created where it is missing.
-        batch_size: pictures encoded at once, frames of clips included.
+        batch_size: images encoded at once, frames of clips included.
         device: where the backbone runs.
         num_workers: threads that decode; 0 counts as 1.
         dtype: number format of the store.
         progress: called after each batch, and once when there is nothing to do.
 
     Raises:
-        DataError: an identifier stands for two pictures.
+        DataError: an identifier stands for two images.
         ModelError: the backbone has no network, so it makes no features.
         StoreError: the store belongs to another backbone, is being written by another process, or the backbone
             made features that it cannot hold.
@@ -115,11 +115,11 @@ def extract_features(
     ):
         new = [(item, path) for item, path in images if item not in writer]
         report = ExtractionReport(skipped_existing=len(images) - len(new))
-        # As many pictures at once as asked for: a clip counts for each of its frames.
+        # As many images at once as asked for: a clip counts for each of its frames.
         items_at_once = max(1, batch_size // backbone.stored_images)
         for batch in _decoded(pool, backbone, new, items_at_once):
             report.done += _store(writer, backbone, device, batch)
-            report.failed += [(picture.path, picture.reason) for picture in batch if picture.pixels is None]
+            report.failed += [(image.path, image.reason) for image in batch if image.pixels is None]
             now = time.perf_counter()
             report.seconds = now - started
             if progress is not None:
@@ -134,8 +134,8 @@ def extract_features(
 
 
 @dataclass(frozen=True)
-class _Picture:
-    """A picture on its way to the backbone: its pixels, or why there are none."""
+class _Image:
+    """An image on its way to the backbone: its pixels, or why there are none."""
 
     item: str
     path: Path
@@ -145,33 +145,33 @@ class _Picture:
 
 def _decoded(
     pool: ThreadPoolExecutor, backbone: Backbone, images: Sequence[tuple[str, Path]], batch_size: int
-) -> Iterator[list[_Picture]]:
-    """Yield the pictures in batches and in their order, while the pool decodes those that follow."""
+) -> Iterator[list[_Image]]:
+    """Yield the images in batches and in their order, while the pool decodes those that follow."""
     jobs = (pool.submit(_decode, backbone, item, path) for item, path in images)
-    waiting: deque[Future[_Picture]] = deque(islice(jobs, BATCHES_AHEAD * batch_size))
+    waiting: deque[Future[_Image]] = deque(islice(jobs, BATCHES_AHEAD * batch_size))
     while waiting:
-        batch: list[_Picture] = []
+        batch: list[_Image] = []
         while waiting and len(batch) < batch_size:
             batch.append(waiting.popleft().result())
             waiting.extend(islice(jobs, 1))
         yield batch
 
 
-def _decode(backbone: Backbone, item: str, path: Path) -> _Picture:
+def _decode(backbone: Backbone, item: str, path: Path) -> _Image:
     try:
-        return _Picture(item, path, backbone.read(path, to_store=True))
+        return _Image(item, path, backbone.read(path, to_store=True))
     except BadImageError as error:
-        return _Picture(item, path, None, str(error))
+        return _Image(item, path, None, str(error))
 
 
 def _store(
     writer: FeatureStoreWriter,
     backbone: Backbone,
     device: torch.device | str,
-    batch: Sequence[_Picture],
+    batch: Sequence[_Image],
 ) -> int:
     """Encode what could be decoded, add it to the store and return how many items that were."""
-    good = [(picture.item, picture.pixels) for picture in batch if picture.pixels is not None]
+    good = [(image.item, image.pixels) for image in batch if image.pixels is not None]
     if good:
         inputs = backbone.collate([pixels for _, pixels in good]).to(device)
         seen: Features = backbone(inputs)
@@ -201,6 +201,6 @@ def _check_unique(images: Sequence[tuple[str, Path]]) -> None:
     for item, path in images:
         if item in paths:
             raise DataError(
-                f"id {item!r} stands for {paths[item]} and for {path}: give each picture its own id"
+                f"id {item!r} stands for {paths[item]} and for {path}: give each image its own id"
             )
         paths[item] = path

@@ -14,7 +14,7 @@ class DataSpec(Strict):
 
     Attributes:
         source: a folder or file whose kind is detected, or ``NAME:ROOT`` (``flickr8k:/data/flickr8k``).
-        features: a feature store to read instead of decoding pictures, or a folder of stores, of which the one that
+        features: a feature store to read instead of decoding images, or a folder of stores, of which the one that
             fits the encoder is taken; ``auto`` extracts into the run's folder.
         num_workers: processes that load batches ahead.
         random_views: training sees a random crop of each decoded image, mirrored half of the time, and other frames of
