@@ -29,9 +29,9 @@ class Crops(Backbone):
 
     ``windows`` lists grids of windows. ``(3, 0.5)`` is 3 x 3 windows, row by row, each half as wide and half as high
     as the image; they are evenly spread from edge to edge (a single one lies in the middle) and may overlap. Windows
-    are cut out of the image as it was decoded, so what is small in a large image is seen at its own resolution, and each
-    passes through the inner backbone's own preprocessing. In training they are cut out of one random view of the
-    image.
+    are cut out of the image as it was decoded, so what is small in a large image is seen at its own resolution, and
+    each passes through the inner backbone's own preprocessing. In training they are cut out of one random view of
+    the image.
 
     The side of a window in pixels is the inner backbone's ``image_size``, and nothing else sets it. The inner backbone
     that is used where none is named is EfficientNet-Lite0 at 112 pixels. One that a recipe names has its own default
