@@ -29,7 +29,8 @@ class Inputs:
     """A collated batch of one modality, ready for an encoder.
 
     Attributes:
-        values: token ids ``int64 [B, N]``, stored local features ``float [B, N, L]``, or pixels ``float [B, 3, H, W]``.
+        values: token ids ``int64 [B, N]``, stored local features ``float [B, N, L]``, or pixels ``float [B, 3, H, W]``,
+            ``float [B, N, 3, H, W]`` where an item is several images.
         mask: ``bool [B, N]``, or None for pixels, whose encoder decides N.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -100,6 +101,17 @@ class Outer(nn.Module):
         self.miner, self.view, self.more, self.odd = miner, view, more, odd
 
 
+NARROW = partial(GPO, hidden_dim=4)
+
+
+class Sized(nn.Module):
+    """A part whose inner part is, by default, one with options."""
+
+    def __init__(self, *, view: Maker[Aggregator] = NARROW) -> None:
+        super().__init__()
+        self.view = view
+
+
 OUTER: Registry[Outer] = Registry("outer", {"outer": Outer}, {"other": ("outer", {"odd": 3})})
 
 
@@ -111,6 +123,28 @@ def test_the_annotation_says_when_a_part_is_made() -> None:
     assert isinstance(made.view(**CONTEXT), GPO) and made.view(**CONTEXT) is not made.view(**CONTEXT)
     assert made.more is not None and made.more(**CONTEXT, unknown=1).k == 2
     assert build_part(OUTER, Part(name="outer", miner="all", more=None), "x").more is None
+
+
+def test_options_without_a_name_are_those_of_the_part_used_by_default() -> None:
+    assert build(aggregator={"hidden_dim": 8}, num_views=1).views[0].score.weight.shape == (1, 8)
+    with pytest.raises(RecipeError, match=r"unknown key image\.aggregator\.aggregator\.hidden;"):
+        build(aggregator={"hidden": 8})
+
+
+def test_a_default_with_options_keeps_those_that_are_not_given() -> None:
+    views: Registry[Sized] = Registry("sized", {"sized": Sized})
+    made = build_part(views, Part(name="sized", view={"temperature": 0.5}), "x").view
+    assert made.part == Part(name="gpo", hidden_dim=4, temperature=0.5)
+    assert build_part(views, Part(name="sized", view={"hidden_dim": 6}), "x").view.part.options == {
+        "hidden_dim": 6
+    }
+    assert build_part(views, Part(name="sized", view="gpo"), "x").view.part.options == {}
+
+
+def test_options_without_a_name_need_a_default() -> None:
+    for given in ({"miner": {"k": 3}}, {"miner": "all", "more": {"k": 3}}):
+        with pytest.raises(RecipeError, match=r"^recipe: x\.(miner|more)\.name: field required"):
+            build_part(OUTER, Part(name="outer", **given), "x")
 
 
 def test_a_name_is_checked_before_anything_is_built() -> None:

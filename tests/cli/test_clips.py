@@ -90,7 +90,7 @@ def test_training_reads_clips_without_a_store(tmp_path: Path, invoke) -> None:
 def test_extract_takes_the_options_of_the_backbone(tmp_path: Path, invoke) -> None:
     clips = write_clips(tmp_path / "clips", 3)
     words = ("backbone.pretrained=false", "backbone.image_size=32", "fps=4", "stored_frames=9")
-    done = invoke("extract", "frames", clips, tmp_path / "store", "backbone.name=efficientnet_lite0", *words)
+    done = invoke("extract", "frames", clips, tmp_path / "store", *words)
     assert done.exit_code == 0, done.output
     store = FeatureStore.open(tmp_path / "store")
     assert store.fingerprint == "frames:efficientnet_lite0:random:32:1x1:4fps:9"

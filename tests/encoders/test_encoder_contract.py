@@ -42,6 +42,7 @@ def make_encoder(vision_checkpoint, detector_checkpoint, bert_checkpoint, fake_t
             "num_regions": 5,
             "projection": "linear",  # what contracts compare in training may not depend on a batch's statistics
         },
+        "crops": {"backbone": {"pretrained": False, "image_size": 32}, "windows": [[1, 1.0], [2, 0.6]]},
         "frames": {"backbone": {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32}},
         "bigru": {"captions": CAPTIONS, "min_count": 1, "word_dim": 5},
         "transformers_text": {"model": bert_checkpoint},

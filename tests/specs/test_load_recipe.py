@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openvse.errors import RecipeError
-from openvse.specs import apply_override, list_recipes
+from openvse.specs import Part, apply_override, list_recipes
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.training.kind import published_for
 
@@ -82,6 +82,12 @@ def test_a_base_is_merged_key_by_key_and_a_part_is_replaced_whole(tmp_path: Path
     assert (recipe.name, recipe.seed) == ("child", 3)
     assert recipe.text.aggregator.options == {}  # k belonged to the part that was replaced
     assert recipe.text.encoder.name == "bigru"
+
+
+def test_options_join_a_part_that_the_base_names_in_short(tmp_path: Path, minimal: Path) -> None:
+    (tmp_path / "short.yaml").write_text("base: mine.yaml\ntext: {aggregator: k_max}\n")
+    (tmp_path / "child.yaml").write_text("base: short.yaml\ntext: {aggregator: {k: 3}}\n")
+    assert load_recipe(tmp_path / "child.yaml").text.aggregator == Part(name="k_max", k=3)
 
 
 @pytest.mark.parametrize(

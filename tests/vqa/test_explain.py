@@ -151,6 +151,19 @@ def test_the_page_shades_by_weight_and_escapes(make_photos: PhotoMaker) -> None:
     assert "0.250)" in shades[0] and "0.750)" in shades[1]
 
 
+def test_windows_of_an_image_are_parts_that_overlap(make_photos: PhotoMaker) -> None:
+    encoder = {
+        "name": "crops",
+        "backbone": {"pretrained": False, "image_size": 32},
+        "windows": [[1, 1.0], [2, 0.6]],
+    }
+    model, photo = build({"image": {"encoder": encoder, "aggregator": "tokens"}}), make_photos(1)[0]
+    (one,) = explain(model, photo, QUESTIONS[:1])
+    assert one.boxes is not None and one.image_weights is not None and not one.tiled
+    assert one.image_weights.shape == (2, 5)
+    torch.testing.assert_close(one.boxes[:2], torch.tensor([[0, 0, 1, 1], [0, 0, 0.6, 0.6]]))
+
+
 def test_a_token_before_the_cells_stands_for_the_whole_image() -> None:
     assert _grid(6) is None
     with_token = _grid(5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -147,8 +148,12 @@ def _check_options(
             inside[name], hint = kind, (Part | None if type(None) in get_args(hint) else Part)
         fields[name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
     schema: type[BaseModel] = create_model("Options", __config__=ConfigDict(extra="forbid"), **fields)
+    given_options = {
+        name: _named(value, inside[name][0], parameters(factory)[name].default) if name in inside else value
+        for name, value in options.items()
+    }
     try:
-        checked = schema.model_validate(dict(options))
+        checked = schema.model_validate(given_options)
     except ValidationError as error:
         raise RecipeError(f"recipe: {describe(error, schema, prefix=where)}") from error
     values = {name: getattr(checked, name) for name in fields}
@@ -158,6 +163,15 @@ def _check_options(
             make = PartMaker if is_made_later else build_part
             values[name] = make(registry, values[name], f"{where}.{name}")
     return values
+
+
+def _named(value: Any, registry: Registry[Any], default: Any) -> Any:
+    """Return a part inside a part; options without a name change those of the part that is used by default."""
+    if not isinstance(value, Mapping) or "name" in value:
+        return value
+    made_by, implied = (default.func, default.keywords) if isinstance(default, partial) else (default, {})
+    name = registry.name_of(made_by) if callable(made_by) else None
+    return value if name is None else {"name": name, **implied, **value}
 
 
 def _part_inside(hint: Any) -> tuple[Registry[Any], bool] | None:

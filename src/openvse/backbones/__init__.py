@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openvse.backbones.base import Backbone, all_real, cells
+from openvse.backbones.crops import Crops
 from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
 from openvse.backbones.frames import Frames
 from openvse.backbones.precomputed import Precomputed
@@ -15,6 +16,7 @@ from openvse.registry import Registry
 BACKBONES: Registry[Backbone] = Registry(
     "backbone",
     {
+        "crops": Crops,
         "efficientnet_lite0": EfficientNetLite0,
         "frames": Frames,
         "precomputed": Precomputed,
@@ -28,6 +30,7 @@ BACKBONES: Registry[Backbone] = Registry(
 __all__ = [
     "BACKBONES",
     "Backbone",
+    "Crops",
     "EfficientNetLite0",
     "Frames",
     "Precomputed",

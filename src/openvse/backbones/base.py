@@ -100,8 +100,8 @@ class Backbone(Configured, nn.Module, ABC):
         self.train(self.training)
 
     @abstractmethod
-    def preprocess(self, image: Image) -> Float[Tensor, "3 H W"]:
-        """Turn a decoded RGB image into pixels."""
+    def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
+        """Turn a decoded RGB image into pixels; into those of several images where the network sees parts of it."""
 
     @abstractmethod
     def see(self, inputs: Inputs) -> Features:

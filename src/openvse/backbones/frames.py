@@ -73,17 +73,18 @@ class Frames(Backbone):
             fingerprint=f"frames:{image.fingerprint}:{stored}",
             fine_tune=image.fine_tune,
         )
-        self.stored_images = num_frames if even else stored_frames
+        most = num_frames if even else stored_frames
+        self.stored_images = most * image.stored_images
         self.frame_limit = FrameLimit(num_frames, sampling)
         self.seen = FrameSampling(sampling, num_frames, fps)
-        self.stored = FrameSampling(sampling, self.stored_images, fps)
+        self.stored = FrameSampling(sampling, most, fps)
 
     @property
     def image(self) -> Backbone:
         """The backbone of the frames."""
         return cast(Backbone, self.backbone)
 
-    def preprocess(self, image: Image) -> Float[Tensor, "3 H W"]:
+    def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
         """Turn one frame into pixels as the inner backbone wants them."""
         return self.image.preprocess(image)
 
@@ -118,6 +119,6 @@ class Frames(Backbone):
         """Write what the inner backbone needs."""
         self.image.save_assets(folder)
 
-    def _mean_features(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C"]:
+    def _mean_features(self, pixels: Float[Tensor, "B ... 3 H W"]) -> Float[Tensor, "B C"]:
         seen = self.image(Inputs(pixels, None))
         return masked_mean(seen.local, seen.mask)

@@ -137,10 +137,15 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge mappings key by key; a part (it has a name) replaces the base's part as a whole."""
+    """Merge mappings key by key; a part (it has a name) replaces the base's part as a whole.
+
+    A part's shorthand in the base opens into a mapping where options are added to it.
+    """
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
+        if isinstance(value, dict) and isinstance(below, str):
+            below = {"name": below}
         if isinstance(value, dict) and isinstance(below, dict) and "name" not in value:
             merged[key] = _merge(below, value)
         else:

@@ -1,0 +1,141 @@
+"""Regions without a detector: another backbone sees each window of several grids, and its mean is one local feature."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, cast
+
+import torch
+from jaxtyping import Float
+from PIL.Image import Image
+from torch import Tensor, nn
+
+from openvse.backbones.base import Backbone, all_real
+from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
+from openvse.errors import RecipeError
+from openvse.functional import masked_mean
+from openvse.registry import Maker
+from openvse.types import Features, Inputs
+
+SMALL_WINDOWS = partial(EfficientNetLite0, image_size=112)  # the inner backbone that is used by default
+CROPS_AT_ONCE = 128  # through the inner backbone, whatever the size of the batch
+
+
+class Crops(Backbone):
+    """Windows of an image as its local features: the mean of what another backbone yields for each.
+
+    ``windows`` lists grids of windows. ``(3, 0.5)`` is 3 x 3 windows, row by row, each half as wide and half as high
+    as the image; they are evenly spread from edge to edge (a single one lies in the middle) and may overlap. Windows
+    are cut out of the image as it was decoded, so what is small in a large image is seen at its own resolution, and
+    each passes through the inner backbone's own preprocessing. In training they are cut out of one random view of
+    the image.
+
+    The side of a window in pixels is the inner backbone's ``image_size``, and nothing else sets it. The inner backbone
+    that is used where none is named is EfficientNet-Lite0 at 112 pixels. One that a recipe names has its own default
+    (``backbone: efficientnet_lite0`` is 224 pixels, as everywhere); ``backbone.image_size=160`` without a name
+    changes the size alone.
+
+    Args:
+        assets: a saved model's folder: what the inner backbone needs is read from it.
+        backbone: sees the windows.
+        windows: of each grid, the number of windows a side, and the share of the image's width and height that a
+            window takes. The default is the whole image, 3 x 3 windows of half its sides and 4 x 4 of a third.
+
+    Raises:
+        RecipeError: a backbone that sees no images, no grid at all, less than one window a side, or a share that is
+            not above 0 and at most 1.
+    """
+
+    usual_augmentation: ClassVar[str] = "region"
+    gives_boxes = True
+
+    def __init__(
+        self,
+        *,
+        assets: Path | None = None,
+        backbone: Maker[Backbone] = SMALL_WINDOWS,
+        windows: tuple[tuple[int, float], ...] = ((1, 1.0), (3, 1 / 2), (4, 1 / 3)),
+    ) -> None:
+        _check(windows)
+        inner = backbone(assets=assets)
+        if inner.fingerprint is None or inner.reads_videos:
+            raise RecipeError(
+                "backbone must be one that sees images, such as efficientnet_lite0 or transformers_vision "
+                "(for clips, set this backbone inside frames)"
+            )
+        grids = " + ".join(f"{count}x{count} of {share:g}" for count, share in windows)
+        super().__init__(
+            nn.ModuleDict({"backbone": inner}),
+            feature_dim=inner.feature_dim,
+            fingerprint=f"crops:{inner.fingerprint}:{grids}",
+            fine_tune=inner.fine_tune,
+        )
+        self.windows = windows
+        self.stored_images = inner.stored_images * sum(count * count for count, _ in windows)
+
+    @property
+    def inner(self) -> Backbone:
+        """The backbone that sees the windows."""
+        return cast(Backbone, self.backbone)
+
+    def preprocess(self, image: Image) -> Float[Tensor, "N ... 3 H W"]:
+        """Cut the windows out of an image, and turn each into pixels as the inner backbone wants them."""
+        boxes = _pixel_boxes(self.windows, image.width, image.height)
+        return torch.stack([self.inner.preprocess(image.crop(box)) for box in boxes])
+
+    def see(self, inputs: Inputs) -> Features:
+        """Return the mean feature of each window, and where the windows lie."""
+        pixels = torch.split(inputs.values.flatten(0, 1), CROPS_AT_ONCE)
+        seen = torch.cat([self._mean_features(some) for some in pixels])
+        boxes = torch.tensor(list(_boxes(self.windows)), device=seen.device)
+        local = all_real(seen.view(len(inputs), len(boxes), self.feature_dim))
+        return replace(local, boxes=boxes.expand(len(inputs), -1, -1))
+
+    def save_assets(self, folder: Path) -> None:
+        """Write what the inner backbone needs."""
+        self.inner.save_assets(folder)
+
+    def _mean_features(self, pixels: Float[Tensor, "B ... 3 H W"]) -> Float[Tensor, "B C"]:
+        seen = self.inner(Inputs(pixels, None))
+        return masked_mean(seen.local, seen.mask)
+
+
+def _boxes(windows: tuple[tuple[int, float], ...]) -> Iterator[tuple[float, float, float, float]]:
+    """Yield left, top, right and bottom of the windows in shares of the image, row by row of each grid."""
+    for count, share in windows:
+        starts = [(1 - share) * place for place in _places(count)]
+        for top in starts:
+            for left in starts:
+                yield left, top, min(1.0, left + share), min(1.0, top + share)
+
+
+def _pixel_boxes(
+    windows: tuple[tuple[int, float], ...], width: int, height: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the windows in whole pixels: those of one grid are equally large, and at least one pixel wide and high."""
+    for count, share in windows:
+        wide, high = max(1, round(share * width)), max(1, round(share * height))
+        for row in _places(count):
+            top = round(row * (height - high))
+            for column in _places(count):
+                left = round(column * (width - wide))
+                yield left, top, left + wide, top + high
+
+
+def _places(count: int) -> list[float]:
+    """Return where the windows of a grid begin: from 0, the edge, to 1, as far as they go; a single one at 1/2."""
+    return [0.5] if count == 1 else [place / (count - 1) for place in range(count)]
+
+
+def _check(windows: tuple[tuple[int, float], ...]) -> None:
+    if not windows:
+        raise RecipeError("windows is empty: give one grid or more, such as [[1, 1.0], [3, 0.5]]")
+    for count, share in windows:
+        if count < 1 or not 0 < share <= 1:
+            raise RecipeError(
+                f"windows has ({count}, {share:g}): give a number a side of 1 or more, and a share of the image's "
+                f"sides above 0 and at most 1"
+            )
