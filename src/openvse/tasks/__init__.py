@@ -9,4 +9,10 @@ from openvse.vqa.kind import VQA
 
 TASKS: Registry[TaskKind] = Registry("task", {"retrieval": Retrieval, "vqa": VQA})
 
-__all__ = ["TASKS", "TaskKind"]
+
+def kind_of(task: str) -> TaskKind:
+    """Return what openvse knows of a task; raise RecipeError for a name that no task has."""
+    return TASKS.get(task)()
+
+
+__all__ = ["TASKS", "TaskKind", "kind_of"]

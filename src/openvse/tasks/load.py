@@ -12,7 +12,7 @@ from openvse.errors import ModelError, nearest
 from openvse.model import Model, read_config, read_weights
 from openvse.model.folder import CONFIG
 from openvse.specs import describe
-from openvse.tasks import TASKS
+from openvse.tasks import TASKS, kind_of
 
 ModelT = TypeVar("ModelT", bound=Model)
 
@@ -40,7 +40,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
             f"{folder / CONFIG}: the model is for the task {config.task!r}{nearest(config.task, TASKS.names())}, which "
             f"this openvse does not know ({', '.join(TASKS)}): update openvse, or give the --plugin that has it"
         )
-    kind = TASKS.get(config.task)()
+    kind = kind_of(config.task)
     try:
         model = kind.build(config.spec, folder)
     except ValidationError as error:

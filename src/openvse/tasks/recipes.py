@@ -8,7 +8,7 @@ from typing import Any
 
 from openvse.errors import RecipeError, nearest
 from openvse.specs import RunRecipe, read_recipe, validated
-from openvse.tasks import TASKS
+from openvse.tasks import TASKS, kind_of
 
 
 def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> RunRecipe:
@@ -30,4 +30,4 @@ def parse_recipe(tree: Mapping[str, Any]) -> RunRecipe:
     if not isinstance(task, str) or task not in TASKS:
         close = nearest(str(task), TASKS.names())
         raise RecipeError(f"recipe: task is {task!r}{close} (allowed: {', '.join(TASKS)})")
-    return validated(TASKS.get(task)().recipe, tree)
+    return validated(kind_of(task).recipe, tree)

@@ -17,7 +17,7 @@ from openvse.errors import TrainingError
 from openvse.features import ExtractionProgress
 from openvse.files import locked, write_whole
 from openvse.specs import RunRecipe, TrainingSpec
-from openvse.tasks import TASKS
+from openvse.tasks import kind_of
 from openvse.tasks.recipes import parse_recipe
 from openvse.training.checkpoint import Progress, require_checkpoint
 from openvse.training.inputs import RunInputs
@@ -69,7 +69,7 @@ def train(
 
 
 def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
-    task = TASKS.get(recipe.task)().open(recipe, inputs)
+    task = kind_of(recipe.task).open(recipe, inputs)
     task.model.provenance = _provenance(recipe, task)
     torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
     trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher)

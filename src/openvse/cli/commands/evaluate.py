@@ -45,7 +45,7 @@ def evaluate(
 ) -> None:
     """Measure retrieval both ways (R@1/5/10, RSUM, MedR, MeanR), or the accuracy of answers, with intervals."""
     from openvse.cli.progress import warn
-    from openvse.tasks import TASKS
+    from openvse.tasks import kind_of
     from openvse.tasks.load import load
     from openvse.training.kind import Request
 
@@ -64,7 +64,7 @@ def evaluate(
         rerank_top=rerank_top,
         rerank_weight=rerank_weight,
     )
-    evaluation = TASKS.get(task)().evaluate(loaded, request)
+    evaluation = kind_of(task).evaluate(loaded, request)
     for warning in evaluation.warnings:
         warn(warning)
     if table := evaluation.to_markdown():
