@@ -143,6 +143,7 @@ def test_any_number_passes_through_the_inner_backbone_in_parts(make_photos) -> N
         torch.testing.assert_close(together.local[place], features_of(backbone, photo).local[0])
 
 
+@pytest.mark.medium
 def test_its_store_has_boxes_and_gives_what_images_give(tmp_path: Path, make_photos) -> None:
     encoder = image_encoder("crops", backbone=TINY).eval()
     backbone, photos = encoder.backbone, make_photos(3)

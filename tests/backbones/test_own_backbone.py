@@ -66,6 +66,7 @@ def test_it_extracts(shown: str, tmp_path: Path, make_photos) -> None:
     assert store.gather(store.positions([name for name, _ in images])).values.shape == (3, 16, 4)
 
 
+@pytest.mark.medium
 def test_it_trains_frozen_from_its_store_and_is_loaded_again(
     shown: str, recipe: dict[str, Any], tmp_path: Path, make_photos
 ) -> None:

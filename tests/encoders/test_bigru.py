@@ -147,6 +147,7 @@ def test_augmentation_shortens_captions_in_training_only() -> None:
     assert torch.equal(encoder.eval()(batch).mask, batch.mask)
 
 
+@pytest.mark.medium
 def test_boundaries_may_go_like_words_where_they_are_not_protected() -> None:
     """Of 14 tokens 92 % stay, boundaries among them; protected ones stay always (bert_style deletes 8 %)."""
     kept = {}

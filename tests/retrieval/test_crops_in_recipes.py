@@ -46,6 +46,7 @@ def tree(source: Path, features: str | None) -> dict[str, Any]:
     return changed
 
 
+@pytest.mark.medium
 def test_the_shell_extracts_windows_with_their_boxes(folder: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["extract", "crops", str(folder), str(tmp_path / "store"), *OPTIONS])
     assert done.exit_code == 0, done.output

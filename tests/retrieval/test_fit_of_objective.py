@@ -154,6 +154,7 @@ def test_training_refuses_before_it_reads_any_features(tmp_path: Path) -> None:
         train(parse_recipe(tree), tmp_path / "run")
 
 
+@pytest.mark.medium
 def test_order_embeddings_train(tmp_path: Path) -> None:
     tree = tiny_tree(write_tiny_corpus(tmp_path / "data"), phases=[{"epochs": 20}])
     tree["similarity"] = "order"

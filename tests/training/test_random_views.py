@@ -85,6 +85,7 @@ def test_questions_of_validation_are_about_whole_images(photos: Path) -> None:
     assert torch.equal(batch.images.values, loader.load(np.arange(1))[0].values)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", TASKS)
 def test_stored_features_have_no_views(name: str, tmp_path: Path) -> None:
     folder = (write_tiny_questions if name == "vqa" else write_tiny_corpus)(tmp_path / "data")
