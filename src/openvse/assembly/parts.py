@@ -139,7 +139,8 @@ def _check_options(
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
     fields: dict[str, Any] = {}
     inside: dict[str, tuple[Registry[Any], bool]] = {}
-    for name, parameter in parameters(factory).items():
+    signature = parameters(factory)
+    for name, parameter in signature.items():
         if name in given:
             continue
         hint = hints[name]
@@ -149,7 +150,7 @@ def _check_options(
         fields[name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
     schema: type[BaseModel] = create_model("Options", __config__=ConfigDict(extra="forbid"), **fields)
     given_options = {
-        name: _named(value, inside[name][0], parameters(factory)[name].default) if name in inside else value
+        name: _named(value, inside[name][0], signature[name].default) if name in inside else value
         for name, value in options.items()
     }
     try:

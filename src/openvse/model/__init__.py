@@ -5,7 +5,17 @@ from __future__ import annotations
 from openvse.model.base import Model
 from openvse.model.folder import ModelConfig, read_config, read_weights
 from openvse.model.mode import evaluating
-from openvse.model.tower import Tower
+from openvse.model.tower import Tower, tower_curves
 from openvse.model.two_tower import TwoTower, embed
 
-__all__ = ["Model", "ModelConfig", "Tower", "TwoTower", "embed", "evaluating", "read_config", "read_weights"]
+__all__ = [
+    "Model",
+    "ModelConfig",
+    "Tower",
+    "TwoTower",
+    "embed",
+    "evaluating",
+    "read_config",
+    "read_weights",
+    "tower_curves",
+]

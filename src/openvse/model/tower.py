@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch import nn
 
@@ -33,3 +34,13 @@ class Tower(nn.Module, Generic[EncoderT]):
         embedded: EmbeddingSet = self.aggregator(self.encoder(inputs))
         finish = normalize if self.aggregator.unit_length else at_least_single
         return replace(embedded, vectors=finish(embedded.vectors))
+
+
+def tower_curves(towers: Mapping[str, Tower[Any] | None]) -> dict[str, list[float]]:
+    """Return the curves of the towers' aggregators, as ``SIDE.NAME``; None stands for a side that a model lacks."""
+    return {
+        f"{side}.{name}": curve
+        for side, tower in towers.items()
+        if tower is not None
+        for name, curve in tower.aggregator.curves().items()
+    }

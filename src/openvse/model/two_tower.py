@@ -118,7 +118,10 @@ class TwoTower(Model):
         """Derive the spec from the parts; see ``Model.describe``."""
         width, of_text = joint_width(self.image.encoder), joint_width(self.text.encoder)
         if width != of_text:
-            raise ModelError(f"the image side was made for embed_dim {width} and the text side for {of_text}")
+            raise ModelError(
+                f"the image side was made for embed_dim {width} and the text side for {of_text}: make both for the "
+                f"same width"
+            )
         return TwoTowerSpec(
             embed_dim=width,
             image=describe_tower("image", self.image.encoder, self.image.aggregator),

@@ -57,8 +57,3 @@ class RetrievalRecipe(TwoTowerSpec, RunRecipe):
                 "plateau.metric is accuracy, which retrieval does not have: take rsum or a recall"
             )
         return value
-
-    @property
-    def spec(self) -> TwoTowerSpec:
-        """The part of the recipe that describes the model."""
-        return TwoTowerSpec.of(self.to_dict())

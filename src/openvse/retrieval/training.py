@@ -12,7 +12,7 @@ from openvse.batches import PairDataset, image_loader, with_features
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.evaluation import embed_corpus, evaluate
-from openvse.model import TwoTower
+from openvse.model import TwoTower, tower_curves
 from openvse.objectives import Objective
 from openvse.retrieval.build import build_model
 from openvse.retrieval.objective import build_objective
@@ -92,12 +92,7 @@ class RetrievalTask(Task[Batch]):
 
     def curves(self) -> dict[str, list[float]]:
         """Return the curves of both aggregators, as ``image.NAME`` and ``text.NAME``."""
-        aggregators = {"image": self.model.image.aggregator, "text": self.model.text.aggregator}
-        return {
-            f"{side}.{name}": curve
-            for side, aggregator in aggregators.items()
-            for name, curve in aggregator.curves().items()
-        }
+        return tower_curves({"image": self.model.image, "text": self.model.text})
 
 
 def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:

@@ -91,8 +91,3 @@ class VQARecipe(AnswererSpec, RunRecipe):
         if self.training.plateau is not None and self.training.plateau.metric != "accuracy":
             raise ValueError("training.plateau.metric is not one of answering: set metric: accuracy")
         return self
-
-    @property
-    def spec(self) -> AnswererSpec:
-        """The part of the recipe that describes the model."""
-        return AnswererSpec.of(self.to_dict())

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from openvse.batches import with_features
 from openvse.datasets import open_questions
 from openvse.errors import DataError
+from openvse.model import tower_curves
 from openvse.training.collapse import EQUAL_ANSWERS
 from openvse.training.inputs import AUTO, RunInputs, data_of, open_features, source_of, spread
 from openvse.training.task import Step, Task
@@ -94,13 +95,7 @@ class AnsweringTask(Task[QuestionBatch]):
 
     def curves(self) -> dict[str, list[float]]:
         """Return the curves of the aggregators, as ``image.NAME`` and ``text.NAME``."""
-        towers = {"image": self.model.image, "text": self.model.text}
-        return {
-            f"{side}.{name}": curve
-            for side, tower in towers.items()
-            if tower is not None
-            for name, curve in tower.aggregator.curves().items()
-        }
+        return tower_curves({"image": self.model.image, "text": self.model.text})
 
 
 def cross_entropy(logits: Float[Tensor, "Q A"], batch: QuestionBatch) -> Float[Tensor, ""]:
@@ -120,10 +115,10 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     model = build_answerer(
         recipe, questions=[question.text for question in asked], answers=answers, seed=recipe.seed
     )
-    features = None
+    corpus, features = questions.as_corpus(), None
     if model.image is not None:
-        features = open_features(recipe, model.image.encoder, questions.as_corpus(), inputs)
-        corpus = with_features(questions.as_corpus(), features)
+        features = open_features(recipe, model.image.encoder, corpus, inputs)
+        corpus = with_features(corpus, features)
         questions = replace(questions.about(corpus.image_ids), problems=corpus.problems)
     for problem in questions.problems:
         inputs.watcher.warn(problem)
@@ -141,6 +136,6 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         training,
         validation,
         training.frequencies(),
-        data_of(questions.as_corpus()),
+        data_of(corpus),
         inputs.accelerator,
     )
