@@ -19,8 +19,8 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 assert keep_freed_memory()
-# How many tensors it takes until a freed block has room for the next one, its alignment included, follows from the heap:
-# six to nine were seen. From then on none may cost a page.
+# How many tensors it takes until a freed block has room for the next one, its alignment included, follows from the
+# heap: six to nine were seen. From then on none may cost a page.
 faults(), faults()
 print(faults())
 """
