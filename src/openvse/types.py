@@ -12,10 +12,10 @@ Masks are bool and True marks a real element.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -221,5 +221,8 @@ class FeatureSource(Protocol):
         """Read items as ``values float32 [B, N, L]`` with their mask, without loading anything else."""
         ...
 
+
+OnProgress: TypeAlias = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and of how much."""
 
 ImageSource = str | Path | bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,7 +60,9 @@ def answered(tmp_path_factory: pytest.TempPathFactory, invoke: Invoke) -> Path:
     result = invoke("train", root / "tiny.yaml", "--out", root / "run")
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{root / 'run' / 'best'}\n"
-    assert "validation: accuracy" in result.stderr and "validation accuracy" in result.stderr
+    assert "(most frequent answer 50.00)" in result.stderr
+    assert re.search(r"^best: epoch \d, validation accuracy \S+", result.stderr, re.MULTILINE)
+    assert "warning: validation has only 6 questions: the 95 % interval of an accuracy" in result.stderr
     return root
 
 

@@ -247,7 +247,9 @@ def test_model_that_lost_its_vocabulary(trained: Path, tmp_path: Path, refused) 
 
 def test_unknown_device(trained: Path, refused) -> None:
     line = refused("evaluate", trained / "run" / "best", trained / "album", "--device", "gpu")
-    assert line.startswith("device 'gpu' cannot be used here") and line.endswith("give cpu, cuda or mps")
+    assert line.startswith("device 'gpu' cannot be used here") and line.endswith(
+        "give auto, cpu, cuda or mps"
+    )
 
 
 def test_unknown_split_encoder_and_option(trained: Path, album: Path, tmp_path: Path, refused) -> None:

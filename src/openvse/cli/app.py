@@ -19,6 +19,8 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; the input's faults end with code 2, an interrupt with 130."""
+        from openvse.cli.progress import voice
+
         try:
             return super().invoke(ctx)
         except OpenVSEError as error:
@@ -29,6 +31,8 @@ class Commands(TyperGroup):
             if error.filename is None:  # not about a file that the user named
                 raise
             message, code = f"error: {error.filename}: {error.strerror}: choose another path", 2
+        finally:
+            voice.reset()
         typer.echo(f"openvse: {' '.join(message.split())}", err=True)
         raise typer.Exit(code)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 
 from openvse.corpus.splits import SPLITS
+from openvse.types import OnProgress
 
 LEAKAGE = "leakage"
 """How a line about leakage begins."""
@@ -42,7 +43,9 @@ def one_split_each(ids: Sequence[str], splits: Sequence[str]) -> tuple[list[int]
     return keep, list(last)
 
 
-def equal_files(paths: Sequence[Path], splits: Sequence[str]) -> list[tuple[int, int]]:
+def equal_files(
+    paths: Sequence[Path], splits: Sequence[str], progress: OnProgress | None = None
+) -> list[tuple[int, int]]:
     """Find files of equal content in different splits.
 
     Most files are told apart by their size and last bytes; only what agrees in both is read in full.
@@ -50,13 +53,20 @@ def equal_files(paths: Sequence[Path], splits: Sequence[str]) -> list[tuple[int,
     Args:
         paths: a file for each item; those that are not there are passed over.
         splits: the split of each item; those in no split ("") are left out.
+        progress: called after every group of files that may be equal.
 
     Returns:
         Pairs of positions, the item of the earlier split first.
     """
     groups = [[number for number, split in enumerate(splits) if split]]
-    for key in (_size, _tail, _content):
-        groups = [part for group in groups for part in _suspects(group, paths, splits, key)]
+    for work, key in (("sizes of files", _size), ("ends of files", _tail), ("equal files", _content)):
+        total, done, left = sum(map(len, groups)), 0, groups
+        groups = []
+        for group in left:
+            groups += _suspects(group, paths, splits, key)
+            done += len(group)
+            if progress is not None:
+                progress(f"comparing {work}", done, total)
     pairs = []
     for group in groups:
         first, *others = sorted(group, key=lambda number: SPLITS.index(splits[number]))

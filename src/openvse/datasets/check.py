@@ -17,6 +17,7 @@ from openvse.datasets.opening import open_corpus
 from openvse.datasets.registry import FACTS, find_loader
 from openvse.errors import DataError
 from openvse.features.array_features import ArrayFeatures
+from openvse.types import OnProgress
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,16 @@ class Finding:
         return "ok" if self.ok else "WRONG"
 
 
-def check_data(name: str, root: str | Path, *, read_files: bool = True) -> list[Finding]:
+def check_data(
+    name: str, root: str | Path, *, read_files: bool = True, progress: OnProgress | None = None
+) -> list[Finding]:
     """Verify a copy of a data set; one whose facts are not published is opened and counted.
 
     Args:
         name: a name of ``DATASETS`` or ``QUESTION_SETS``.
         root: the folder or file that should hold it.
         read_files: read images and features, to find equal ones in two splits, and features that are not finite.
+        progress: called while files are read.
 
     Returns:
         A finding for each piece and fact. What is missing comes with its size, where it is published, and the terms.
@@ -68,7 +72,7 @@ def check_data(name: str, root: str | Path, *, read_files: bool = True) -> list[
     else:
         findings += _contents(corpus, facts)
         if read_files and has_images and corpus.features is None:
-            findings.append(_leakage(corpus))
+            findings.append(_leakage(corpus, progress))
         if read_files and isinstance(corpus.features, ArrayFeatures):
             findings += _features(corpus.features)
     if facts and not all(finding.ok for finding in findings):
@@ -181,10 +185,10 @@ def _features(features: ArrayFeatures) -> list[Finding]:
     ]
 
 
-def _leakage(corpus: Corpus) -> Finding:
+def _leakage(corpus: Corpus, progress: OnProgress | None) -> Finding:
     """Look for equal files in two splits."""
     splits = corpus.split_labels()
-    pairs = equal_files(corpus.image_paths, splits)
+    pairs = equal_files(corpus.image_paths, splits, progress)
     if not pairs:
         return Finding(True, f"{LEAKAGE}: no two splits share a file")
     one, other = pairs[0]

@@ -19,7 +19,7 @@ from openvse.corpus import Corpus
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member
 from openvse.model import TwoTower, embed
-from openvse.types import EmbeddingSet, FeatureSource
+from openvse.types import EmbeddingSet, FeatureSource, OnProgress
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,12 @@ class EmbeddedCorpus:
 
 
 def embed_corpus(
-    model: TwoTower, corpus: Corpus, features: FeatureSource | None = None, *, batch_size: int = 128
+    model: TwoTower,
+    corpus: Corpus,
+    features: FeatureSource | None = None,
+    *,
+    batch_size: int = 128,
+    progress: OnProgress | None = None,
 ) -> EmbeddedCorpus:
     """Embed every image and caption of a corpus.
 
@@ -41,6 +46,7 @@ def embed_corpus(
         corpus: what to embed.
         features: stored local features; without them the corpus's own are read, or the images decoded.
         batch_size: items at a time.
+        progress: called after every batch.
 
     Raises:
         DataError: not one image could be read.
@@ -57,11 +63,27 @@ def embed_corpus(
             kept.append(positions)
             yield positions, inputs
 
-    embedded = embed(model.image, images(), model.device)
+    told = _told(images(), "embedding images", len(corpus), progress)
+    embedded = embed(model.image, told, model.device)
     readable = np.sort(np.concatenate(kept))
     corpus = corpus if len(readable) == len(corpus) else corpus.select(readable)
-    tokens = model.text.encoder.tokenize(corpus.captions)
-    return EmbeddedCorpus(embedded, embed(model.text, text_batches(tokens, batch_size), model.device), corpus)
+    texts = text_batches(model.text.encoder.tokenize(corpus.captions), batch_size)
+    told = _told(texts, "embedding sentences", len(corpus.captions), progress)
+    return EmbeddedCorpus(embedded, embed(model.text, told, model.device), corpus)
+
+
+def _told(
+    batches: Iterator[PlacedInputs], work: str, total: int, progress: OnProgress | None
+) -> Iterator[PlacedInputs]:
+    """Yield batches, and say how many items are done when the next batch is asked for."""
+    done = 0
+    for positions, inputs in batches:
+        yield positions, inputs
+        done += len(positions)
+        if progress is not None and done < total:
+            progress(work, done, total)
+    if progress is not None:  # items that could not be read are dealt with, too
+        progress(work, total, total)
 
 
 @dataclass(frozen=True)
@@ -78,6 +100,7 @@ def embed_ensemble(
     features: Sequence[FeatureSource | None],
     *,
     batch_size: int = 128,
+    progress: OnProgress | None = None,
 ) -> EmbeddedEnsemble:
     """Embed a corpus once with each model; images that one of their stores lacks are left out for all.
 
@@ -86,6 +109,7 @@ def embed_ensemble(
         corpus: what to embed.
         features: each model's stored local features, or None for the images.
         batch_size: items at a time.
+        progress: called after every batch.
 
     Raises:
         DataError: there is no model, or one cannot read an image that another has read.
@@ -97,7 +121,7 @@ def embed_ensemble(
         corpus = with_features(corpus, store)
     members: list[Member] = []
     for model, store in zip(models, features, strict=True):
-        embedded = embed_corpus(model, corpus, store, batch_size=batch_size)
+        embedded = embed_corpus(model, corpus, store, batch_size=batch_size, progress=progress)
         if members and len(embedded.corpus) < len(corpus):
             raise DataError(
                 f"model {len(members) + 1} can read {len(embedded.corpus)} of the {len(corpus)} images that the "

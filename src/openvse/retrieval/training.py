@@ -11,7 +11,7 @@ from torch import nn
 from openvse.batches import PairDataset, image_loader, with_features
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.evaluation import embed_corpus, evaluate
+from openvse.evaluation import chance_metrics, embed_corpus, evaluate
 from openvse.model import TwoTower, tower_curves
 from openvse.objectives import Objective
 from openvse.retrieval.build import build_model
@@ -20,6 +20,7 @@ from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.training.collapse import EQUAL_EMBEDDINGS
 from openvse.training.distributed import gather_batch
 from openvse.training.inputs import AUTO, RunInputs, data_of, open_features, source_of, spread
+from openvse.training.split_size import small_split_warning
 from openvse.training.task import Step, Task
 from openvse.types import Batch, FeatureSource, ScoredBatch
 
@@ -62,6 +63,7 @@ class RetrievalTask(Task[Batch]):
         if recipe.training.validation_images is not None:
             validation = validation.select(spread(len(validation), recipe.training.validation_images))
         self._validation, self._features = validation, features
+        self._chance = chance_metrics(validation.relevance)
 
     def step(self, wrapped: nn.Module, batch: Batch, phase: int) -> Step:
         """Embed, gather over processes, score, and compute the objective of the phase."""
@@ -85,10 +87,14 @@ class RetrievalTask(Task[Batch]):
         return dict(report.metrics)
 
     def summary(self, metrics: Mapping[str, float]) -> str:
-        """Return RSUM and both R@1."""
-        return (
-            f"rsum {metrics['rsum']:5.1f}  i2t R@1 {metrics['i2t_r1']:4.1f}  t2i R@1 {metrics['t2i_r1']:4.1f}"
-        )
+        """Return RSUM, what chance would give, and both R@1."""
+        chance = f"(chance {self._chance['rsum']:.1f})"
+        return f"rsum {metrics['rsum']:5.1f} {chance}  R@1 i2t {metrics['i2t_r1']:4.1f} t2i {metrics['t2i_r1']:4.1f}"
+
+    @property
+    def num_validated(self) -> int:
+        """How many images the validation ranks."""
+        return len(self._validation)
 
     def curves(self) -> dict[str, list[float]]:
         """Return the curves of both aggregators, as ``image.NAME`` and ``text.NAME``."""
@@ -105,4 +111,7 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     corpus = with_features(corpus, features)
     for problem in corpus.problems:
         inputs.watcher.warn(problem)
-    return RetrievalTask(recipe, model, objectives, corpus, features, inputs.accelerator)
+    task = RetrievalTask(recipe, model, objectives, corpus, features, inputs.accelerator)
+    if warning := small_split_warning(task.num_validated, "images", "a recall"):
+        inputs.watcher.warn(warning)
+    return task

@@ -57,7 +57,7 @@ class EpochReport:
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Whoever watches a run; the command line draws a progress bar."""
+    """Whoever watches a run; the command line shows its progress."""
 
     def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
         """Training begins, or goes on."""
@@ -75,6 +75,10 @@ class Watcher(Protocol):
         """Something needs the user's attention."""
         ...
 
+    def note(self, message: str) -> None:
+        """Something is worth a line, and nothing is wrong."""
+        ...
+
 
 class Silent:
     """Watches and says nothing."""
@@ -89,6 +93,9 @@ class Silent:
         """Say nothing."""
 
     def warn(self, message: str) -> None:
+        """Say nothing."""
+
+    def note(self, message: str) -> None:
         """Say nothing."""
 
 
@@ -116,6 +123,12 @@ class MetricsLog:
     def write_curves(self, epoch: int, global_step: int, curves: Mapping[str, Sequence[float]]) -> None:
         """Add one record of curves (``"kind": "curves"``), which TensorBoard has no scalar for."""
         self._append({"kind": "curves", "epoch": epoch, "global_step": global_step, **curves})
+
+    def write_phase(self, epoch: int, global_step: int, phase: int, changes: Mapping[str, object]) -> None:
+        """Add the record of a phase that begins (``"kind": "phase"``), with what it sets."""
+        self._append(
+            {"kind": "phase", "epoch": epoch, "global_step": global_step, "phase": phase, "sets": changes}
+        )
 
     def close(self) -> None:
         """Flush TensorBoard."""

@@ -14,7 +14,7 @@ from openvse.batches import ImageLoader, image_loader, own_features, with_featur
 from openvse.corpus import QuestionSet
 from openvse.errors import DataError
 from openvse.model import evaluating
-from openvse.types import FeatureSource, QuestionBatch
+from openvse.types import FeatureSource, OnProgress, QuestionBatch
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.batches import QuestionDataset, question_batches
 
@@ -75,7 +75,12 @@ def predict_batches(
 
 
 def predict(
-    model: Answerer, questions: QuestionSet, features: FeatureSource | None = None, *, batch_size: int = 128
+    model: Answerer,
+    questions: QuestionSet,
+    features: FeatureSource | None = None,
+    *,
+    batch_size: int = 128,
+    progress: OnProgress | None = None,
 ) -> list[Prediction]:
     """Answer every question of a set, in its order; those about images that cannot be used are left out.
 
@@ -84,6 +89,7 @@ def predict(
         questions: the set.
         features: stored local features of its images; without them the images are decoded.
         batch_size: questions at a time.
+        progress: called after every batch.
 
     Raises:
         DataError: not one image can be used.
@@ -96,6 +102,8 @@ def predict(
         for position, chance, answer in zip(positions.tolist(), best.tolist(), ids.tolist(), strict=True):
             question = questions.questions[position]
             predictions[position] = Prediction(question.question_id, model.answers.answers[answer], chance)
+        if progress is not None:
+            progress("answering questions", len(predictions), len(questions))
     if not predictions:
         raise DataError(f"{questions.name}: no question can be answered, as not one image can be used")
     return [predictions[position] for position in sorted(predictions)]

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from openvse.cli.app import app
+from openvse.cli.options import Json, Quiet
 
 
 class DataCommands(TyperGroup):
@@ -58,14 +59,24 @@ def check(
         bool,
         typer.Option("--read/--no-read", help="Read all: equal items in two splits, features not finite."),
     ] = True,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Check files, counts, splits and known identifiers; say what is missing. Exit code 1 if something is wrong."""
+    from openvse.cli.json_output import print_json
+    from openvse.cli.progress import bar
     from openvse.datasets import check_data
 
-    findings = check_data(name, root, read_files=read)
+    with bar() as progress:
+        findings = check_data(name, root, read_files=read, progress=progress.show)
+    complete = all(finding.ok for finding in findings)
+    if as_json:
+        found = [{"mark": finding.mark.lower(), "text": finding.text} for finding in findings]
+        print_json("data check", {"data": name, "root": str(root), "complete": complete, "findings": found})
+        raise typer.Exit(0 if complete else 1)
     for finding in findings:
         typer.echo(f"{finding.mark:>5}  {finding.text}")
-    if not all(finding.ok for finding in findings):
+    if not complete:
         typer.echo(
             f"{name} at {root} is not complete: see the lines marked WRONG, and openvse data {name}", err=True
         )

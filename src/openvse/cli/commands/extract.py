@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device
+from openvse.cli.options import Device, Quiet, Threads
 from openvse.errors import DataError
 
 
@@ -30,6 +30,8 @@ def extract(
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode images.")] = 1,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Type of stored values.")] = "float16",
     device: Device = "cpu",
+    threads: Threads = None,
+    quiet: Quiet = False,
 ) -> None:
     """Store the local features of images; a second run adds only what is new."""
     from openvse.assembly import build_part

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device
+from openvse.cli.options import Device, Json, Quiet, Threads
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
@@ -22,8 +22,12 @@ def index(
     out: Annotated[Path, typer.Option(help="The index folder.")] = Path("index"),
     batch_size: Annotated[int, typer.Option(min=1, help="How many images are embedded at a time.")] = 64,
     device: Device = "cpu",
+    threads: Threads = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Embed a folder of images for search; a second run embeds only what changed."""
+    from openvse.cli.json_output import print_json
     from openvse.cli.progress import bar, counted, warn
     from openvse.model import TwoTower
     from openvse.search import build_index
@@ -41,6 +45,11 @@ def index(
         )
     for path, reason in report.failed:
         warn(f"skipped {path}: {reason}")
+    if as_json:
+        failed = [{"path": str(path), "reason": reason} for path, reason in report.failed]
+        counts = {"images": report.count, "unchanged": report.reused, "unreadable": len(failed)}
+        print_json("index", {"index": str(out), **counts, "failed": failed})
+        return
     typer.echo(f"{out}: {report.count} images ({report.reused} unchanged, {len(report.failed)} unreadable)")
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from openvse.cli.app import app, main
+from openvse.cli.options import Quiet, RunDevice, Threads
 
 
 @app.command()
@@ -24,14 +25,19 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     processes: Annotated[int, typer.Option(min=1, help="Data-parallel processes on this machine.")] = 1,
+    device: RunDevice = None,
+    threads: Threads = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train a model; the best on validation (by RSUM, or accuracy of answers) lies in OUT/best."""
     from openvse.tasks.recipes import load_recipe
 
-    chosen = load_recipe(recipe, overrides or [])
+    given = {"training.device": device, "training.threads": threads}
+    options = [f"{key}={value}" for key, value in given.items() if value is not None]
+    chosen = load_recipe(recipe, [*(overrides or []), *options])
     if processes > 1 and "RANK" not in os.environ:
         launch(processes)
-    from openvse.cli.progress import TrainingBar, bar, counted
+    from openvse.cli.progress import TrainingBar, bar, counted, note
     from openvse.tasks.run import train as run
     from openvse.training.records import Silent
 
@@ -49,8 +55,18 @@ def train(
     if leading:
         reached = result.progress
         score = f"validation {reached.metric} {reached.best_score:.1f}"
-        typer.echo(f"best: epoch {reached.best_epoch}, {score}", err=True)
+        note(f"best: epoch {reached.best_epoch}, {score}{interval_of(result.best, reached.metric)}")
         typer.echo(result.best)
+
+
+def interval_of(best: Path, metric: str) -> str:
+    """Return the interval that a model's folder states for a figure of its validation, in brackets, if it does."""
+    from openvse.model import read_config
+
+    stated = read_config(best).provenance.get("validation", {}).get("intervals", {}).get(metric)
+    if stated is None or stated[0] == stated[1]:  # all right or all wrong: resampling cannot tell
+        return ""
+    return f" (95 % interval {stated[0]:.1f} to {stated[1]:.1f})"
 
 
 def launch(processes: int) -> None:
