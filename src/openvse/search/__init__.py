@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openvse.search.backend import ExactBackend, VectorBackend
+from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
 from openvse.search.engine import Hit, SearchEngine
 from openvse.search.index import Index, Item
@@ -20,5 +21,6 @@ __all__ = [
     "SearchEngine",
     "VectorBackend",
     "build_index",
+    "captions_beside",
     "contact_sheet",
 ]

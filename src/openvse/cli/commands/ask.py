@@ -30,12 +30,14 @@ def ask(
     """Answer questions about an image: the most probable answers with their probabilities."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import note
+    from openvse.cli.queries import refuse_image_questions
     from openvse.files import write_whole
     from openvse.tasks.load import load_as
     from openvse.vqa.answer_page import answer_page
     from openvse.vqa.answerer import Answerer
     from openvse.vqa.explain import explain
 
+    refuse_image_questions(questions)
     loaded = load_as(Answerer, model, device=device)
     answered = explain(loaded, image, questions, top_k=top_k)
     if as_json:
