@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -43,9 +44,10 @@ def test_unknown_recipe_key(override: str, expected: str, recipe: Path, tmp_path
 
 
 def test_unknown_recipe(refused) -> None:
-    assert "no recipe 'vse_infinity/folder'; did you mean 'vse_infinity/folder_cpu'?" in refused(
-        "train", "vse_infinity/folder"
-    )
+    line = refused("train", "vse_infinity/folder")
+    assert line.startswith("no recipe 'vse_infinity/folder'; did you mean 'vse_infinity/folder_cpu', ")
+    assert re.search(r"\('openvse recipes' lists all \d+\): give a YAML file, or the name of a recipe$", line)
+    assert line.count("'") == 2 + 3 * 2 + 2  # what was given, the three nearest, the command
 
 
 def test_no_data_source(recipe: Path, refused, tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from openvse.datasets.question_folder import open_question_folder
 from openvse.datasets.tgif import MRW, TGIF, open_mrw, open_tgif
 from openvse.datasets.vatex import VATEX, open_vatex
 from openvse.datasets.vqa2 import VQA2, open_vqa2
-from openvse.registry import Registry
 
 DATASETS: DataSets[Corpus] = DataSets(
     "data set",
@@ -63,4 +62,4 @@ def find_loader(name: str) -> Loader[Corpus | QuestionSet]:
     """Return the loader of a data set or question set; raise RecipeError naming both kinds for another word."""
     loaders: dict[str, Loader[Corpus | QuestionSet]] = {known: DATASETS.get(known) for known in DATASETS}
     loaders |= {known: QUESTION_SETS.get(known) for known in QUESTION_SETS}
-    return Registry(DATASETS.kind, loaders).get(name)
+    return DataSets(DATASETS.kind, {known: (loader, None) for known, loader in loaders.items()}).get(name)

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from openvse.cli.app import app
+from openvse.cli.completion import complete_data_set
 from openvse.cli.options import Json, Quiet
 
 
@@ -44,7 +45,11 @@ def names() -> None:
 
 
 @data.command(hidden=True)
-def describe(name: Annotated[str, typer.Argument(help="A data set; 'openvse data' lists them.")]) -> None:
+def describe(
+    name: Annotated[
+        str, typer.Argument(help="A data set; 'openvse data' lists them.", autocompletion=complete_data_set)
+    ],
+) -> None:
     """Say what to fetch, how large it is, where it is published, on which terms, and where to put it."""
     from openvse.datasets import describe_data
 
@@ -53,7 +58,9 @@ def describe(name: Annotated[str, typer.Argument(help="A data set; 'openvse data
 
 @data.command()
 def check(
-    name: Annotated[str, typer.Argument(help="A data set; 'openvse data' lists them.")],
+    name: Annotated[
+        str, typer.Argument(help="A data set; 'openvse data' lists them.", autocompletion=complete_data_set)
+    ],
     root: Annotated[Path, typer.Option(help="Where its files lie.")],
     read: Annotated[
         bool,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.completion import complete_backbone, complete_backbone_option
 from openvse.cli.options import Device, Quiet, Threads
 from openvse.errors import DataError
 
@@ -16,14 +17,18 @@ from openvse.errors import DataError
 def extract(
     backbone: Annotated[
         str,
-        typer.Argument(help="A backbone: efficientnet_lite0, transformers_vision, frames (clips), ..."),
+        typer.Argument(
+            help="A backbone: efficientnet_lite0, transformers_vision, frames (clips), ...",
+            autocompletion=complete_backbone,
+        ),
     ],
     data: Annotated[str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT.")],
     store: Annotated[Path, typer.Argument(help="The feature store; it is created, or added to.")],
     options: Annotated[
         list[str] | None,
         typer.Argument(
-            help="The backbone's options, such as model=facebook/dinov2-small or backbone.image_size=128"
+            help="The backbone's options, such as model=facebook/dinov2-small or backbone.image_size=128",
+            autocompletion=complete_backbone_option,
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="How many images a batch holds.")] = 32,

@@ -11,14 +11,23 @@ from typing import Annotated
 import typer
 
 from openvse.cli.app import app, main
+from openvse.cli.completion import complete_override, complete_recipe
 from openvse.cli.options import Quiet, RunDevice, Threads
 
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="A YAML file or a shipped name; see 'openvse recipes'.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A YAML file or a shipped name; see 'openvse recipes'.", autocompletion=complete_recipe
+        ),
+    ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="key.path=value, for instance data.source=photos seed=1")
+        list[str] | None,
+        typer.Argument(
+            help="key.path=value, for instance data.source=photos seed=1", autocompletion=complete_override
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder of the run; by default runs/RECIPE-sSEED.")
