@@ -13,6 +13,8 @@ from openvse.batches.image_loaders import (
 )
 from openvse.batches.in_order import PlacedInputs, image_batches, text_batches
 from openvse.batches.pairs import BatchKey, EpochBatches, PairDataset
+from openvse.batches.texts import StoredTexts, TextLoader, text_loader
+from openvse.batches.tokens import TokenTable
 
 __all__ = [
     "BatchKey",
@@ -23,9 +25,13 @@ __all__ = [
     "PlacedInputs",
     "RandomView",
     "StoredImages",
+    "StoredTexts",
+    "TextLoader",
+    "TokenTable",
     "image_batches",
     "image_loader",
     "own_features",
     "text_batches",
+    "text_loader",
     "with_features",
 ]

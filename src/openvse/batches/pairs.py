@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
-from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from openvse.batches.image_loaders import ImageLoader, RandomView
-from openvse.batches.tokens import TokenTable
+from openvse.batches.texts import TextLoader
 from openvse.corpus.corpus import Corpus
 from openvse.errors import DataError
 from openvse.types import Batch
@@ -95,25 +94,25 @@ class PairDataset(Dataset[Batch]):
     Args:
         corpus: images, texts and their relevance.
         images: loads the images of the corpus.
-        tokens: token ids of each caption.
+        texts: loads each caption.
 
     Raises:
         DataError: when the three disagree in number.
     """
 
-    def __init__(self, corpus: Corpus, images: ImageLoader, tokens: Sequence[Tensor]) -> None:
-        if (len(images), len(tokens)) != (len(corpus), len(corpus.captions)):
+    def __init__(self, corpus: Corpus, images: ImageLoader, texts: TextLoader) -> None:
+        if (len(images), len(texts)) != (len(corpus), len(corpus.captions)):
             raise DataError(
                 f"{corpus.name} has {len(corpus)} images and {len(corpus.captions)} captions, "
-                f"but {len(images)} images and {len(tokens)} token lists are given; make them from one corpus"
+                f"but {len(images)} images and {len(texts)} texts are given; make them from one corpus"
             )
         self._image_ids = corpus.image_ids
         self._images = images
-        self._tokens = TokenTable(tokens)
+        self._texts = texts
         self._pair_images, self._pair_texts = corpus.relevance.images, corpus.relevance.texts
         # Pairs by text: those of text t are by_text[starts[t] : starts[t] + counts[t]].
         self._by_text = np.argsort(self._pair_texts, kind="stable")
-        self._counts = np.bincount(self._pair_texts, minlength=len(tokens))
+        self._counts = np.bincount(self._pair_texts, minlength=len(texts))
         self._starts = self._counts.cumsum() - self._counts
 
     def __len__(self) -> int:
@@ -140,7 +139,7 @@ class PairDataset(Dataset[Batch]):
         texts = np.unique(self._pair_texts[pairs])
         return Batch(
             images=inputs,
-            texts=self._tokens.take(texts),
+            texts=self._texts.take(texts),
             positives=torch.from_numpy(self._positives(images, texts)),
             image_keys=torch.from_numpy(images),
             description=f"{len(pairs)} pairs: {self._name(int(pairs[0]))} to {self._name(int(pairs[-1]))}",

@@ -57,15 +57,17 @@ def bar(shown: bool = True) -> Progress:
     )
 
 
-def counted(progress: Progress, description: str) -> Callable[[int, int | None, float], None]:
-    """Return a function of (done, total if known, images/s) that shows them as a bar, which its first call draws."""
+def counted(
+    progress: Progress, description: str, unit: str = "images"
+) -> Callable[[int, int | None, float], None]:
+    """Return a function of (done, total if known, units a second) that shows them as a bar, drawn at its first call."""
     tasks: list[TaskID] = []
 
     def show(done: int, total: int | None, rate: float) -> None:
         if not tasks:
             tasks.append(progress.add_task(description, total=total, note=""))
             progress.start()
-        progress.update(tasks[0], completed=done, total=total, note=f"{rate:.0f} images/s")
+        progress.update(tasks[0], completed=done, total=total, note=f"{rate:.0f} {unit}/s")
 
     return show
 

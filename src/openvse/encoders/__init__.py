@@ -8,6 +8,7 @@ from openvse.encoders.bigru import BiGRU
 from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
 from openvse.encoders.image_encoder import ImageEncoder
 from openvse.encoders.projections import PROJECTIONS, Projection
+from openvse.encoders.token_states import TokenStatesEncoder
 from openvse.encoders.transformers_text import TransformersText
 from openvse.encoders.vocabulary import Vocabulary
 from openvse.encoders.word_splitters import WORD_SPLITTERS, WordSplitter
@@ -30,6 +31,7 @@ __all__ = [
     "ImageEncoder",
     "Projection",
     "TextEncoder",
+    "TokenStatesEncoder",
     "TransformersText",
     "Vocabulary",
     "WordSplitter",

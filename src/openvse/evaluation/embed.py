@@ -13,11 +13,13 @@ from openvse.batches import (
     image_loader,
     own_features,
     text_batches,
+    text_loader,
     with_features,
 )
 from openvse.corpus import Corpus
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member
+from openvse.features import FeatureStore
 from openvse.model import TwoTower, embed
 from openvse.types import EmbeddingSet, FeatureSource
 
@@ -32,7 +34,12 @@ class EmbeddedCorpus:
 
 
 def embed_corpus(
-    model: TwoTower, corpus: Corpus, features: FeatureSource | None = None, *, batch_size: int = 128
+    model: TwoTower,
+    corpus: Corpus,
+    features: FeatureSource | None = None,
+    *,
+    text_features: FeatureStore | None = None,
+    batch_size: int = 128,
 ) -> EmbeddedCorpus:
     """Embed every image and caption of a corpus.
 
@@ -40,11 +47,12 @@ def embed_corpus(
         model: used in evaluation mode and left in the mode it was in.
         corpus: what to embed.
         features: stored local features; without them the corpus's own are read, or the images decoded.
+        text_features: stored token states of the captions; without them the text model reads the captions.
         batch_size: items at a time.
 
     Raises:
         DataError: not one image could be read.
-        StoreError: the store lacks an image.
+        StoreError: the store lacks an image or a caption.
     """
     features = own_features(corpus, model.image.encoder.backbone) if features is None else features
     corpus = with_features(corpus, features)
@@ -60,8 +68,8 @@ def embed_corpus(
     embedded = embed(model.image, images(), model.device)
     readable = np.sort(np.concatenate(kept))
     corpus = corpus if len(readable) == len(corpus) else corpus.select(readable)
-    tokens = model.text.encoder.tokenize(corpus.captions)
-    return EmbeddedCorpus(embedded, embed(model.text, text_batches(tokens, batch_size), model.device), corpus)
+    texts = text_loader(model.text.encoder, corpus.captions, text_features)
+    return EmbeddedCorpus(embedded, embed(model.text, text_batches(texts, batch_size), model.device), corpus)
 
 
 @dataclass(frozen=True)

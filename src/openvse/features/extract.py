@@ -36,12 +36,14 @@ class ExtractionProgress:
         total: images asked for.
         images_per_s: images that this run deals with in a second.
         eta_s: seconds left at that rate.
+        unit: what is counted, where it is not images.
     """
 
     done: int
     total: int
     images_per_s: float
     eta_s: float
+    unit: str = "images"
 
 
 @dataclass
@@ -53,12 +55,14 @@ class ExtractionReport:
         skipped_existing: images that the store had already.
         failed: path and reason of each image that cannot be used.
         seconds: wall time.
+        unit: what is counted, where it is not images.
     """
 
     done: int = 0
     skipped_existing: int = 0
     failed: list[tuple[Path, str]] = field(default_factory=list)
     seconds: float = 0.0
+    unit: str = "images"
 
     @property
     def images_per_s(self) -> float:
@@ -69,7 +73,7 @@ class ExtractionReport:
         """Return the state of a run over ``total`` images that has come this far."""
         done = self.skipped_existing + self.done + len(self.failed)
         rate = self.images_per_s
-        return ExtractionProgress(done, total, rate, (total - done) / rate if rate else 0.0)
+        return ExtractionProgress(done, total, rate, (total - done) / rate if rate else 0.0, self.unit)
 
 
 def extract_features(

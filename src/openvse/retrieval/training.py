@@ -8,10 +8,11 @@ from typing import ClassVar
 from accelerate import Accelerator
 from torch import nn
 
-from openvse.batches import PairDataset, image_loader, with_features
+from openvse.batches import PairDataset, image_loader, text_loader, with_features
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.evaluation import embed_corpus, evaluate
+from openvse.features import FeatureStore
 from openvse.model import TwoTower, tower_curves
 from openvse.objectives import Objective
 from openvse.retrieval.build import build_model
@@ -19,7 +20,15 @@ from openvse.retrieval.objective import build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.training.collapse import EQUAL_EMBEDDINGS
 from openvse.training.distributed import gather_batch
-from openvse.training.inputs import AUTO, RunInputs, data_of, open_features, source_of, spread
+from openvse.training.inputs import (
+    AUTO,
+    RunInputs,
+    data_of,
+    open_features,
+    open_text_features,
+    source_of,
+    spread,
+)
 from openvse.training.task import Step, Task
 from openvse.types import Batch, FeatureSource, ScoredBatch
 
@@ -33,6 +42,7 @@ class RetrievalTask(Task[Batch]):
         objectives: one for each phase.
         corpus: with the splits train and validation.
         features: stored local features, or None for images.
+        text_features: stored token states, or None for token ids.
         accelerator: which process of how many this is.
     """
 
@@ -50,18 +60,20 @@ class RetrievalTask(Task[Batch]):
         objectives: Sequence[Objective],
         corpus: Corpus,
         features: FeatureSource | None,
+        text_features: FeatureStore | None,
         accelerator: Accelerator,
     ) -> None:
         training = corpus.split("train")
         images = image_loader(
             model.image.encoder.backbone, training, features, augment=recipe.data.random_views
         )
-        dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions))
+        texts = text_loader(model.text.encoder, training.captions, text_features)
+        dataset = PairDataset(training, images, texts)
         super().__init__(recipe, model, objectives, dataset, data_of(corpus), accelerator)
         validation = corpus.split("validation")
         if recipe.training.validation_images is not None:
             validation = validation.select(spread(len(validation), recipe.training.validation_images))
-        self._validation, self._features = validation, features
+        self._validation, self._features, self._text_features = validation, features, text_features
 
     def step(self, wrapped: nn.Module, batch: Batch, phase: int) -> Step:
         """Embed, gather over processes, score, and compute the objective of the phase."""
@@ -79,7 +91,9 @@ class RetrievalTask(Task[Batch]):
 
     def validate(self) -> dict[str, float]:
         """Rank the validation split."""
-        embedded = embed_corpus(self.model, self._validation, self._features)
+        embedded = embed_corpus(
+            self.model, self._validation, self._features, text_features=self._text_features
+        )
         report = evaluate(embedded.images, embedded.texts, embedded.corpus.relevance, self.model.similarity)
         self.intervals = report.intervals
         return dict(report.metrics)
@@ -105,4 +119,6 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     corpus = with_features(corpus, features)
     for problem in corpus.problems:
         inputs.watcher.warn(problem)
-    return RetrievalTask(recipe, model, objectives, corpus, features, inputs.accelerator)
+    texts = [caption for split in ("train", "validation") for caption in corpus.split(split).captions]
+    text_features = open_text_features(recipe, model.text.encoder, texts, inputs)
+    return RetrievalTask(recipe, model, objectives, corpus, features, text_features, inputs.accelerator)

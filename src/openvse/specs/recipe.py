@@ -16,6 +16,9 @@ class DataSpec(Strict):
         source: a folder or file whose kind is detected, or ``NAME:ROOT`` (``flickr8k:/data/flickr8k``).
         features: a feature store to read instead of decoding images, or a folder of stores, of which the one that
             fits the encoder is taken; ``auto`` extracts into the run's folder.
+        text_features: a feature store of token states to read instead of running the text model, or a folder of stores;
+            ``auto`` extracts into the run's folder where the text model is frozen and the augmentation of tokens can do
+            with its states, and runs it anew for each batch elsewhere; None always does that.
         num_workers: processes that load batches ahead.
         random_views: training sees a random crop of each decoded image, mirrored half of the time, and other frames of
             a clip; false shows the same whole image in every epoch. Stored features have no views.
@@ -23,6 +26,7 @@ class DataSpec(Strict):
 
     source: str = ""
     features: str | None = None
+    text_features: str | None = "auto"
     num_workers: int = Field(default=0, ge=0)
     random_views: bool = True
 

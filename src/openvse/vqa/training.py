@@ -17,7 +17,15 @@ from openvse.datasets import open_questions
 from openvse.errors import DataError
 from openvse.model import tower_curves
 from openvse.training.collapse import EQUAL_ANSWERS
-from openvse.training.inputs import AUTO, RunInputs, data_of, open_features, source_of, spread
+from openvse.training.inputs import (
+    AUTO,
+    RunInputs,
+    data_of,
+    open_features,
+    open_text_features,
+    source_of,
+    spread,
+)
 from openvse.training.task import Step, Task
 from openvse.types import QuestionBatch
 from openvse.vqa.answerer import Answerer
@@ -126,10 +134,13 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     if recipe.training.validation_images is not None:
         ids = held_out.image_ids
         held_out = held_out.about([ids[i] for i in spread(len(ids), recipe.training.validation_images)])
+    to_learn = questions.split("train")
+    texts = [question.text for each in (to_learn, held_out) for question in each.questions]
+    stored = open_text_features(recipe, model.text.encoder, texts, inputs)
     _, training = question_dataset(
-        model, questions.split("train"), features, augment=recipe.data.random_views
+        model, to_learn, features, text_features=stored, augment=recipe.data.random_views
     )
-    _, validation = question_dataset(model, held_out, features)
+    _, validation = question_dataset(model, held_out, features, text_features=stored)
     return AnsweringTask(
         recipe,
         model,
