@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from openvse.encoders.projections import BiGRUProjection
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import ModelError
 from openvse.functional import pad
@@ -165,3 +166,13 @@ def test_the_fingerprint_follows_the_weights(bert_checkpoint: str, tmp_path: Pat
     with torch.no_grad():
         encoder.backbone.encoder.layer[0].output.dense.bias[3] += 1e-6
     assert encoder.fingerprint != before
+
+
+def test_a_recurrent_projection_reads_stored_states(bert_checkpoint: str) -> None:
+    torch.manual_seed(0)
+    encoder = frozen(model=bert_checkpoint, projection=BiGRUProjection, augmentation_rate=0.5)
+    inputs = stored(encoder)
+    features = encoder(inputs)
+    assert features.mask.sum() < inputs.mask.sum() and features.local[~features.mask].abs().max() == 0
+    ours, theirs = encoder.eval()(inputs), encoder(live(encoder))
+    torch.testing.assert_close(ours.local, theirs.local)
