@@ -86,7 +86,7 @@ class ResidualMLP(Projection):
 
 
 class BiGRUProjection(Projection):
-    """A bidirectional GRU over the features in their order, its directions averaged: for the tokens of a frozen text model.
+    """A bidirectional GRU over the features in their order, its directions averaged: for frozen token states.
 
     It is the BiGRU of VSE-infinity (section 4.1) over features in place of word embeddings. Features that augmentation
     hides are as if they were not there.
