@@ -222,5 +222,5 @@ def test_what_is_left_out_is_counted(model: ColourModel, photos: Path, tmp_path:
 def test_a_folder_of_nothing_but_videos_says_so(model: ColourModel, tmp_path: Path) -> None:
     (tmp_path / "clips").mkdir()
     (tmp_path / "clips" / "a.mp4").touch()
-    with pytest.raises(DataError, match="no image in .* left out 1 video: videos need a model of clips"):
+    with pytest.raises(DataError, match="no image in .*; left out 1 video: videos need a model of clips"):
         build_index(model, tmp_path / "clips", tmp_path / "index")

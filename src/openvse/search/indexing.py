@@ -114,8 +114,8 @@ def build_index(
     listing = list_media(root, videos=model.reads_videos)
     paths = listing.paths
     if not paths:
-        what = f" ({listing.left_out.describe()})" if listing.left_out else ""
-        raise DataError(f"there is no image in {folder}{what}: give a folder that holds images, at any depth")
+        what = f"; {listing.left_out.describe()}" if listing.left_out else ""
+        raise DataError(f"there is no image in {folder}: give a folder that holds images, at any depth{what}")
     images = _Images(model, root, _reusable(target, fingerprint, dtype))
     started = time.perf_counter()
     with IndexWriter(target, model=fingerprint, root=root, dtype=dtype) as writer:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device
+from openvse.cli.options import AllowOutside, Device
 from openvse.errors import DataError
 
 
@@ -18,7 +18,7 @@ def extract(
         str,
         typer.Argument(help="A backbone: efficientnet_lite0, transformers_vision, frames (clips), ..."),
     ],
-    data: Annotated[str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT.")],
+    data: Annotated[str, typer.Argument(help="A folder, a table, or NAME:ROOT such as hf:FOLDER.")],
     store: Annotated[Path, typer.Argument(help="The feature store; it is created, or added to.")],
     options: Annotated[
         list[str] | None,
@@ -29,6 +29,7 @@ def extract(
     batch_size: Annotated[int, typer.Option(min=1, help="How many images a batch holds.")] = 32,
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode images.")] = 1,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Type of stored values.")] = "float16",
+    allow_outside: AllowOutside = False,
     device: Device = "cpu",
 ) -> None:
     """Store the local features of images; a second run adds only what is new."""
@@ -43,7 +44,7 @@ def extract(
     for path, value in map(parse_override, options or []):
         given = apply_override(given, path, value)
     built = build_part(BACKBONES, Part(**{**given, "name": backbone}), backbone, {"assets": None})
-    corpus = open_corpus(data)
+    corpus = open_corpus(data, allow_outside=allow_outside)
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
     with bar() as progress:
         show = counted(progress, "extracting")
