@@ -60,7 +60,7 @@ def test_a_check_confirms_what_is_complete(tmp_path: Path, invoke) -> None:
         "   ok  no two images are alike",
         "   ok  no two images have the same caption",
         "   ok  no caption has fewer than 3 letters",
-        f"folder at {album} is complete",
+        f"folder at {album}: nothing that harms training",
     ]
 
 
@@ -87,7 +87,7 @@ def test_a_check_of_a_folder_lists_what_is_broken(tmp_path: Path, invoke) -> Non
     at = lines.index("WRONG  3 of 12 images are broken")
     assert lines[at + 1].startswith("         00.png: it is ")
     assert lines[at + 3] == "         ... and 1 more (--cases 3)"
-    assert result.stderr.endswith(f"{album} is not complete: see the lines marked WRONG\n")
+    assert result.stderr.endswith(f"{album}: the lines marked WRONG harm training\n")
     assert invoke("data", "check", album, "--quick").exit_code == 0
 
 

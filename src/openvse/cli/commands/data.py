@@ -93,16 +93,18 @@ def check(
         find_loader(name)
     if name in FACTS:
         findings = check_data(name, place, read_files=read and not quick)
-        where, advice = f"{name} at {place}", f", and openvse data {name}"
+        bad = f"{name} at {place} is not complete: see the lines marked WRONG, and openvse data {name}"
+        good = f"{name} at {place} is complete"
     else:
-        where, advice = f"{name} at {place}" if name else escaped(source), ""
+        where = f"{name} at {place}" if name else escaped(source)
+        bad, good = f"{where}: the lines marked WRONG harm training", f"{where}: nothing that harms training"
         findings = own_findings(f"{name}:{place}" if name else source, quick or not read, allow_outside)
     for finding in findings:
         show_finding(finding, cases)
     if not all(finding.ok for finding in findings):
-        typer.echo(f"{where} is not complete: see the lines marked WRONG{advice}", err=True)
+        typer.echo(bad, err=True)
         raise typer.Exit(1)
-    typer.echo(f"{where} is complete")
+    typer.echo(good)
 
 
 def own_findings(source: str, quick: bool, allow_outside: bool) -> list[Finding]:
