@@ -28,6 +28,13 @@ def usable_device(name: str) -> str:
     return name
 
 
+AllowOutside: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--allow-outside", help="Take images outside of the data's folder too: ../, absolute paths, links."
+    ),
+]
+
 Device: TypeAlias = Annotated[
     str, typer.Option(help="Where to compute: cpu, cuda or mps.", callback=usable_device)
 ]

@@ -111,7 +111,11 @@ class RetrievalTask(Task[Batch]):
 
 def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     """Open data and features, and build model and objectives."""
-    corpus = open_corpus(source_of(recipe), require_images=recipe.data.features in (None, AUTO))
+    corpus = open_corpus(
+        source_of(recipe),
+        require_images=recipe.data.features in (None, AUTO),
+        allow_outside=recipe.data.allow_outside,
+    )
     model = build_model(recipe, captions=corpus.split("train").captions, seed=recipe.seed)
     # Refused before hours of extraction, if the model does not suit them.
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]

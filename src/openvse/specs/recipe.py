@@ -22,6 +22,7 @@ class DataSpec(Strict):
         num_workers: processes that load batches ahead.
         random_views: training sees a random crop of each decoded image, mirrored half of the time, and other frames of
             a clip; false shows the same whole image in every epoch. Stored features have no views.
+        allow_outside: take images that lie outside of the folder of one's own data: ``../``, absolute paths, links.
     """
 
     source: str = ""
@@ -29,6 +30,7 @@ class DataSpec(Strict):
     text_features: str | None = "auto"
     num_workers: int = Field(default=0, ge=0)
     random_views: bool = True
+    allow_outside: bool = False
 
 
 class OptimizerSpec(Strict):

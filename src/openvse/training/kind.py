@@ -28,6 +28,7 @@ class Request:
         rerank: the last of the models ranks the proposals of the others again.
         rerank_top: how many proposals of each query.
         rerank_weight: weight of its score; that of the others has the rest of 1.
+        allow_outside: take images outside of the folder of one's own data too.
     """
 
     data: str
@@ -37,6 +38,7 @@ class Request:
     rerank: bool = False
     rerank_top: int = 20
     rerank_weight: float = 1.0
+    allow_outside: bool = False
 
 
 @runtime_checkable

@@ -115,7 +115,9 @@ def cross_entropy(logits: Float[Tensor, "Q A"], batch: QuestionBatch) -> Float[T
 def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     """Open data and features, and build the model and its answers."""
     with_images = recipe.image is not None and recipe.data.features in (None, AUTO)
-    questions = open_questions(source_of(recipe), require_images=with_images)
+    questions = open_questions(
+        source_of(recipe), require_images=with_images, allow_outside=recipe.data.allow_outside
+    )
     asked = questions.split("train").questions
     answers = AnswerVocabulary.from_answers(
         [question.answers for question in asked], min_count=recipe.answers.min_count

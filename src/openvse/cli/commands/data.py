@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
+import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from openvse.cli.app import app
+from openvse.cli.options import AllowOutside
+from openvse.errors import OpenVSEError
+from openvse.media.names import escaped
+
+if TYPE_CHECKING:
+    from openvse.datasets import Finding
 
 
 class DataCommands(TyperGroup):
@@ -52,22 +62,73 @@ def describe(name: Annotated[str, typer.Argument(help="A data set; 'openvse data
 
 @data.command()
 def check(
-    name: Annotated[str, typer.Argument(help="A data set; 'openvse data' lists them.")],
-    root: Annotated[Path, typer.Option(help="Where its files lie.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A folder or file of your own, NAME:ROOT, or with --root a NAME of 'openvse data'."
+        ),
+    ],
+    root: Annotated[Path | None, typer.Option(help="Where the files of the named data set lie.")] = None,
     read: Annotated[
         bool,
         typer.Option("--read/--no-read", help="Read all: equal items in two splits, features not finite."),
     ] = True,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Of your own data: do not decode the images.")
+    ] = False,
+    allow_outside: AllowOutside = False,
+    cases: Annotated[int, typer.Option(min=0, help="How many cases to list of each finding.")] = 5,
 ) -> None:
-    """Check files, counts, splits and known identifiers; say what is missing. Exit code 1 if something is wrong."""
-    from openvse.datasets import check_data
+    """Check a data set: broken and duplicate images, captions, leakage; of a published one, whether it is complete.
 
-    findings = check_data(name, root, read_files=read)
+    Exit code 1 if something is wrong. Notes tell what is no fault.
+    """
+    from openvse.datasets import DATASETS, FACTS, QUESTION_SETS, check_data, find_loader
+    from openvse.datasets.source import parse_source
+
+    name, place = (source, root) if root is not None else parse_source(source, {*DATASETS, *QUESTION_SETS})
+    if root is None and not name and source in {*DATASETS, *QUESTION_SETS} and not place.exists():
+        raise OpenVSEError(f"{source} is the name of a data set: add --root, where its files lie")
+    if name:
+        find_loader(name)
+    if name in FACTS:
+        findings = check_data(name, place, read_files=read and not quick)
+        bad = f"{name} at {place} is not complete: see the lines marked WRONG, and openvse data {name}"
+        good = f"{name} at {place} is complete"
+    else:
+        where = f"{name} at {place}" if name else escaped(source)
+        bad, good = f"{where}: the lines marked WRONG harm training", f"{where}: nothing that harms training"
+        findings = own_findings(f"{name}:{place}" if name else source, quick or not read, allow_outside)
     for finding in findings:
-        typer.echo(f"{finding.mark:>5}  {finding.text}")
+        show_finding(finding, cases)
     if not all(finding.ok for finding in findings):
-        typer.echo(
-            f"{name} at {root} is not complete: see the lines marked WRONG, and openvse data {name}", err=True
-        )
+        typer.echo(bad, err=True)
         raise typer.Exit(1)
-    typer.echo(f"{name} at {root} is complete")
+    typer.echo(good)
+
+
+def own_findings(source: str, quick: bool, allow_outside: bool) -> list[Finding]:
+    """Check data of one's own, with a bar while images are decoded."""
+    from openvse.cli.progress import bar, counted
+    from openvse.datasets import check_own
+
+    started = time.perf_counter()
+    with bar() as progress:
+        show = counted(progress, "decoding")
+        return check_own(
+            source,
+            quick=quick,
+            allow_outside=allow_outside,
+            progress=lambda done, total: show(done, total, done / max(time.perf_counter() - started, 1e-9)),
+        )
+
+
+def show_finding(finding: Finding, cases: int) -> None:
+    """Print a finding and its first cases; a terminal's lines are broken between words."""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    lines = textwrap.wrap(finding.text, columns - 8, break_long_words=False) if columns else [finding.text]
+    typer.echo(f"{finding.mark:>5}  {f'{chr(10)}       '.join(lines)}")
+    for case in finding.cases[:cases]:
+        typer.echo(f"         {case}")
+    if cases and len(finding.cases) > cases:
+        typer.echo(f"         ... and {len(finding.cases) - cases:,} more (--cases {len(finding.cases)})")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device
+from openvse.cli.options import AllowOutside, Device
 from openvse.errors import OpenVSEError
 
 
@@ -41,6 +41,7 @@ def evaluate(
         typer.Option(min=0, max=1, help="Weight w of its score; that of the other models has 1 - w."),
     ] = 1.0,
     folds: Annotated[int, typer.Option(min=1, help="Average over so many equal folds (COCO 1K: 5).")] = 1,
+    allow_outside: AllowOutside = False,
     device: Device = "cpu",
 ) -> None:
     """Measure retrieval both ways (R@1/5/10, RSUM, MedR, MeanR), or the accuracy of answers, with intervals."""
@@ -63,6 +64,7 @@ def evaluate(
         rerank=rerank is not None,
         rerank_top=rerank_top,
         rerank_weight=rerank_weight,
+        allow_outside=allow_outside,
     )
     evaluation = kind_of(task).evaluate(loaded, request)
     for warning in evaluation.warnings:

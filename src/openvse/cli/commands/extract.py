@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device
+from openvse.cli.options import AllowOutside, Device
 from openvse.errors import DataError, ModelError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def extract(
             "text encoder: transformers_text."
         ),
     ],
-    data: Annotated[str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT.")],
+    data: Annotated[str, typer.Argument(help="A folder, a table, or NAME:ROOT such as hf:FOLDER.")],
     store: Annotated[Path, typer.Argument(help="The feature store; it is created, or added to.")],
     options: Annotated[
         list[str] | None,
@@ -40,6 +40,7 @@ def extract(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode images.")] = 1,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Type of stored values.")] = "float16",
+    allow_outside: AllowOutside = False,
     device: Device = "cpu",
 ) -> None:
     """Store the local features of images, or the token states of captions; a second run adds only what is new."""
@@ -51,7 +52,14 @@ def extract(
         given = apply_override(given, path, value)
     if encoder in TEXT_ENCODERS:
         report = _extract_texts(
-            encoder, data, store, given, batch_size=batch_size or TEXTS_AT_ONCE, dtype=dtype, device=device
+            encoder,
+            data,
+            store,
+            given,
+            batch_size=batch_size or TEXTS_AT_ONCE,
+            dtype=dtype,
+            allow_outside=allow_outside,
+            device=device,
         )
         were_there = f"{report.skipped_existing} were there"
     else:
@@ -63,6 +71,7 @@ def extract(
             batch_size=batch_size or IMAGES_AT_ONCE,
             workers=workers,
             dtype=dtype,
+            allow_outside=allow_outside,
             device=device,
         )
         were_there = f"{report.skipped_existing} were there, {len(report.failed)} unreadable"
@@ -80,6 +89,7 @@ def _extract_images(
     batch_size: int,
     workers: int,
     dtype: StoreDtype,
+    allow_outside: bool,
     device: str,
 ) -> ExtractionReport:
     from openvse.assembly import build_part
@@ -90,7 +100,7 @@ def _extract_images(
     from openvse.specs import Part
 
     built = build_part(BACKBONES, Part(**{**options, "name": backbone}), backbone, {"assets": None})
-    corpus = open_corpus(data)
+    corpus = open_corpus(data, allow_outside=allow_outside)
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
     with bar() as progress:
         show = counted(progress, "extracting")
@@ -117,6 +127,7 @@ def _extract_texts(
     *,
     batch_size: int,
     dtype: StoreDtype,
+    allow_outside: bool,
     device: str,
 ) -> ExtractionReport:
     from openvse.assembly import build_part
@@ -127,7 +138,7 @@ def _extract_texts(
     from openvse.features import extract_text_features
     from openvse.specs import Part
 
-    corpus = open_corpus(data, require_images=False)
+    corpus = open_corpus(data, require_images=False, allow_outside=allow_outside)
     # What training would do with the states does not matter here.
     usual = {"fine_tune": False, "size_augmentation": "none"}
     usual = {key: value for key, value in usual.items() if key in parameters(TEXT_ENCODERS.get(name))}

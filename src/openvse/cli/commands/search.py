@@ -25,6 +25,7 @@ def index(
 ) -> None:
     """Embed a folder of images for search; a second run embeds only what changed."""
     from openvse.cli.progress import bar, counted, warn
+    from openvse.media.names import escaped
     from openvse.model import TwoTower
     from openvse.search import build_index
     from openvse.tasks.load import load_as
@@ -40,7 +41,9 @@ def index(
             progress=lambda state: show(state.done, state.total, state.images_per_s),
         )
     for path, reason in report.failed:
-        warn(f"skipped {path}: {reason}")
+        warn(f"skipped {escaped(path)}: {reason}")
+    if report.left_out:
+        warn(report.left_out.describe())
     typer.echo(f"{out}: {report.count} images ({report.reused} unchanged, {len(report.failed)} unreadable)")
 
 
