@@ -19,7 +19,7 @@ from openvse.retrieval.objective import build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.training.collapse import EQUAL_EMBEDDINGS
 from openvse.training.distributed import gather_batch
-from openvse.training.inputs import AUTO, RunInputs, data_of, open_features, source_of, spread
+from openvse.training.inputs import AUTO, RunInputs, count_words, data_of, open_features, source_of, spread
 from openvse.training.task import Step, Task
 from openvse.types import Batch, FeatureSource, ScoredBatch
 
@@ -98,11 +98,15 @@ class RetrievalTask(Task[Batch]):
 def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     """Open data and features, and build model and objectives."""
     corpus = open_corpus(source_of(recipe), require_images=recipe.data.features in (None, AUTO))
-    model = build_model(recipe, captions=corpus.split("train").captions, seed=recipe.seed)
+    captions = corpus.split("train").captions
+    model = build_model(recipe, captions=captions, seed=recipe.seed)
+    coverage = count_words(model.text.encoder, captions, inputs, "caption")
     # Refused before hours of extraction, if the model does not suit them.
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
     features = open_features(recipe, model.image.encoder, corpus, inputs)
     corpus = with_features(corpus, features)
     for problem in corpus.problems:
         inputs.watcher.warn(problem)
-    return RetrievalTask(recipe, model, objectives, corpus, features, inputs.accelerator)
+    task = RetrievalTask(recipe, model, objectives, corpus, features, inputs.accelerator)
+    task.coverage = coverage
+    return task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from jaxtyping import Int
 from openvse.batches import own_features
 from openvse.corpus import Corpus
 from openvse.datasets import FACTS
-from openvse.encoders import ImageEncoder
+from openvse.encoders import Coverage, ImageEncoder, TextEncoder
 from openvse.errors import RecipeError
 from openvse.features import ExtractionProgress, FeatureStore, extract_features, open_store
 from openvse.specs import RunRecipe
@@ -85,6 +85,23 @@ def open_features(
             _logger.warning("skipped an image: %s", reason)
     accelerator.wait_for_everyone()
     return FeatureStore.open(store, encoder.fingerprint)
+
+
+def count_words(
+    encoder: TextEncoder, sentences: Sequence[str], inputs: RunInputs, called: str
+) -> Coverage | None:
+    """Count what a text encoder knows of the training sentences, and tell whoever watches the run.
+
+    Args:
+        encoder: made for these sentences.
+        sentences: all of them.
+        inputs: whose watcher is told.
+        called: what one sentence is called.
+    """
+    coverage = encoder.coverage(sentences)
+    if coverage is not None:
+        inputs.watcher.note(coverage.describe(called))
+    return coverage
 
 
 def data_of(corpus: Corpus) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from openvse.datasets import open_questions
 from openvse.errors import DataError
 from openvse.model import tower_curves
 from openvse.training.collapse import EQUAL_ANSWERS
-from openvse.training.inputs import AUTO, RunInputs, data_of, open_features, source_of, spread
+from openvse.training.inputs import AUTO, RunInputs, count_words, data_of, open_features, source_of, spread
 from openvse.training.task import Step, Task
 from openvse.types import QuestionBatch
 from openvse.vqa.answerer import Answerer
@@ -112,9 +112,9 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     answers = AnswerVocabulary.from_answers(
         [question.answers for question in asked], min_count=recipe.answers.min_count
     )
-    model = build_answerer(
-        recipe, questions=[question.text for question in asked], answers=answers, seed=recipe.seed
-    )
+    texts = [question.text for question in asked]
+    model = build_answerer(recipe, questions=texts, answers=answers, seed=recipe.seed)
+    coverage = count_words(model.text.encoder, texts, inputs, "question")
     corpus, features = questions.as_corpus(), None
     if model.image is not None:
         features = open_features(recipe, model.image.encoder, corpus, inputs)
@@ -130,7 +130,7 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         model, questions.split("train"), features, augment=recipe.data.random_views
     )
     _, validation = question_dataset(model, held_out, features)
-    return AnsweringTask(
+    task = AnsweringTask(
         recipe,
         model,
         training,
@@ -139,3 +139,5 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         data_of(corpus),
         inputs.accelerator,
     )
+    task.coverage = coverage
+    return task
