@@ -40,7 +40,6 @@ class Recorder(Silent):
         self.steps: list[StepReport] = []
         self.epochs: list[EpochReport] = []
         self.warnings: list[str] = []
-        self.notes: list[str] = []
 
     def step(self, report: StepReport) -> None:
         self.steps.append(report)
@@ -50,9 +49,6 @@ class Recorder(Silent):
 
     def warn(self, message: str) -> None:
         self.warnings.append(message)
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
 
 
 class Stop(Exception):
@@ -101,27 +97,6 @@ def test_a_run_leaves_everything_behind(corpus: Path, tmp_path: Path) -> None:
         embedded.images, embedded.texts, embedded.corpus.relevance, model.similarity, resamples=0
     )
     assert report.metrics["rsum"] == pytest.approx(best.metrics["rsum"])
-
-
-@pytest.mark.medium
-def test_the_words_that_the_vocabulary_leaves_out_are_counted_once(tmp_path: Path) -> None:
-    corpus = write_tiny_corpus(tmp_path / "corpus")
-    lines = (corpus / "tiny.csv").read_text().splitlines()
-    lines[1] = "000.jpg,an unheard-of marmoset,train"
-    (corpus / "tiny.csv").write_text("\n".join(lines) + "\n")
-    tree = tiny_tree(corpus)
-    tree["text"]["encoder"]["min_count"] = 2
-    watcher = Recorder()
-    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
-    said = "vocabulary: 12 of 16 words kept (min_count 2); 1.6 % of the caption tokens are unknown words"
-    assert watcher.notes == [said]
-    (record,) = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "vocabulary"]
-    assert (record["num_words"], record["num_known"], record["num_tokens"], record["num_unknown"]) == (
-        16,
-        12,
-        256,
-        4,
-    )
 
 
 @pytest.mark.slow
