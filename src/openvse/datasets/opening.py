@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus
+from openvse.corpus.identical import merge_identical
 from openvse.corpus.questions import QuestionSet
 from openvse.datasets import flickr8k, flickr30k
 from openvse.datasets.coco import detect_coco
@@ -12,7 +13,7 @@ from openvse.datasets.daquar import detect_daquar
 from openvse.datasets.folder import metadata_files
 from openvse.datasets.precomputed import detect_precomputed
 from openvse.datasets.question_folder import TABLES, holds_questions
-from openvse.datasets.registry import DATASETS, QUESTION_SETS, find_loader
+from openvse.datasets.registry import DATASETS, OWN_DATA, QUESTION_SETS, find_loader
 from openvse.datasets.source import parse_source
 from openvse.datasets.vqa2 import detect_vqa2
 from openvse.errors import DataError
@@ -24,8 +25,11 @@ _EXPECTED = (
 )
 
 
-def open_corpus(source: str | Path, *, require_images: bool = True) -> Corpus:
+def open_corpus(source: str | Path, *, require_images: bool = True, merge_captions: bool = True) -> Corpus:
     """Open a data set.
+
+    In data of one's own (``OWN_DATA``), captions of different images that are equal but for case and white space are
+    one text, which is relevant to all of these images. Named benchmarks keep the relevance that is published.
 
     Args:
         source: ``NAME:ROOT``, for instance ``flickr8k:/data/f8k``, or a path whose kind is found out: a folder
@@ -33,6 +37,7 @@ def open_corpus(source: str | Path, *, require_images: bool = True) -> Corpus:
             Flickr, COCO or the precomputed layout. A question set (see ``open_questions``) opens as its images with
             the questions as their captions, so that features of them can be extracted and their copy checked.
         require_images: False when stored features stand in for the image files.
+        merge_captions: False keeps every caption of one's own data a text by itself, relevant to its own image alone.
 
     Raises:
         DataError: when nothing is there, the kind cannot be found out, or the data are not usable.
@@ -41,8 +46,11 @@ def open_corpus(source: str | Path, *, require_images: bool = True) -> Corpus:
     name, root = parse_source(source, {*DATASETS, *QUESTION_SETS})
     if not root.exists() and name != "openmoji":
         raise DataError(f"{root}: there is no such file or folder; check the path")
-    opened = find_loader(name or _detect(root))(root, require_images=require_images)
-    return opened.as_corpus() if isinstance(opened, QuestionSet) else opened
+    name = name or _detect(root)
+    opened = find_loader(name)(root, require_images=require_images)
+    if isinstance(opened, QuestionSet):
+        return opened.as_corpus()
+    return merge_identical(opened) if merge_captions and name in OWN_DATA else opened
 
 
 def open_questions(source: str | Path, *, require_images: bool = True) -> QuestionSet:

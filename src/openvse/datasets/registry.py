@@ -55,6 +55,9 @@ QUESTION_SETS: DataSets[QuestionSet] = DataSets(
 )
 """Questions about images."""
 
+OWN_DATA = ("csv", "folder")
+"""Data sets of people's own images, in which identical captions of different images mean the same."""
+
 FACTS: Mapping[str, Facts] = ChainMap(DATASETS.facts, QUESTION_SETS.facts)
 """The facts of all published data sets by name, those of plug-ins too."""
 

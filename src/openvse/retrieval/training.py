@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from openvse.batches import PairDataset, image_loader, with_features
-from openvse.corpus import Corpus
+from openvse.corpus import Corpus, SharedTexts
 from openvse.datasets import open_corpus
 from openvse.evaluation import embed_corpus, evaluate
 from openvse.model import TwoTower, tower_curves
@@ -67,7 +67,7 @@ class RetrievalTask(Task[Batch]):
         """Embed, gather over processes, score, and compute the objective of the phase."""
         objective = self.objectives[phase]
         images, texts = wrapped(batch.images, batch.texts)
-        gathered = gather_batch(images, texts, batch.positives, batch.image_keys)
+        gathered = gather_batch(images, texts, batch.positives, batch.image_keys, batch.text_keys)
         scores = self.model.similarity(gathered.images, gathered.texts)
         scored = ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts)
         return Step(
@@ -97,7 +97,10 @@ class RetrievalTask(Task[Batch]):
 
 def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     """Open data and features, and build model and objectives."""
-    corpus = open_corpus(source_of(recipe), require_images=recipe.data.features in (None, AUTO))
+    with_images = recipe.data.features in (None, AUTO)
+    corpus = open_corpus(
+        source_of(recipe), require_images=with_images, merge_captions=recipe.data.merge_captions
+    )
     captions = corpus.split("train").captions
     model = build_model(recipe, captions=captions, seed=recipe.seed)
     coverage = count_words(model.text.encoder, captions, inputs, "caption")
@@ -105,6 +108,8 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
     features = open_features(recipe, model.image.encoder, corpus, inputs)
     corpus = with_features(corpus, features)
+    if shared := SharedTexts.of(corpus.relevance).describe():
+        inputs.watcher.note(shared)
     for problem in corpus.problems:
         inputs.watcher.warn(problem)
     task = RetrievalTask(recipe, model, objectives, corpus, features, inputs.accelerator)

@@ -19,12 +19,15 @@ class DataSpec(Strict):
         num_workers: processes that load batches ahead.
         random_views: training sees a random crop of each decoded image, mirrored half of the time, and other frames of
             a clip; false shows the same whole image in every epoch. Stored features have no views.
+        merge_captions: in data of one's own, captions of different images that are equal but for case are one text,
+            relevant to all of these images; false makes them wrong for each other.
     """
 
     source: str = ""
     features: str | None = None
     num_workers: int = Field(default=0, ge=0)
     random_views: bool = True
+    merge_captions: bool = True
 
 
 class OptimizerSpec(Strict):
