@@ -134,7 +134,7 @@ def test_what_does_not_go_together(
     assert "give it once" in refused("evaluate", answers, data, "--features", "a", "--features", "b")
     assert "00.jpg" in refused("ask", answers, answered / "data" / "00.jpg", "what is it")
     assert "it is not an image" in refused("ask", answers, answered / "data" / "14.png", "what is it")
-    assert "a question is empty" in refused("ask", answers, photo, " ")
+    assert "every question is empty" in refused("ask", answers, photo, " ")
     assert "was started with another answers" in refused(
         "train", trained / "tiny.yaml", "--out", answered / "run", "--resume"
     )

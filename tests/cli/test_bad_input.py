@@ -186,7 +186,7 @@ def test_no_index(trained: Path, tmp_path: Path, refused) -> None:
 
 
 def test_empty_query(trained: Path, refused) -> None:
-    assert "a query is empty" in refused("search", trained / "run" / "best", trained / "index", " ")
+    assert "every query is empty" in refused("search", trained / "run" / "best", trained / "index", " ")
 
 
 @pytest.mark.medium

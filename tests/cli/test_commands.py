@@ -193,6 +193,17 @@ def test_index_does_only_what_is_new(trained: Path, album: Path, tmp_path: Path,
     assert f"warning: skipped {album / 'bad[red].png'}: it is not an image we read\n" in result.stderr
 
 
+def test_search_says_what_it_does_not_know_and_answers_the_rest(trained: Path, invoke, caplog) -> None:
+    words = ("search", trained / "run" / "best", trained / "index")
+    result = invoke(*words, "a red elephant", " ", "a zebra under something blue", "-k", 1)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count(".png") == 2
+    assert caplog.messages == [
+        "an empty query has no hits (1 of 3 are empty)",
+        "the model does not know the words 'elephant', 'zebra'",
+    ]
+
+
 def test_search_ranks_images_for_each_query(trained: Path, tmp_path: Path, invoke) -> None:
     queries = ("red sky above green ground", "a blue field")
     page = tmp_path / "new" / "hits.html"

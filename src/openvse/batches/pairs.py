@@ -142,6 +142,7 @@ class PairDataset(Dataset[Batch]):
             texts=self._texts.take(texts),
             positives=torch.from_numpy(self._positives(images, texts)),
             image_keys=torch.from_numpy(images),
+            text_keys=torch.from_numpy(texts),
             description=f"{len(pairs)} pairs: {self._name(int(pairs[0]))} to {self._name(int(pairs[-1]))}",
         )
 

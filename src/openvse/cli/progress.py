@@ -113,3 +113,7 @@ class TrainingBar:
     def warn(self, message: str) -> None:
         """Print a warning."""
         warn(message)
+
+    def note(self, message: str) -> None:
+        """Print a line."""
+        console.print(Text(message), soft_wrap=True)

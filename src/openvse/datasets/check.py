@@ -11,6 +11,7 @@ import numpy as np
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form
+from openvse.corpus.identical import SharedTexts
 from openvse.corpus.leakage import LEAKAGE, equal_files
 from openvse.corpus.splits import SPLITS
 from openvse.datasets.check_captions import CAPTION_CHECKS
@@ -121,6 +122,8 @@ def _pieces(facts: Facts, root: Path) -> list[Finding]:
 def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
     """Check what was opened against the facts, as far as there are any."""
     counts = _facts(corpus, facts) if facts and facts.forms else [Finding(True, _summary(corpus))]
+    if facts is None and (shared := SharedTexts.of(corpus.relevance).describe()):
+        counts.append(Finding(True, shared, note=True))
     # The owners' own list of Flickr8k names an image that is not there: with the right counts that is no fault.
     complete = facts is not None and all(finding.ok for finding in counts)
     for problem in corpus.problems:

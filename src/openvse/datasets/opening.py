@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus
+from openvse.corpus.identical import merge_identical
 from openvse.corpus.questions import QuestionSet
 from openvse.datasets import flickr8k, flickr30k
 from openvse.datasets.arrow_tables import ARROW_SUFFIXES
@@ -31,10 +32,21 @@ _EXPECTED = (
     ".parquet file, a.txt beside a.jpg, .tar shards, the files of Flickr or COCO, or train_ims.npy with train_caps.txt"
 )
 _NEEDS_NO_FOLDER = ("openmoji", "hf")
+OWN_CAPTIONS = OWN_DATA - {"hf"}
+"""People's own data, in which identical captions of different images mean the same. The hub holds benchmarks, too."""
 
 
-def open_corpus(source: str | Path, *, require_images: bool = True, allow_outside: bool = False) -> Corpus:
+def open_corpus(
+    source: str | Path,
+    *,
+    require_images: bool = True,
+    allow_outside: bool = False,
+    merge_captions: bool = True,
+) -> Corpus:
     """Open a data set.
+
+    In data of one's own (``OWN_CAPTIONS``), captions of different images that are equal but for case and white space
+    are one text, which is relevant to all of these images. Named benchmarks keep the relevance that is published.
 
     Args:
         source: ``NAME:ROOT``, for instance ``flickr8k:/data/f8k`` or ``hf:owner/name``, or a path whose kind is found
@@ -45,6 +57,7 @@ def open_corpus(source: str | Path, *, require_images: bool = True, allow_outsid
             copy checked.
         require_images: False when stored features stand in for the image files.
         allow_outside: take images outside of the folder of one's own data too; see ``refuse_outside``.
+        merge_captions: False keeps every caption of one's own data a text by itself, relevant to its own image alone.
 
     Raises:
         DataError: when nothing is there, the kind cannot be found out, an image lies outside of the folder, or the
@@ -59,7 +72,8 @@ def open_corpus(source: str | Path, *, require_images: bool = True, allow_outsid
     corpus = opened.as_corpus() if isinstance(opened, QuestionSet) else opened
     if name in OWN_DATA and root.exists() and not allow_outside:
         refuse_outside(root, list(zip(corpus.image_ids, corpus.image_paths, strict=True)))
-    return corpus
+    merged = merge_captions and name in OWN_CAPTIONS and not isinstance(opened, QuestionSet)
+    return merge_identical(corpus) if merged else corpus
 
 
 def open_questions(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
 from openvse.encoders.base import Encoder, TextEncoder
 from openvse.encoders.bigru import BiGRU
+from openvse.encoders.coverage import Coverage, UnknownWord, unknown_line
 from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
 from openvse.encoders.image_encoder import ImageEncoder
 from openvse.encoders.projections import PROJECTIONS, Projection
@@ -26,6 +27,7 @@ __all__ = [
     "WORD_SPLITTERS",
     "Augmentation",
     "BiGRU",
+    "Coverage",
     "Encoder",
     "GlobalVector",
     "ImageEncoder",
@@ -33,6 +35,8 @@ __all__ = [
     "TextEncoder",
     "TokenStatesEncoder",
     "TransformersText",
+    "UnknownWord",
     "Vocabulary",
     "WordSplitter",
+    "unknown_line",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from openvse.backbones.installed import in_package
 from openvse.encoders.base import TextEncoder
+from openvse.encoders.coverage import Coverage, UnknownWord
 from openvse.encoders.packaged_vectors import read_packaged_vectors
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
@@ -86,6 +88,7 @@ class BiGRU(TextEncoder):
         if max_words is not None and max_words < 1:
             raise RecipeError(f"max_words is {max_words}: give 1 or more, or none to read all")
         self.max_words = max_words
+        self.min_count = min_count
         self.gives_pooled = output == "words"
         if self.gives_pooled and embed_dim % 2:
             raise RecipeError(f"output: words splits embed_dim over two directions: {embed_dim} is odd")
@@ -123,9 +126,21 @@ class BiGRU(TextEncoder):
     def pieces(self, caption: str) -> list[str]:
         """Return the words; ``<start>``, ``<end>``, and an unknown word as it was written, in brackets."""
         words = self.vocabulary.split(caption)[: self.max_words]
-        shown = [word if self.vocabulary.id_of(word) != UNKNOWN else f"<{word}>" for word in words]
+        shown = [word if word in self.vocabulary else f"<{word}>" for word in words]
         shown = shown or [SPECIALS[UNKNOWN]]
         return [SPECIALS[START], *shown, SPECIALS[END]] if self.boundaries else shown
+
+    def unknown_words(self, caption: str) -> list[UnknownWord]:
+        """Return the words that are read of a caption and are not in the vocabulary, each once."""
+        words = dict.fromkeys(self.vocabulary.split(caption)[: self.max_words])
+        return [UnknownWord(word) for word in words if word not in self.vocabulary]
+
+    def coverage(self, captions: Sequence[str]) -> Coverage:
+        """Count the words of captions, and those in the vocabulary."""
+        counts = Counter(word for caption in captions for word in self.vocabulary.split(caption))
+        known = {word: count for word, count in counts.items() if word in self.vocabulary}
+        total = counts.total()
+        return Coverage(total, total - sum(known.values()), len(counts), len(known), self.min_count)
 
     def forward(self, inputs: Inputs) -> Features:
         """Encode token ids: ``local [B, N, L]``, one feature a token that augmentation left."""

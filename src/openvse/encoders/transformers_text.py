@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from openvse.backbones.fine_tuning import checkpoint_blocks, freeze_unreached, set_backbone_mode
 from openvse.backbones.installed import model_source
 from openvse.backbones.pretrained import load_backbone, load_or_explain
+from openvse.encoders.coverage import Coverage, UnknownWord
 from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.token_states import TokenStatesEncoder, digest_of
@@ -154,6 +155,16 @@ class TransformersText(TokenStatesEncoder):
         (ids,) = self.tokenize([caption])
         return [self.tokenizer.decode([index]).strip() for index in ids.tolist()]
 
+    def unknown_words(self, caption: str) -> list[UnknownWord]:
+        """Return the words of a caption, as white space separates them, with a piece that the tokenizer lacks."""
+        return [
+            UnknownWord(word) for word in dict.fromkeys(caption.split()) if self._count_unknown([word])[1]
+        ]
+
+    def coverage(self, captions: Sequence[str]) -> Coverage:
+        """Count the pieces of captions, and those that the tokenizer lacks."""
+        return Coverage(*self._count_unknown(captions))
+
     def forward(self, inputs: Inputs) -> Features:
         """Encode token ids, or stored states: ``local [B, N, D]``, one feature a token; augmentation hides some.
 
@@ -188,6 +199,11 @@ class TransformersText(TokenStatesEncoder):
         folder.mkdir(parents=True, exist_ok=True)
         self.tokenizer.save_pretrained(folder)
         self.backbone.config.save_pretrained(folder)
+
+    def _count_unknown(self, captions: Sequence[str]) -> tuple[int, int]:
+        """Return how many pieces captions have, special tokens not counted, and how many are the unknown one."""
+        encoded = self.tokenizer(list(captions), add_special_tokens=False, verbose=False)["input_ids"]
+        return sum(map(len, encoded)), sum(ids.count(self.tokenizer.unk_token_id) for ids in encoded)
 
     def _make_augmentation(
         self, mode: TokenMode, rate: float, augment: Literal["pieces", "words"]

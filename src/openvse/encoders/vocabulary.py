@@ -66,6 +66,9 @@ class Vocabulary:
         """Return the id of a word, ``UNKNOWN`` for one that is not in the vocabulary."""
         return self._ids.get(word, UNKNOWN)
 
+    def __contains__(self, word: object) -> bool:
+        return isinstance(word, str) and self.id_of(word) != UNKNOWN
+
     def encode(
         self, caption: str, *, boundaries: bool = False, max_words: int | None = None
     ) -> Int[Tensor, "N"]:

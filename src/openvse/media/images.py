@@ -6,6 +6,7 @@ import io
 import os
 import re
 import warnings
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -58,6 +59,15 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+
+
+def one_or_many(images: ImageLike | Sequence[ImageLike]) -> Sequence[ImageLike]:
+    """Return images as a sequence; a path, bytes, a PIL image or the array of one image is a sequence of one."""
+    if isinstance(images, str | Path | bytes | PackedFile | Image.Image):
+        return [images]
+    if isinstance(images, np.ndarray):
+        return [images] if images.ndim in (2, 3) else list(images)
+    return images
 
 
 def read_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Image.Image:

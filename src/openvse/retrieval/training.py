@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from openvse.batches import PairDataset, image_loader, text_loader, with_features
-from openvse.corpus import Corpus
+from openvse.corpus import Corpus, SharedTexts
 from openvse.datasets import open_corpus
 from openvse.evaluation import embed_corpus, evaluate
 from openvse.features import FeatureStore
@@ -23,6 +23,7 @@ from openvse.training.distributed import gather_batch
 from openvse.training.inputs import (
     AUTO,
     RunInputs,
+    count_words,
     data_of,
     open_features,
     open_text_features,
@@ -79,7 +80,7 @@ class RetrievalTask(Task[Batch]):
         """Embed, gather over processes, score, and compute the objective of the phase."""
         objective = self.objectives[phase]
         images, texts = wrapped(batch.images, batch.texts)
-        gathered = gather_batch(images, texts, batch.positives, batch.image_keys)
+        gathered = gather_batch(images, texts, batch.positives, batch.image_keys, batch.text_keys)
         scores = self.model.similarity(gathered.images, gathered.texts)
         scored = ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts)
         return Step(
@@ -115,14 +116,21 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
         source_of(recipe),
         require_images=recipe.data.features in (None, AUTO),
         allow_outside=recipe.data.allow_outside,
+        merge_captions=recipe.data.merge_captions,
     )
-    model = build_model(recipe, captions=corpus.split("train").captions, seed=recipe.seed)
+    captions = corpus.split("train").captions
+    model = build_model(recipe, captions=captions, seed=recipe.seed)
+    coverage = count_words(model.text.encoder, captions, inputs, "caption")
     # Refused before hours of extraction, if the model does not suit them.
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
     features = open_features(recipe, model.image.encoder, corpus, inputs)
     corpus = with_features(corpus, features)
+    if shared := SharedTexts.of(corpus.relevance).describe():
+        inputs.watcher.note(shared)
     for problem in corpus.problems:
         inputs.watcher.warn(problem)
     texts = [caption for split in ("train", "validation") for caption in corpus.split(split).captions]
     text_features = open_text_features(recipe, model.text.encoder, texts, inputs)
-    return RetrievalTask(recipe, model, objectives, corpus, features, text_features, inputs.accelerator)
+    task = RetrievalTask(recipe, model, objectives, corpus, features, text_features, inputs.accelerator)
+    task.coverage = coverage
+    return task

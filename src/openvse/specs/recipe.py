@@ -23,6 +23,8 @@ class DataSpec(Strict):
         random_views: training sees a random crop of each decoded image, mirrored half of the time, and other frames of
             a clip; false shows the same whole image in every epoch. Stored features have no views.
         allow_outside: take images that lie outside of the folder of one's own data: ``../``, absolute paths, links.
+        merge_captions: in data of one's own, captions of different images that are equal but for case are one text,
+            relevant to all of these images; false makes them wrong for each other.
     """
 
     source: str = ""
@@ -31,6 +33,7 @@ class DataSpec(Strict):
     num_workers: int = Field(default=0, ge=0)
     random_views: bool = True
     allow_outside: bool = False
+    merge_captions: bool = True
 
 
 class OptimizerSpec(Strict):

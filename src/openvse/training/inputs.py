@@ -16,7 +16,7 @@ from jaxtyping import Int
 from openvse.batches import own_features
 from openvse.corpus import Corpus
 from openvse.datasets import FACTS
-from openvse.encoders import ImageEncoder, TextEncoder, TokenStatesEncoder
+from openvse.encoders import Coverage, ImageEncoder, TextEncoder, TokenStatesEncoder
 from openvse.errors import RecipeError
 from openvse.features import (
     ExtractionProgress,
@@ -130,6 +130,23 @@ def open_text_features(
         extract_text_features(encoder, texts, store, device=accelerator.device, progress=inputs.on_extraction)
     accelerator.wait_for_everyone()
     return FeatureStore.open(store, encoder.fingerprint)
+
+
+def count_words(
+    encoder: TextEncoder, sentences: Sequence[str], inputs: RunInputs, called: str
+) -> Coverage | None:
+    """Count what a text encoder knows of the training sentences, and tell whoever watches the run.
+
+    Args:
+        encoder: made for these sentences.
+        sentences: all of them.
+        inputs: whose watcher is told.
+        called: what one sentence is called.
+    """
+    coverage = encoder.coverage(sentences)
+    if coverage is not None:
+        inputs.watcher.note(coverage.describe(called))
+    return coverage
 
 
 def data_of(corpus: Corpus) -> dict[str, Any]:

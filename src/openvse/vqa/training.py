@@ -20,6 +20,7 @@ from openvse.training.collapse import EQUAL_ANSWERS
 from openvse.training.inputs import (
     AUTO,
     RunInputs,
+    count_words,
     data_of,
     open_features,
     open_text_features,
@@ -122,9 +123,9 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     answers = AnswerVocabulary.from_answers(
         [question.answers for question in asked], min_count=recipe.answers.min_count
     )
-    model = build_answerer(
-        recipe, questions=[question.text for question in asked], answers=answers, seed=recipe.seed
-    )
+    texts = [question.text for question in asked]
+    model = build_answerer(recipe, questions=texts, answers=answers, seed=recipe.seed)
+    coverage = count_words(model.text.encoder, texts, inputs, "question")
     corpus, features = questions.as_corpus(), None
     if model.image is not None:
         features = open_features(recipe, model.image.encoder, corpus, inputs)
@@ -143,7 +144,7 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         model, to_learn, features, text_features=stored, augment=recipe.data.random_views
     )
     _, validation = question_dataset(model, held_out, features, text_features=stored)
-    return AnsweringTask(
+    task = AnsweringTask(
         recipe,
         model,
         training,
@@ -152,3 +153,5 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         data_of(corpus),
         inputs.accelerator,
     )
+    task.coverage = coverage
+    return task

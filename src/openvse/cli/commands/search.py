@@ -9,7 +9,6 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device
-from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
     from openvse.search import HitReranker
@@ -76,8 +75,6 @@ def search(
     from openvse.search import Index, SearchEngine, contact_sheet
     from openvse.tasks.load import load_as
 
-    if not all(query.strip() for query in queries):
-        raise OpenVSEError("a query is empty: say what the image should show")
     loaded = load_as(TwoTower, model, device=device)
     engine = SearchEngine(loaded, Index.open(index, loaded.fingerprint))
     if rerank is None:
