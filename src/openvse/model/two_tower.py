@@ -61,6 +61,20 @@ class TwoTower(Model):
         """Embed a batch of each modality."""
         return self.image(images), self.text(texts)
 
+    def read_images(self, images: Sequence[ClipSource]) -> Inputs:
+        """Decode images, or clips where the model reads them, into a batch for a training loop of one's own.
+
+        Raises:
+            BadImageError: an image cannot be decoded.
+            ModelError: the model reads precomputed features only.
+        """
+        backbone = self.image.encoder.backbone
+        return backbone.collate([backbone.read(image) for image in images])
+
+    def read_texts(self, captions: Sequence[str]) -> Inputs:
+        """Tokenize sentences into a padded batch for a training loop of one's own."""
+        return pad(self.text.encoder.tokenize(captions))
+
     @property
     def indexable(self) -> bool:
         """Whether a search in an index of image embeddings gives exactly the scores of this model."""
@@ -83,12 +97,11 @@ class TwoTower(Model):
             BadImageError: an image cannot be decoded.
             ModelError: the model reads precomputed features only.
         """
-        backbone = self.image.encoder.backbone
 
         def batches() -> Iterator[tuple[Positions, Inputs]]:
             for start in range(0, len(images), batch_size):
-                items = [backbone.read(image) for image in images[start : start + batch_size]]
-                yield np.arange(start, start + len(items)), backbone.collate(items)
+                some = images[start : start + batch_size]
+                yield np.arange(start, start + len(some)), self.read_images(some)
 
         return embed(self.image, batches(), self.device)
 
