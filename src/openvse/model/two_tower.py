@@ -66,6 +66,20 @@ class TwoTower(Model):
         """Embed a batch of each modality."""
         return self.image(images), self.text(texts)
 
+    def read_images(self, images: Sequence[ClipSource]) -> Inputs:
+        """Decode images, or clips where the model reads them, into a batch for a training loop of one's own.
+
+        Raises:
+            BadImageError: an image cannot be decoded.
+            ModelError: the model reads precomputed features only.
+        """
+        backbone = self.image.encoder.backbone
+        return backbone.collate([backbone.read(image) for image in images])
+
+    def read_texts(self, captions: Sequence[str]) -> Inputs:
+        """Tokenize sentences into a padded batch for a training loop of one's own."""
+        return pad(self.text.encoder.tokenize(captions))
+
     @property
     def indexable(self) -> bool:
         """Whether a search in an index of image embeddings gives exactly the scores of this model."""
@@ -92,12 +106,12 @@ class TwoTower(Model):
             BadImageError: an image cannot be decoded.
             ModelError: the model reads precomputed features only.
         """
-        backbone, given = self.image.encoder.backbone, one_or_many(images)
+        given = one_or_many(images)
 
         def batches() -> Iterator[tuple[Positions, Inputs]]:
             for start in range(0, len(given), batch_size):
-                items = [backbone.read(image) for image in given[start : start + batch_size]]
-                yield np.arange(start, start + len(items)), backbone.collate(items)
+                some = given[start : start + batch_size]
+                yield np.arange(start, start + len(some)), self.read_images(some)
 
         return embed(self.image, batches(), self.device)
 
