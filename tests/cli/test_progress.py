@@ -29,6 +29,9 @@ def test_counting_is_one_bar(capsys) -> None:
         assert len(progress.tasks) == 1
     shown = capsys.readouterr().err
     assert "extracting" in shown and "3/3" in shown and "12 images/s" in shown
+    with bar() as progress:
+        counted(progress, "extracting", "texts")(1, 1, 5.0)
+    assert "5 texts/s" in capsys.readouterr().err
 
 
 def test_training_shows_each_term_and_a_line_an_epoch(capsys) -> None:

@@ -38,9 +38,7 @@ def train(
     folder = out or Path("runs") / f"{chosen.name.replace('/', '_')}-s{chosen.seed}"
     leading = os.environ.get("RANK", "0") == "0"
     with bar(shown=leading) as progress:
-        extraction = {
-            unit: counted(progress, f"extracting features of {unit}", unit) for unit in ("images", "texts")
-        }
+        extraction = {unit: counted(progress, f"extracting {unit}", unit) for unit in ("images", "texts")}
         result = run(
             chosen,
             folder,
