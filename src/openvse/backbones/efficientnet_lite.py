@@ -21,7 +21,7 @@ from openvse.types import Features, Inputs
 
 FEATURE_DIM = 1280
 STRIDE = 32  # pixels a grid cell
-CPU_PIXELS = 4 * 224 * 224  # at once on a CPU, whose cache then holds the feature maps
+CPU_PIXELS = 16 * 224 * 224  # at once on a CPU, where larger feature maps would leave the cache
 
 
 class EfficientNetLite(Backbone):

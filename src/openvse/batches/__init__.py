@@ -11,14 +11,17 @@ from openvse.batches.image_loaders import (
     own_features,
     with_features,
 )
+from openvse.batches.images_first import ImageBatches, PairsOfImages
 from openvse.batches.in_order import PlacedInputs, image_batches, text_batches
 from openvse.batches.pairs import BatchKey, EpochBatches, PairDataset
 
 __all__ = [
     "BatchKey",
     "EpochBatches",
+    "ImageBatches",
     "ImageLoader",
     "PairDataset",
+    "PairsOfImages",
     "PixelImages",
     "PlacedInputs",
     "RandomView",

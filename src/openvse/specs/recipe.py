@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -19,12 +19,16 @@ class DataSpec(Strict):
         num_workers: processes that load batches ahead.
         random_views: training sees a random crop of each decoded image, mirrored half of the time, and other frames of
             a clip; false shows the same whole image in every epoch. Stored features have no views.
+        captions_per_image: for retrieval. None draws pairs at random. Otherwise each image comes once an epoch with
+            this many of its captions, which are drawn anew, or with ``all`` of them; ``training.batch_size`` then
+            counts images.
     """
 
     source: str = ""
     features: str | None = None
     num_workers: int = Field(default=0, ge=0)
     random_views: bool = True
+    captions_per_image: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
 
 
 class OptimizerSpec(Strict):
@@ -87,7 +91,8 @@ class TrainingSpec(Strict):
     """How to train.
 
     Attributes:
-        batch_size: positive pairs, or questions, a batch, over all processes.
+        batch_size: positive pairs, or questions, a batch, over all processes; images where
+            ``data.captions_per_image`` is set.
         phases: run in order.
         plateau: lowers the learning rate when validation stagnates; None leaves it to the phases.
         clip_norm: largest gradient norm; None does not clip.
