@@ -47,6 +47,8 @@ class EfficientNetLite(Backbone):
     """
 
     covers_image = True
+    any_size = True
+    image_size: int
     number: ClassVar[int]
     native_size: ClassVar[int]
 
