@@ -98,14 +98,13 @@ def test_frames_of_a_clip_may_share_windows() -> None:
     torch.testing.assert_close(found.local[0], alone.local.mean(dim=1), rtol=1e-4, atol=1e-5)
 
 
-class Patches(EfficientNetLite0):
-    any_size = False
+REFUSED = {
+    "scales": partial(EfficientNetLite0, pretrained=False, scales=(32, 64)),
+    "crop": partial(ResNet, blocks=(1, 1, 1, 1), fit="crop", stem_dim=4, inner_dim=4),
+}
 
 
-@pytest.mark.parametrize(
-    "make",
-    [partial(Patches, **TINY), partial(ResNet, blocks=(1, 1, 1, 1), fit="crop", stem_dim=4, inner_dim=4)],
-)
+@pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
 def test_backbones_without_cells_of_the_whole_image_are_refused(make: type[Backbone]) -> None:
     with pytest.raises(RecipeError, match="shared: true needs a backbone that makes cells") as caught:
         Crops(backbone=make, shared=True)

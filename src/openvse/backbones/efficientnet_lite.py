@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -12,9 +13,10 @@ import torch
 from jaxtyping import Float
 from PIL.Image import Image, Resampling
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from openvse.backbones.base import Backbone, cells
+from openvse.backbones.base import Backbone, all_real, cells
 from openvse.backbones.folded_convolution import FoldedConvolution, fold
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Features, Inputs
@@ -36,6 +38,8 @@ class EfficientNetLite(Backbone):
         fine_tune: train the backbone; its BatchNorm statistics stay as they are.
         gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
         image_size: side of the square in pixels; None takes the size at which the network was trained.
+        scales: several such sizes in place of one, such as (224, 448): the cells of all maps are one set, each with its
+            box. An image smaller than a scale is sampled up to it.
 
     Attributes:
         number: of the network in its family.
@@ -43,11 +47,9 @@ class EfficientNetLite(Backbone):
 
     Raises:
         ModelError: the weights are not installed.
-        RecipeError: an image size below one cell.
+        RecipeError: an image size below one cell, or scales beside an image size, none at all or twice the same.
     """
 
-    covers_image = True
-    any_size = True
     image_size: int
     number: ClassVar[int]
     native_size: ClassVar[int]
@@ -60,31 +62,67 @@ class EfficientNetLite(Backbone):
         fine_tune: bool = False,
         gradient_checkpointing: bool = False,
         image_size: int | None = None,
+        scales: tuple[int, ...] | None = None,
     ) -> None:
-        size = self.native_size if image_size is None else image_size
-        if size < STRIDE:
-            raise RecipeError(f"image_size is {size} pixels: give {STRIDE} or more")
+        sizes = _sizes(self.native_size, image_size, scales)
         weights = _imagenet_weights(self.number) if pretrained and assets is None else None
-        side = -(-size // STRIDE)
+        sides = [-(-size // STRIDE) for size in sizes]
         super().__init__(
             _FeatureMap(_network(self.number, weights), recompute=gradient_checkpointing),
             feature_dim=FEATURE_DIM,
             fingerprint=f"efficientnet_lite{self.number}:{'imagenet' if pretrained else 'random'}:"
-            f"{size}:{side}x{side}",
+            f"{'+'.join(map(str, sizes))}:{'+'.join(f'{side}x{side}' for side in sides)}",
             fine_tune=fine_tune,
             gradient_checkpointing=gradient_checkpointing,
         )
-        self.image_size = size
+        self.image_size = max(sizes)
+        self.scales = None if scales is None else sizes
+        self.gives_boxes = scales is not None
+        self.covers_image = self.any_size = scales is None
 
     def preprocess(self, image: Image) -> Float[Tensor, "3 H W"]:
-        """Resize the image to a square of pixels in about [-1, 1]."""
-        square = image.resize((self.image_size, self.image_size), Resampling.BICUBIC)
-        pixels = torch.from_numpy(np.array(square, dtype=np.float32)).permute(2, 0, 1)
-        return (pixels - 127.0) / 128.0
+        """Resize the image to a square of pixels in about [-1, 1]; several squares lie one below the other."""
+        if self.scales is None:
+            return _square(image, self.image_size)
+        right = [self.image_size - size for size in self.scales]
+        squares = [_square(image, size) for size in self.scales]
+        return torch.cat([F.pad(square, (0, free)) for square, free in zip(squares, right, strict=True)], 1)
 
     def see(self, inputs: Inputs) -> Features:
-        """Return the cells of the last feature map, row by row."""
-        return cells(self.net(inputs.values))
+        """Return the cells of the last feature map, row by row; those of all sizes, one after the other, with boxes."""
+        if self.scales is None:
+            return cells(self.net(inputs.values))
+        squares = torch.split(inputs.values, list(self.scales), dim=2)
+        maps = [self.net(square[..., :size]) for square, size in zip(squares, self.scales, strict=True)]
+        boxes = torch.cat([_cell_boxes(each) for each in maps])
+        together = all_real(torch.cat([cells(each).local for each in maps], dim=1))
+        return replace(together, boxes=boxes.expand(len(inputs), -1, -1))
+
+
+def _sizes(native: int, image_size: int | None, scales: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the sizes in pixels at which the network sees an image."""
+    if scales is not None and (image_size is not None or not scales or len(set(scales)) < len(scales)):
+        raise RecipeError(
+            f"scales is {scales} and image_size {image_size}: give one of them, and each size in scales once"
+        )
+    sizes = scales or (native if image_size is None else image_size,)
+    if min(sizes) < STRIDE:
+        name = "image_size" if scales is None else "one of scales"
+        raise RecipeError(f"{name} is {min(sizes)} pixels: give {STRIDE} or more")
+    return sizes
+
+
+def _square(image: Image, size: int) -> Float[Tensor, "3 H W"]:
+    square = image.resize((size, size), Resampling.BICUBIC)
+    return (torch.from_numpy(np.array(square, dtype=np.float32)).permute(2, 0, 1) - 127.0) / 128.0
+
+
+def _cell_boxes(grid: Float[Tensor, "B C H W"]) -> Float[Tensor, "N 4"]:
+    """Return left, top, right and bottom of a map's cells in shares of the image, row by row."""
+    side = grid.shape[-1]
+    starts = torch.arange(side, device=grid.device, dtype=torch.float32) / side
+    top, left = torch.meshgrid(starts, starts, indexing="ij")
+    return torch.stack([left, top, left + 1 / side, top + 1 / side], dim=-1).flatten(0, 1)
 
 
 class _FeatureMap(nn.Module):
