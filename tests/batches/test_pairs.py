@@ -68,7 +68,7 @@ def test_fewer_pairs_than_a_batch_are_one_smaller_batch():
 
 def test_batches_that_leave_a_process_without_pairs():
     for pairs, size, processes in ((0, 4, 1), (3, 8, 4), (50, 2, 4)):
-        with pytest.raises(DataError, match="every process needs a pair"):
+        with pytest.raises(DataError, match="every process needs at least one pair"):
             EpochBatches(pairs, size, seed=0, epoch=0, num_processes=processes)
 
 

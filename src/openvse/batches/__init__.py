@@ -11,6 +11,7 @@ from openvse.batches.image_loaders import (
     own_features,
     with_features,
 )
+from openvse.batches.images_first import ImageBatches, PairsOfImages
 from openvse.batches.in_order import PlacedInputs, image_batches, text_batches
 from openvse.batches.pairs import BatchKey, EpochBatches, PairDataset
 from openvse.batches.texts import StoredTexts, TextLoader, text_loader
@@ -19,8 +20,10 @@ from openvse.batches.tokens import TokenTable
 __all__ = [
     "BatchKey",
     "EpochBatches",
+    "ImageBatches",
     "ImageLoader",
     "PairDataset",
+    "PairsOfImages",
     "PixelImages",
     "PlacedInputs",
     "RandomView",

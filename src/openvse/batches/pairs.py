@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -53,7 +54,12 @@ class EpochBatches(Sampler[BatchKey]):
 
     Raises:
         DataError: when there is no pair, or a batch has fewer pairs than there are processes.
+
+    Attributes:
+        unit: what the batches are counted in, for messages.
     """
+
+    unit: ClassVar[str] = "pair"
 
     def __init__(
         self,
@@ -69,8 +75,8 @@ class EpochBatches(Sampler[BatchKey]):
         size = min(batch_size, num_pairs)
         if size < num_processes or size < 1:
             raise DataError(
-                f"{num_pairs} pairs in batches of {batch_size} for {num_processes} process(es): "
-                "every process needs a pair; use fewer processes, larger batches or more data"
+                f"{num_pairs} {self.unit}s in batches of {batch_size} for {num_processes} process(es): "
+                f"every process needs at least one {self.unit}; use fewer processes, larger batches or more data"
             )
         self._size, self._start = size, start
         self._num_batches = num_pairs // size
@@ -83,9 +89,16 @@ class EpochBatches(Sampler[BatchKey]):
 
     def __iter__(self) -> Iterator[BatchKey]:
         order = np.random.default_rng((self._view.seed, self._view.epoch)).permutation(self._num_pairs)
+        for pairs in self._batches_of(order):
+            yield self._key(pairs)
+
+    def _batches_of(self, order: Int[np.ndarray, "P"]) -> Iterator[Int[np.ndarray, "b"]]:
+        """Yield the part of an epoch's order that each batch takes which is not done already."""
         for batch in range(self._start, self._num_batches):
-            pairs = order[batch * self._size : (batch + 1) * self._size]
-            yield BatchKey(pairs, self._view, self._rank, self._num_processes)
+            yield order[batch * self._size : (batch + 1) * self._size]
+
+    def _key(self, pairs: Int[np.ndarray, "P"]) -> BatchKey:
+        return BatchKey(pairs, self._view, self._rank, self._num_processes)
 
 
 class PairDataset(Dataset[Batch]):

@@ -8,7 +8,15 @@ from typing import ClassVar
 from accelerate import Accelerator
 from torch import nn
 
-from openvse.batches import PairDataset, image_loader, text_loader, with_features
+from openvse.batches import (
+    EpochBatches,
+    ImageBatches,
+    PairDataset,
+    PairsOfImages,
+    image_loader,
+    text_loader,
+    with_features,
+)
 from openvse.corpus import Corpus, SharedTexts
 from openvse.datasets import open_corpus
 from openvse.evaluation import embed_corpus, evaluate
@@ -48,7 +56,7 @@ class RetrievalTask(Task[Batch]):
     """
 
     metric: ClassVar[str] = "rsum"
-    unit: ClassVar[str] = "pairs"
+    unit = "pairs"
     collapse: ClassVar[str] = EQUAL_EMBEDDINGS
 
     model: TwoTower
@@ -71,6 +79,10 @@ class RetrievalTask(Task[Batch]):
         texts = text_loader(model.text.encoder, training.captions, text_features)
         dataset = PairDataset(training, images, texts)
         super().__init__(recipe, model, objectives, dataset, data_of(corpus), accelerator)
+        self._by_image: PairsOfImages | None = None
+        if recipe.data.captions_per_image is not None:
+            self.unit = "images"
+            self._by_image = PairsOfImages(training.relevance, recipe.data.captions_per_image)
         validation = corpus.split("validation")
         if recipe.training.validation_images is not None:
             validation = validation.select(spread(len(validation), recipe.training.validation_images))
@@ -108,6 +120,19 @@ class RetrievalTask(Task[Batch]):
     def curves(self) -> dict[str, list[float]]:
         """Return the curves of both aggregators, as ``image.NAME`` and ``text.NAME``."""
         return tower_curves({"image": self.model.image, "text": self.model.text})
+
+    def _batches(self, epoch: int, start: int) -> EpochBatches:
+        if self._by_image is None:
+            return super()._batches(epoch, start)
+        return ImageBatches(
+            self._by_image,
+            self.recipe.training.batch_size,
+            seed=self.recipe.seed,
+            epoch=epoch,
+            start=start,
+            rank=self.accelerator.process_index,
+            num_processes=self.accelerator.num_processes,
+        )
 
 
 def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:

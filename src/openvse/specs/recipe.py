@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -25,6 +25,9 @@ class DataSpec(Strict):
         allow_outside: take images that lie outside of the folder of one's own data: ``../``, absolute paths, links.
         merge_captions: in data of one's own, captions of different images that are equal but for case are one text,
             relevant to all of these images; false makes them wrong for each other.
+        captions_per_image: for retrieval. None draws pairs at random. Otherwise each image comes once an epoch with
+            this many of its captions, which are drawn anew, or with ``all`` of them; ``training.batch_size`` then
+            counts images.
     """
 
     source: str = ""
@@ -34,6 +37,7 @@ class DataSpec(Strict):
     random_views: bool = True
     allow_outside: bool = False
     merge_captions: bool = True
+    captions_per_image: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
 
 
 class OptimizerSpec(Strict):
@@ -96,7 +100,8 @@ class TrainingSpec(Strict):
     """How to train.
 
     Attributes:
-        batch_size: positive pairs, or questions, a batch, over all processes.
+        batch_size: positive pairs, or questions, a batch, over all processes; images where
+            ``data.captions_per_image`` is set.
         phases: run in order.
         plateau: lowers the learning rate when validation stagnates; None leaves it to the phases.
         clip_norm: largest gradient norm; None does not clip.

@@ -61,7 +61,7 @@ class Task(ABC, Generic[BatchT]):
     """
 
     metric: ClassVar[str]
-    unit: ClassVar[str]
+    unit: str
     collapse: ClassVar[str]
 
     model: Model

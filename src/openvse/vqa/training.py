@@ -52,7 +52,7 @@ class AnsweringTask(Task[QuestionBatch]):
     """
 
     metric: ClassVar[str] = "accuracy"
-    unit: ClassVar[str] = "questions"
+    unit = "questions"
     collapse: ClassVar[str] = EQUAL_ANSWERS
 
     model: Answerer
