@@ -35,6 +35,7 @@ def extract(
     from openvse.assembly import build_part
     from openvse.backbones import BACKBONES
     from openvse.cli.progress import bar, counted, warn
+    from openvse.corpus import long_captions
     from openvse.datasets import open_corpus
     from openvse.features import extract_features
     from openvse.specs import Part, apply_override, parse_override
@@ -57,7 +58,11 @@ def extract(
             device=device,
             progress=lambda state: show(state.done, state.total, state.images_per_s),
         )
-    for problem in (*corpus.problems, *(f"skipped {reason}" for _, reason in report.failed)):
+    for problem in (
+        *corpus.problems,
+        *filter(None, [long_captions(corpus.captions)]),
+        *(f"skipped {reason}" for _, reason in report.failed),
+    ):
         warn(problem)
     typer.echo(
         f"{store}: {report.done} new, {report.skipped_existing} were there, {len(report.failed)} unreadable, "
