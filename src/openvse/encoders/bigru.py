@@ -61,8 +61,8 @@ class BiGRU(TextEncoder):
             A single caption of 20,000 words makes training many times slower.
         unknown: what becomes of a word that is not in the vocabulary. ``shared`` gives all such words one vector, which
             trains on the rare words that ``min_count`` cuts off, and not at all where it is 1. ``nearest`` reads the
-            known word of the nearest English spelling (elephants, elefant, colour; see ``Spellings``), and leaves the
-            word out where none is near; ``unknown_words`` says what was read.
+            known word of the nearest English spelling (elephants, elefant, colour; see ``Spellings``) where one is
+            near; ``unknown_words`` says what was read.
 
     Raises:
         ModelError: the assets are damaged, or the tokenizer is not installed.

@@ -29,7 +29,7 @@ class Vocabulary:
     Args:
         words: the words that have an id of their own.
         split: turns a caption into words.
-        nearest: read an unknown word as the known one of the nearest spelling, and leave it out where none is near.
+        nearest: read an unknown word as the known one of the nearest spelling, where one is near.
 
     Example:
         >>> vocabulary = Vocabulary.from_captions(["a dog", "a cat"], min_count=2)
@@ -90,14 +90,10 @@ class Vocabulary:
             max_words: leave out the words after so many.
 
         Returns:
-            Pairs; the second is None for ``<unk>``. With ``nearest``, words that are near to no known one are left out,
-            unless nothing else would remain.
+            Pairs; the second is None for ``<unk>``.
         """
         words = self.split(caption)[:max_words]
-        pairs = [(word, word if word in self else self.nearest(word)) for word in words]
-        if self._spellings is None:
-            return pairs
-        return [pair for pair in pairs if pair[1] is not None] or pairs
+        return [(word, word if word in self else self.nearest(word)) for word in words]
 
     def encode(
         self, caption: str, *, boundaries: bool = False, max_words: int | None = None
