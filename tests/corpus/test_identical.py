@@ -80,6 +80,19 @@ def test_the_report_and_the_check_count_them(tmp_path: Path, monkeypatch: pytest
     assert notes == [line]
 
 
+def test_the_check_counts_very_long_captions(tmp_path: Path) -> None:
+    root = tmp_path / "mine"
+    root.mkdir()
+    for number, caption in enumerate(["a dog " * 150, "a dog", "cat " * 256]):
+        (root / f"{number}.jpg").write_text(f"image {number}")
+        with (root / "metadata.jsonl").open("a") as lines:
+            lines.write(json.dumps({"file_name": f"{number}.jpg", "text": caption}) + "\n")
+    (note,) = [finding.text for finding in check_data("folder", root) if finding.mark == "note"]
+    assert note.startswith(
+        "1 caption(s) have more than 256 words (the longest 300): text encoders read the beginning"
+    )
+
+
 def test_nothing_to_merge_changes_nothing(tmp_path: Path) -> None:
     corpus = open_corpus(write_folder(tmp_path / "mine"), require_images=False)
     assert merge_identical(corpus) is corpus

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from openvse.encoders import BiGRU, Coverage, TransformersText, UnknownWord, unknown_line
+from openvse.encoders import BiGRU, TransformersText, UnknownWord, unknown_line
+from openvse.encoders.bigru import MAX_WORDS
 
 CAPTIONS = ["a dog runs", "a dog sits", "the cat sits"]
 
@@ -15,7 +16,8 @@ def bigru(**options: object) -> BiGRU:
 
 def test_a_vocabulary_counts_what_it_leaves_out() -> None:
     coverage = bigru().coverage(CAPTIONS)
-    assert coverage == Coverage(num_tokens=9, num_unknown=3, num_words=6, num_known=3, min_count=2)
+    assert (coverage.num_tokens, coverage.num_unknown) == (9, 3)
+    assert (coverage.num_words, coverage.num_known, coverage.min_count) == (6, 3, 2)
     assert coverage.describe() == (
         "vocabulary: 3 of 6 words kept (min_count 2); 33.3 % of the caption tokens are unknown words"
     )
@@ -26,6 +28,22 @@ def test_a_vocabulary_names_unknown_words_once() -> None:
     words = bigru().unknown_words("The dog sits, the zebra sits: a Zebra!")
     assert words == [UnknownWord("the"), UnknownWord("zebra")]
     assert bigru(max_words=1).unknown_words("a zebra") == []
+
+
+def test_long_captions_are_cut_and_counted(bert_checkpoint: str) -> None:
+    long = " ".join(["a dog runs"] * 7000)
+    encoder = bigru(min_count=1)
+    assert [len(ids) for ids in encoder.tokenize([long, "a dog"])] == [MAX_WORDS + 2, 4]
+    assert encoder.coverage([long, "a dog runs"]).describe() == (
+        "vocabulary: all 3 words kept (min_count 1); 1 of 2 captions are cut at 256 words (max_words)"
+    )
+    assert len(bigru(max_words=None).tokenize([long])[0]) == 21002
+    pieces = TransformersText(embed_dim=4, model=bert_checkpoint, max_length=8).coverage(
+        ["a a a a a a", "a " * 7]
+    )
+    assert pieces.num_cut == 1 and pieces.describe().endswith(
+        "1 of 2 captions are cut at 8 pieces (max_length)"
+    )
 
 
 def test_a_tokenizer_counts_pieces_that_it_lacks(bert_checkpoint: str) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from colour_model import COLOURS, ColourModel
@@ -10,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from openvse.encoders import UnknownWord
-from openvse.errors import BadImageError, DataError, IndexFormatError
+from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
 from openvse.search import Hit, Index, SearchEngine, build_index
 from openvse.types import EmbeddingSet
 
@@ -134,3 +135,30 @@ def test_an_empty_query_does_not_cancel_the_others(
     assert caplog.messages == ["an empty query has no hits (1 of 3 are empty)"]
     with pytest.raises(DataError, match="every query is empty: say what the image should show"):
         engine.search(["", " "])
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+def test_a_damaged_embedding_never_ranks(
+    value: float, model: ColourModel, photos: Path, index: Index
+) -> None:
+    file = np.load(index.path / index.manifest.vectors, mmap_mode="r+")
+    file[2, 0, 0] = value
+    file.flush()
+    name = index.items[2].id
+    with pytest.raises(
+        IndexFormatError, match=rf"the embedding of {name} in the index holds NaN or infinite"
+    ):
+        SearchEngine(model, Index.open(index.path)).search(["red"])
+    report = build_index(model, photos, index.path)  # what is damaged is embedded again
+    assert (report.count, report.reused) == (4, 3)
+    assert SearchEngine(model, Index.open(index.path)).search(["red"], top_k=1)[0][0].id == "red.png"
+
+
+def test_a_query_without_numbers_is_refused(index: Index) -> None:
+    class Broken(ColourModel):
+        def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> EmbeddingSet:
+            embedded = super().encode_text(captions)
+            return EmbeddingSet(embedded.vectors * torch.nan, embedded.mask)
+
+    with pytest.raises(ModelError, match="the embedding of a query is"):
+        SearchEngine(Broken(), index).search(["red"])

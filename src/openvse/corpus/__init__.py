@@ -5,6 +5,7 @@ from __future__ import annotations
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.identical import SharedTexts, merge_identical
+from openvse.corpus.long_captions import long_captions
 from openvse.corpus.questions import Question, QuestionSet, build_questions
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "SharedTexts",
     "build_corpus",
     "build_questions",
+    "long_captions",
     "merge_identical",
 ]

@@ -13,6 +13,7 @@ from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form
 from openvse.corpus.identical import SharedTexts
 from openvse.corpus.leakage import LEAKAGE, equal_files
+from openvse.corpus.long_captions import long_captions
 from openvse.corpus.splits import SPLITS
 from openvse.datasets.check_captions import CAPTION_CHECKS
 from openvse.datasets.check_images import check_images
@@ -124,6 +125,8 @@ def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
     counts = _facts(corpus, facts) if facts and facts.forms else [Finding(True, _summary(corpus))]
     if facts is None and (shared := SharedTexts.of(corpus.relevance).describe()):
         counts.append(Finding(True, shared, note=True))
+    if long := long_captions(corpus.captions):
+        counts.append(Finding(True, long, note=True))
     # The owners' own list of Flickr8k names an image that is not there: with the right counts that is no fault.
     complete = facts is not None and all(finding.ok for finding in counts)
     for problem in corpus.problems:

@@ -27,6 +27,9 @@ from openvse.types import Features, Inputs
 _logger = logging.getLogger(__name__)
 
 VOCABULARY_FILE = "vocabulary.json"
+MAX_WORDS = 256
+"""Words of a sentence that are read by default; the benchmarks have none as long (Flickr8k's longest has 37 words,
+DAQUAR's 27; Flickr30K's and COCO's stay below 100)."""
 
 
 class BiGRU(TextEncoder):
@@ -58,6 +61,11 @@ class BiGRU(TextEncoder):
             step; ``last_word`` takes both at the last word, where the backward direction has read one word only
             (PVSE's published models).
         max_words: words of a sentence that are read, boundaries not counted (14 of a question in VQA); None reads all.
+            A single caption of 20,000 words makes training many times slower.
+        unknown: what becomes of a word that is not in the vocabulary. ``shared`` gives all such words one vector, which
+            trains on the rare words that ``min_count`` cuts off, and not at all where it is 1. ``nearest`` reads the
+            known word of the nearest English spelling (elephants, elefant, colour; see ``Spellings``) where one is
+            near; ``unknown_words`` says what was read.
 
     Raises:
         ModelError: the assets are damaged, or the tokenizer is not installed.
@@ -81,8 +89,9 @@ class BiGRU(TextEncoder):
         output: Literal["contextual", "words"] = "contextual",
         tokenizer: Maker[WordSplitter] = WordsSplitter,
         global_state: Literal["final", "last_word"] = "final",
-        max_words: int | None = None,
+        max_words: int | None = MAX_WORDS,
         protect_boundaries: bool = True,
+        unknown: Literal["shared", "nearest"] = "shared",
     ) -> None:
         super().__init__()
         if max_words is not None and max_words < 1:
@@ -95,11 +104,11 @@ class BiGRU(TextEncoder):
         self.local_dim = word_dim if self.gives_pooled else embed_dim
         self.boundaries = boundaries
         self.global_state = global_state
-        split = tokenizer()
+        split, nearest = tokenizer(), unknown == "nearest"
         self.vocabulary = (
-            Vocabulary.from_captions(captions, min_count=min_count, split=split)
+            Vocabulary.from_captions(captions, min_count=min_count, split=split, nearest=nearest)
             if assets is None
-            else Vocabulary.load(assets / VOCABULARY_FILE, split=split)
+            else Vocabulary.load(assets / VOCABULARY_FILE, split=split, nearest=nearest)
         )
         self.words = nn.Embedding(len(self.vocabulary), word_dim)
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
@@ -124,23 +133,43 @@ class BiGRU(TextEncoder):
         ]
 
     def pieces(self, caption: str) -> list[str]:
-        """Return the words; ``<start>``, ``<end>``, and an unknown word as it was written, in brackets."""
-        words = self.vocabulary.split(caption)[: self.max_words]
-        shown = [word if word in self.vocabulary else f"<{word}>" for word in words]
+        """Return the words; ``<start>``, ``<end>``, and an unknown word as it was written, in brackets.
+
+        Behind a colon stands the word that it is read as.
+        """
+        shown = [
+            word if word == known else f"<{word}>" if known is None else f"<{word}: {known}>"
+            for word, known in self.vocabulary.read(caption, self.max_words)
+        ]
         shown = shown or [SPECIALS[UNKNOWN]]
         return [SPECIALS[START], *shown, SPECIALS[END]] if self.boundaries else shown
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
         """Return the words that are read of a caption and are not in the vocabulary, each once."""
         words = dict.fromkeys(self.vocabulary.split(caption)[: self.max_words])
-        return [UnknownWord(word) for word in words if word not in self.vocabulary]
+        return [
+            UnknownWord(word, self.vocabulary.nearest(word)) for word in words if word not in self.vocabulary
+        ]
 
     def coverage(self, captions: Sequence[str]) -> Coverage:
         """Count the words of captions, and those in the vocabulary."""
-        counts = Counter(word for caption in captions for word in self.vocabulary.split(caption))
+        counts, num_cut = Counter[str](), 0
+        for caption in captions:
+            words = self.vocabulary.split(caption)
+            counts.update(words)
+            num_cut += self.max_words is not None and len(words) > self.max_words
         known = {word: count for word, count in counts.items() if word in self.vocabulary}
         total = counts.total()
-        return Coverage(total, total - sum(known.values()), len(counts), len(known), self.min_count)
+        return Coverage(
+            total,
+            total - sum(known.values()),
+            len(counts),
+            len(known),
+            self.min_count,
+            len(captions),
+            num_cut,
+            f"{self.max_words} words (max_words)",
+        )
 
     def forward(self, inputs: Inputs) -> Features:
         """Encode token ids: ``local [B, N, L]``, one feature a token that augmentation left."""

@@ -30,7 +30,10 @@ class Coverage:
         num_unknown: those of them that the encoder does not know.
         num_words: different words of the sentences; None for an encoder that cuts words into pieces.
         num_known: those of them that have an embedding of their own.
-        min_count: how often a training sentence had to name a word for that.
+        min_count: how often the training sentences had to name a word for that.
+        num_sentences: how many sentences were counted.
+        num_cut: those of them that are longer than what is read.
+        limit: how much of a sentence is read, in words.
     """
 
     num_tokens: int
@@ -38,6 +41,9 @@ class Coverage:
     num_words: int | None = None
     num_known: int = 0
     min_count: int = 1
+    num_sentences: int = 0
+    num_cut: int = 0
+    limit: str = ""
 
     def describe(self, sentences: str = "caption") -> str:
         """Return one line for a terminal.
@@ -49,6 +55,10 @@ class Coverage:
             >>> Coverage(1000, 113, 939, 279, 2).describe()
             'vocabulary: 279 of 939 words kept (min_count 2); 11.3 % of the caption tokens are unknown words'
         """
+        cut = f"; {self.num_cut:,} of {self.num_sentences:,} {sentences}s are cut at {self.limit}"
+        return self._known(sentences) + cut * bool(self.num_cut)
+
+    def _known(self, sentences: str) -> str:
         share = (
             f"{100 * self.num_unknown / max(self.num_tokens, 1):.1f} % of the {sentences} tokens are unknown"
         )

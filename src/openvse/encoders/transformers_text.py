@@ -157,13 +157,22 @@ class TransformersText(TokenStatesEncoder):
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
         """Return the words of a caption, as white space separates them, with a piece that the tokenizer lacks."""
-        return [
-            UnknownWord(word) for word in dict.fromkeys(caption.split()) if self._count_unknown([word])[1]
-        ]
+        words = list(dict.fromkeys(caption.split()))
+        unknown = self.tokenizer.unk_token_id
+        found = zip(words, self._uncut(words), strict=True) if words else ()
+        return [UnknownWord(word) for word, ids in found if unknown in ids]
 
     def coverage(self, captions: Sequence[str]) -> Coverage:
-        """Count the pieces of captions, and those that the tokenizer lacks."""
-        return Coverage(*self._count_unknown(captions))
+        """Count the pieces of captions, special tokens left out, and those that the tokenizer lacks."""
+        encoded, limit = self._uncut(captions), self.max_length
+        longest = limit - self.tokenizer.num_special_tokens_to_add()
+        return Coverage(
+            sum(map(len, encoded)),
+            sum(ids.count(self.tokenizer.unk_token_id) for ids in encoded),
+            num_sentences=len(captions),
+            num_cut=sum(len(ids) > longest for ids in encoded),
+            limit=f"{limit} pieces (max_length)",
+        )
 
     def forward(self, inputs: Inputs) -> Features:
         """Encode token ids, or stored states: ``local [B, N, D]``, one feature a token; augmentation hides some.
@@ -200,10 +209,10 @@ class TransformersText(TokenStatesEncoder):
         self.tokenizer.save_pretrained(folder)
         self.backbone.config.save_pretrained(folder)
 
-    def _count_unknown(self, captions: Sequence[str]) -> tuple[int, int]:
-        """Return how many pieces captions have, special tokens not counted, and how many are the unknown one."""
+    def _uncut(self, captions: Sequence[str]) -> list[list[int]]:
+        """Return the ids of the pieces of captions without special tokens, however many there are."""
         encoded = self.tokenizer(list(captions), add_special_tokens=False, verbose=False)["input_ids"]
-        return sum(map(len, encoded)), sum(ids.count(self.tokenizer.unk_token_id) for ids in encoded)
+        return list(encoded)
 
     def _make_augmentation(
         self, mode: TokenMode, rate: float, augment: Literal["pieces", "words"]

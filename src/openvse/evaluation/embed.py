@@ -17,7 +17,7 @@ from openvse.batches import (
     with_features,
 )
 from openvse.corpus import Corpus
-from openvse.errors import DataError
+from openvse.errors import DataError, ModelError
 from openvse.evaluation.ensemble import Member
 from openvse.features import FeatureStore
 from openvse.model import TwoTower, embed
@@ -52,6 +52,7 @@ def embed_corpus(
 
     Raises:
         DataError: not one image could be read.
+        ModelError: an embedding holds NaN or infinite numbers.
         StoreError: the store lacks an image or a caption.
     """
     features = own_features(corpus, model.image.encoder.backbone) if features is None else features
@@ -68,8 +69,21 @@ def embed_corpus(
     embedded = embed(model.image, images(), model.device)
     readable = np.sort(np.concatenate(kept))
     corpus = corpus if len(readable) == len(corpus) else corpus.select(readable)
-    texts = text_loader(model.text.encoder, corpus.captions, text_features)
-    return EmbeddedCorpus(embedded, embed(model.text, text_batches(texts, batch_size), model.device), corpus)
+    loader = text_loader(model.text.encoder, corpus.captions, text_features)
+    texts = embed(model.text, text_batches(loader, batch_size), model.device)
+    _refuse_not_finite(embedded, corpus.image_ids, "image")
+    _refuse_not_finite(texts, corpus.captions, "caption")
+    return EmbeddedCorpus(embedded, texts, corpus)
+
+
+def _refuse_not_finite(embedded: EmbeddingSet, names: Sequence[str], kind: str) -> None:
+    """Raise ModelError naming the first item whose embedding holds a number that is not finite."""
+    bad = (~embedded.vectors.isfinite().all(dim=2) & embedded.mask).any(dim=1).nonzero().flatten().tolist()
+    if bad:
+        raise ModelError(
+            f"the embeddings of {len(bad)} of {len(names)} {kind}s hold NaN or infinite numbers (first: "
+            f"{names[bad[0]]!r}): check the model's weights and the features"
+        )
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,10 @@ class SearchEngine:
     def __init__(self, model: QueryEmbedder, index: Index, backend: VectorBackend | None = None) -> None:
         check_model(index.path, index.manifest, model.fingerprint)
         self._model, self._index = model, index
-        self._backend = ExactBackend(index.vectors, score=model.score) if backend is None else backend
+        names = [item.id for item in index.items]
+        self._backend = (
+            ExactBackend(index.vectors, score=model.score, names=names) if backend is None else backend
+        )
 
     def search(self, queries: str | Sequence[str], top_k: int = 10) -> list[list[Hit]]:
         """Return the best images of every sentence, best first; fewer than ``top_k`` where there are fewer.

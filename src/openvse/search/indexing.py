@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
 from openvse.media.listing import LeftOut, list_media
-from openvse.search.index import Index, Item, VectorDtype
+from openvse.search.index import Index, Item, VectorDtype, not_finite
 from openvse.search.writer import IndexWriter
 from openvse.types import EmbeddingSet
 
@@ -136,7 +136,7 @@ class _Images:
 
     def __init__(self, model: ImageEmbedder, root: Path, old: Index | None) -> None:
         self._model, self._root, self._old = model, root, old
-        self._known = {} if old is None else {item: row for row, item in enumerate(old.items)}
+        self._known = {} if old is None else _sound_rows(old)
         self.failed: list[tuple[Path, str]] = []
         self.reused = 0
 
@@ -200,6 +200,12 @@ class _Images:
             self.failed.append((path, str(error).removeprefix(f"{path}: ")))
             return False
         return True
+
+
+def _sound_rows(index: Index) -> dict[Item, int]:
+    """Return the row of each image of an index, without those whose embedding is damaged."""
+    bad = set(not_finite(index.vectors).tolist())
+    return {item: row for row, item in enumerate(index.items) if row not in bad}
 
 
 def _reusable(folder: Path, fingerprint: str, dtype: VectorDtype) -> Index | None:

@@ -95,6 +95,7 @@ def _extract_images(
     from openvse.assembly import build_part
     from openvse.backbones import BACKBONES
     from openvse.cli.progress import bar, counted, warn
+    from openvse.corpus import long_captions
     from openvse.datasets import open_corpus
     from openvse.features import extract_features
     from openvse.specs import Part
@@ -114,7 +115,11 @@ def _extract_images(
             device=device,
             progress=lambda state: show(state.done, state.total, state.images_per_s),
         )
-    for problem in (*corpus.problems, *(f"skipped {reason}" for _, reason in report.failed)):
+    for problem in (
+        *corpus.problems,
+        *filter(None, [long_captions(corpus.captions)]),
+        *(f"skipped {reason}" for _, reason in report.failed),
+    ):
         warn(problem)
     return report
 
