@@ -29,7 +29,7 @@ class Vocabulary:
         words: the words that have an id of their own.
         split: turns a caption into words.
 
-    Example:
+    Examples:
         >>> vocabulary = Vocabulary.from_captions(["a dog", "a cat"], min_count=2)
         >>> vocabulary.encode("A bird").tolist()
         [5, 1]
