@@ -17,7 +17,7 @@ def lazy_names(
         modules: the module of each public name.
         rooms: submodules that are public names too, such as ``openvse.losses``.
 
-    Example:
+    Examples:
         >>> __getattr__, __dir__ = lazy_names("openvse", {"load": "openvse.tasks.load"})
         >>> __dir__()
         ['load']

@@ -25,7 +25,7 @@ class Pool(nn.Module):
     Args:
         aggregator: any part of ``openvse.aggregators``.
 
-    Example:
+    Examples:
         >>> from openvse.aggregators import KMax
         >>> pool = Pool(KMax(input_dim=4, embed_dim=4, k=2))
         >>> pool(torch.randn(3, 7, 4)).shape
@@ -113,7 +113,7 @@ def pooling(part: str | Mapping[str, Any], dim: int, out_dim: int | None = None)
     Raises:
         RecipeError: the name, an option or a width is not allowed.
 
-    Example:
+    Examples:
         >>> pool = pooling("gpo", dim=8)
         >>> pool(torch.randn(2, 5, 8), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])).shape
         torch.Size([2, 8])

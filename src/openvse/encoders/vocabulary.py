@@ -31,7 +31,7 @@ class Vocabulary:
         split: turns a caption into words.
         nearest: read an unknown word as the known one of the nearest spelling, where one is near.
 
-    Example:
+    Examples:
         >>> vocabulary = Vocabulary.from_captions(["a dog", "a cat"], min_count=2)
         >>> vocabulary.encode("A bird").tolist()
         [5, 1]

@@ -57,7 +57,7 @@ def evaluate(
     Raises:
         DataError: embeddings or relevance have a shape or a number that does not fit, or are not finite.
 
-    Example:
+    Examples:
         >>> report = evaluate(np.eye(3), np.repeat(np.eye(3), 2, axis=0))
         >>> report.metrics["i2t_r1"], report.protocol.num_texts
         (100.0, 6)

@@ -41,7 +41,7 @@ class TwoTower(Model):
         spec: what the model is made of; None derives it from the parts.
         provenance: where the model comes from; see ``Model``.
 
-    Example:
+    Examples:
         >>> model = openvse.load("runs/emoji/best")  # doctest: +SKIP
         >>> scores = model.score(model.encode_image(["a.jpg"]), model.encode_text(["a dog"]))  # doctest: +SKIP
     """

@@ -84,7 +84,7 @@ class SearchEngine:
     Raises:
         IndexFormatError: another model made the index.
 
-    Example:
+    Examples:
         >>> engine = SearchEngine(model, Index.open("index"))  # doctest: +SKIP
         >>> engine.search(["a dog on a beach"], top_k=3)[0][0].path  # doctest: +SKIP
     """

@@ -84,7 +84,7 @@ class Index:
         items: the images, sorted by path.
         vectors: ``[count, K, D]``, of which only what is read comes into memory.
 
-    Example:
+    Examples:
         >>> index = Index.open("index", model.fingerprint)  # doctest: +SKIP
         >>> len(index), index.items[0].id  # doctest: +SKIP
     """

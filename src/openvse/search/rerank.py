@@ -32,7 +32,7 @@ class HitReranker:
     Raises:
         DataError: ``top`` is below 1, or ``weight`` outside 0 to 1.
 
-    Example:
+    Examples:
         >>> rerank = HitReranker(openvse.load("runs/score_attention/best"), top=20)  # doctest: +SKIP
         >>> hits = rerank(["a dog"], engine.search(["a dog"], top_k=20))  # doctest: +SKIP
     """

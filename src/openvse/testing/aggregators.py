@@ -36,7 +36,7 @@ def check_aggregator(
         BrokenContractError: a promise is broken; the message names each.
         RecipeError: the aggregator refuses the options.
 
-    Example:
+    Examples:
         >>> check_aggregator("k_max", options={"k": 2})
     """
     make = AggregatorMaker(part, options, width)

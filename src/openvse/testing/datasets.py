@@ -35,7 +35,7 @@ def check_dataset(loader: str | AnyLoader, root: str | Path, *, decode: int = 8)
     Raises:
         BrokenContractError: a promise is broken; the message names each.
 
-    Example:
+    Examples:
         >>> check_dataset("folder", "photos")  # doctest: +SKIP
     """
     function = find_loader(loader) if isinstance(loader, str) else loader

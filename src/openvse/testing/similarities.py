@@ -34,7 +34,7 @@ def check_similarity(part: str | Maker[Similarity], *, options: Mapping[str, Any
         BrokenContractError: a promise is broken; the message names each.
         RecipeError: the similarity refuses the options.
 
-    Example:
+    Examples:
         >>> check_similarity("set_max")
     """
     hold(made_similarity(part, options), SIMILARITY_PROMISES, part_name(part))

@@ -95,7 +95,7 @@ class Answerer(Model):
         spec: what the model is made of; None derives it from the parts.
         provenance: where the model comes from; see ``Model``.
 
-    Example:
+    Examples:
         >>> model = openvse.load("runs/daquar/best")  # doctest: +SKIP
         >>> model.ask("kitchen.jpg", ["how many chairs are there?"], top_k=1)  # doctest: +SKIP
         [[Guess(answer='4', probability=0.62)]]
