@@ -92,7 +92,7 @@ def run_demo(
     report = replace(_evaluate(trained, test, features), published={"untrained": before.metrics})
     build_index(
         trained,
-        corpus.image_paths[0].parent,
+        Path(str(corpus.image_paths[0])).parent,
         out / "index",
         progress=lambda state: on_images(state.done, state.total, state.images_per_s),
     )

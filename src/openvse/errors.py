@@ -58,7 +58,9 @@ def nearest(name: str, allowed: Sequence[str]) -> str:
     import difflib
 
     containing = [each for each in allowed if len(name) > 2 and name.lower() in each.lower()]
-    close = difflib.get_close_matches(name, allowed, n=3)
+    # Of names that are equally near the first of the alphabet comes first.
+    close = sorted(difflib.get_close_matches(name, allowed, n=max(1, len(allowed))))
+    close.sort(key=lambda each: -difflib.SequenceMatcher(None, each, name).ratio())
     *others, last = [*dict.fromkeys([*close, *containing])][:3] or [""]
     if not last:
         return ""

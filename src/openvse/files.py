@@ -31,7 +31,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the disk refuses.
 
-    Example:
+    Examples:
         >>> with replacing(Path("figure.png")) as partial:  # doctest: +SKIP
         ...     figure.savefig(partial, format="png")
     """

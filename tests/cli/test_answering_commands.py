@@ -126,6 +126,11 @@ def test_ask_prints_answers_and_writes_a_page(answered: Path, invoke: Invoke, tm
     (asked,) = document["result"]["questions"]
     assert asked["question"] == "is it red" and len(asked["answers"]) == 2
     assert asked["answers"][0].keys() == {"answer", "probability"}
+    words = ("ask", answered / "run" / "best", photo, "is it a zebra", " ", "--json", "-q")
+    document = json.loads(invoke(*words).stdout)
+    asked, empty = document["result"]["questions"]
+    assert {"word": "zebra", "read_as": None} in asked["unknown_words"] and empty["answers"] == []
+    assert len(document["warnings"]) == 2
     text = page.read_text()
     assert "<h2>is it red</h2>" in text and text.isascii() and "http" not in text
 
@@ -146,7 +151,7 @@ def test_what_does_not_go_together(
     assert "give it once" in refused("evaluate", answers, data, "--features", "a", "--features", "b")
     assert "00.jpg" in refused("ask", answers, answered / "data" / "00.jpg", "what is it")
     assert "it is not an image" in refused("ask", answers, answered / "data" / "14.png", "what is it")
-    assert "a question is empty" in refused("ask", answers, photo, " ")
+    assert "every question is empty" in refused("ask", answers, photo, " ")
     assert "is an image, not a question" in refused("ask", answers, photo, photo)
     assert "was started with another answers" in refused(
         "train", trained / "tiny.yaml", "--out", answered / "run", "--resume"

@@ -107,10 +107,12 @@ def test_published_figures_stand_beside_those_of_the_same_protocol(
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(("split", "num_images"), [("train", 12), ("val", 4), ("all", 20)])
-def test_evaluate_other_splits(split: str, num_images: int, trained: Path, invoke) -> None:
+@pytest.mark.parametrize(
+    ("split", "num_images", "num_texts"), [("train", 12, 20), ("val", 4, 8), ("all", 20, 24)]
+)  # captions that several images have are one text
+def test_evaluate_other_splits(split: str, num_images: int, num_texts: int, trained: Path, invoke) -> None:
     result = invoke("evaluate", trained / "run" / "best", trained / "album", "--split", split)
-    assert f"- {num_images} images, {2 * num_images} texts\n" in result.stdout
+    assert f"- {num_images} images, {num_texts} texts\n" in result.stdout
 
 
 def test_evaluation_from_a_store_needs_no_images(trained: Path, tmp_path: Path, invoke) -> None:
@@ -193,6 +195,22 @@ def test_index_does_only_what_is_new(trained: Path, album: Path, tmp_path: Path,
     assert f"warning: skipped {album / 'bad[red].png'}: it is not an image we read\n" in result.stderr
 
 
+def test_search_says_what_it_does_not_know_and_answers_the_rest(trained: Path, invoke, caplog) -> None:
+    words = ("search", trained / "run" / "best", trained / "index")
+    result = invoke(*words, "a red elephant", " ", "a zebra under something blue", "-k", 1)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count(".png") == 2
+    assert caplog.messages == [
+        "an empty query has no hits (1 of 3 are empty)",
+        "the model does not know the words 'elephant', 'zebra'",
+    ]
+    assert result.stderr.splitlines() == [f"warning: {message}" for message in caplog.messages]
+    document = json.loads(invoke(*words, "a red elephant", "--json").stdout)
+    assert document["warnings"] == ["the model does not know the word 'elephant'"]
+    (asked,) = document["result"]["queries"]
+    assert asked["unknown_words"] == [{"word": "elephant", "read_as": None}]
+
+
 def test_search_ranks_images_for_each_query(trained: Path, tmp_path: Path, invoke) -> None:
     queries = ("red sky above green ground", "a blue field")
     page = tmp_path / "new" / "hits.html"
@@ -268,3 +286,15 @@ def test_no_index_for_a_model_of_pairs(trained: Path, tmp_path: Path, refused) -
     model.save(tmp_path / "model")
     message = refused("index", tmp_path / "model", trained / "album", "--out", tmp_path / "index")
     assert message.startswith("this model cannot be indexed")
+
+
+def test_extract_counts_very_long_captions(album: Path, tmp_path: Path, invoke) -> None:
+    with (album / "metadata.jsonl").open("a") as lines:
+        Image.new("RGB", (64, 64)).save(album / "long.png")
+        lines.write(
+            json.dumps({"file_name": "long.png", "captions": ["red " * 300], "split": "train"}) + "\n"
+        )
+    words = ("extract", "efficientnet_lite0", album, tmp_path / "store", "pretrained=false", "image_size=64")
+    result = invoke(*words)
+    assert result.exit_code == 0, result.output
+    assert "warning: 1 caption(s) have more than 256 words (the longest 300)" in result.stderr

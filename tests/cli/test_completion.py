@@ -23,7 +23,7 @@ ANIMALS = ["ant", "bat", "bear", "bee", "beetle", "cat", "dog"]
 
 def test_the_three_nearest_and_not_all() -> None:
     assert nearest("beee", ANIMALS) == "; did you mean 'bee' or 'beetle'?"
-    assert nearest("bea", [*ANIMALS, "bead", "beat"]) == "; did you mean 'beat', 'bear' or 'bead'?"
+    assert nearest("bea", [*ANIMALS, "bead", "beat"]) == "; did you mean 'bead', 'bear' or 'beat'?"
     assert nearest("cta", ["cat", "dog"]) == "; did you mean 'cat'?"
     assert nearest("xylophone", ANIMALS) == ""
     assert nearest("flickr8k", ["a/flickr8k_grids", "b/coco"]) == "; did you mean 'a/flickr8k_grids'?"
@@ -70,6 +70,8 @@ def test_every_part_can_be_shown(invoke) -> None:
         ("parts adp", 2, ["adpool"]),
         ("data check flickr", 3, ["flickr30k", "flickr8k"]),
         ("extract resn", 2, ["resnet"]),
+        ("extract transformers_", 2, ["transformers_detector", "transformers_text", "transformers_vision"]),
+        ("extract transformers_text photos store max_", 5, ["max_length="]),
         ("extract resnet photos store gro", 5, ["groups="]),
     ],
 )

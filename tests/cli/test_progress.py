@@ -200,7 +200,7 @@ def test_commands_speak_in_lines_and_are_quiet_when_asked(
         extract: "extracting: 20 of 20",
         evaluate: "scoring pairs: 32 of 32",
         index: "indexing: 20 of 20",
-        check: "comparing sizes of files: 20 of 20",
+        check: "decoding images: 20 of 20",
     }
     for words, line in asked.items():
         result = invoke(*words)
@@ -221,6 +221,7 @@ def test_json_is_all_that_standard_output_carries(trained: Path, tmp_path: Path,
 
     (tmp_path / "mixed").mkdir()
     (tmp_path / "mixed" / "bad.png").write_text("not an image")
+    (tmp_path / "mixed" / "logo.svg").write_text("<svg/>")
     (tmp_path / "mixed" / "00.png").write_bytes((album / "00.png").read_bytes())
     indexed = document("index", best, tmp_path / "mixed", "--out", tmp_path / "index")
     assert indexed["result"] == {
@@ -229,13 +230,20 @@ def test_json_is_all_that_standard_output_carries(trained: Path, tmp_path: Path,
         "unchanged": 0,
         "unreadable": 1,
         "failed": [{"path": str(tmp_path / "mixed" / "bad.png"), "reason": "it is not an image we read"}],
+        "left_out": {"SVG": [str(tmp_path / "mixed" / "logo.svg")]},
     }
-    assert indexed["warnings"] == [f"skipped {tmp_path / 'mixed' / 'bad.png'}: it is not an image we read"]
+    skipped, left_out = indexed["warnings"]
+    assert skipped == f"skipped {tmp_path / 'mixed' / 'bad.png'}: it is not an image we read"
+    assert left_out.startswith("left out 1 SVG: ")
     checked = document("data", "check", "folder", "--root", album)
     assert (
         checked["result"]["complete"] is False and checked["warnings"] == []
     )  # its images repeat themselves
-    assert [finding["mark"] for finding in checked["result"]["findings"]] == ["ok", "wrong"]
+    findings = checked["result"]["findings"]
+    assert {finding["mark"] for finding in findings} == {"ok", "note", "wrong"}
+    (leaked,) = [finding for finding in findings if finding["mark"] == "wrong"]
+    assert len(leaked["cases"]) > 5  # all of them
+    assert document("data", "check", album, "--cases", 0)["result"]["findings"] == findings
     evaluated = document("evaluate", best, album, "--out", tmp_path / "report")["result"]
     assert evaluated["report"] == json.loads((tmp_path / "report" / "report.json").read_text())
     assert (evaluated["task"], evaluated["split"]) == ("retrieval", "test")

@@ -56,9 +56,24 @@ def test_images_find_images(trained: Path, tmp_path: Path, invoke, refused) -> N
     (asked,) = json.loads(same.stdout)["result"]["queries"]
     assert (asked["query"], asked["kind"], len(asked["hits"])) == (str(photo), "image", 2)
     assert asked["hits"][0].keys() == {"rank", "score", "id", "path"}
+    assert asked["unknown_words"] == []
     assert Path(asked["hits"][0]["path"]).is_file()
     assert "there is no such image" in refused("search", best, index, "gone.jpg")
     assert "--rerank reads sentences" in refused("search", best, index, photo, "--rerank", best)
+
+
+@pytest.mark.medium
+def test_an_empty_sentence_does_not_cancel_the_others(trained: Path, invoke) -> None:
+    best, index, photo = trained / "run" / "best", trained / "index", trained / "album" / "03.png"
+
+    def found(*words: object) -> tuple[list[int], list[str]]:
+        document = json.loads(invoke("search", best, index, *words, "-k", 2, "--json").stdout)
+        return [len(query["hits"]) for query in document["result"]["queries"]], document["warnings"]
+
+    assert found(" ", photo) == ([0, 2], ["an empty query has no hits"])
+    one_of_two = ["an empty query has no hits (1 of 2 are empty)"]
+    assert found(" ", "red sky") == ([0, 2], one_of_two)
+    assert found(" ", "red sky", "--rerank", best) == ([0, 2], one_of_two)
 
 
 @pytest.mark.medium

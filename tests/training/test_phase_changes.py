@@ -81,7 +81,7 @@ def test_a_run_announces_each_phase_once_also_when_it_is_resumed(tmp_path: Path)
         train(recipe, tmp_path / "run", watcher=listener)
     listener.stop = None
     train(recipe, tmp_path / "run", watcher=listener, resume=True)
-    assert {*listener.notes} == {announcement(recipe, 1)}
+    assert {note for note in listener.notes if not note.startswith("vocabulary")} == {announcement(recipe, 1)}
     records = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "phase"]
     (record,) = records
     assert (record["phase"], record["epoch"], record["global_step"]) == (2, 2, 5)

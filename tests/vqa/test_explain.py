@@ -82,13 +82,21 @@ def test_the_mode_does_not_matter_and_stays(make_photos: PhotoMaker, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("questions", "message"), [([], "there is no question"), (["what is it", " "], "a question is empty")]
+    ("questions", "message"), [([], "there is no question"), (["", " "], "every question is empty")]
 )
 def test_empty_questions_are_refused(questions: list[str], message: str, make_photos: PhotoMaker) -> None:
     model, photo = build(), make_photos(1)[0]
     for ask in (model.ask, functools.partial(explain, model)):
         with pytest.raises(DataError, match=message):
             ask(photo, questions)
+
+
+def test_an_empty_question_and_unknown_words(make_photos: PhotoMaker) -> None:
+    model, photo = build(), make_photos(1)[0]
+    first, empty = explain(model, photo, ["a zebra", ""])
+    assert [unknown.word for unknown in first.unknown_words] == ["a", "zebra"] and first.guesses
+    assert (empty.guesses, empty.words, empty.word_weights) == ([], [], None)
+    assert answer_page(photo, [first, empty]).count("<section>") == 2
 
 
 def test_boxes_of_an_encoder_that_knows_them(

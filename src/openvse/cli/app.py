@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,8 +20,10 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; the input's faults end with code 2, an interrupt with 130."""
-        from openvse.cli.progress import voice
+        from openvse.cli.progress import Warnings, voice
 
+        logger, warnings = logging.getLogger("openvse"), Warnings()
+        logger.addHandler(warnings)
         try:
             return super().invoke(ctx)
         except OpenVSEError as error:
@@ -32,6 +35,7 @@ class Commands(TyperGroup):
                 raise
             message, code = f"error: {error.filename}: {error.strerror}: choose another path", 2
         finally:
+            logger.removeHandler(warnings)
             voice.reset()
         typer.echo(f"openvse: {' '.join(message.split())}", err=True)
         raise typer.Exit(code)

@@ -27,11 +27,17 @@ def complete_part(incomplete: str) -> list[str]:
     return _beginning(sorted({name for registry in registries() for name in registry.names()}), incomplete)
 
 
-def complete_backbone(incomplete: str) -> list[str]:
-    """Complete the name of a backbone."""
+def complete_encoder(incomplete: str) -> list[str]:
+    """Complete the name of what features are extracted with: a backbone, or a text encoder with states to store."""
     from openvse.backbones import BACKBONES
+    from openvse.encoders import TEXT_ENCODERS, TokenStatesEncoder
 
-    return _beginning(BACKBONES.names(), incomplete)
+    texts = [
+        name
+        for name in TEXT_ENCODERS.names()
+        if isinstance(part := TEXT_ENCODERS.get(name), type) and issubclass(part, TokenStatesEncoder)
+    ]
+    return _beginning(sorted([*BACKBONES.names(), *texts]), incomplete)
 
 
 def complete_data_set(incomplete: str) -> list[str]:
@@ -41,13 +47,15 @@ def complete_data_set(incomplete: str) -> list[str]:
     return _beginning(sorted([*DATASETS, *QUESTION_SETS]), incomplete)
 
 
-def complete_backbone_option(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete an option of the backbone that stands before it."""
+def complete_encoder_option(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete an option of the backbone or text encoder that stands before it."""
     from openvse.backbones import BACKBONES
     from openvse.cli.listing import options_of
+    from openvse.encoders import TEXT_ENCODERS
 
+    name = str(ctx.params.get("encoder"))
     try:
-        part = BACKBONES.get(str(ctx.params.get("backbone")))
+        part: Any = TEXT_ENCODERS.get(name) if name in TEXT_ENCODERS else BACKBONES.get(name)
     except OpenVSEError:
         return []
     return _beginning([f"{key}=" for key in options_of(part)], incomplete)

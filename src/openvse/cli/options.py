@@ -50,6 +50,13 @@ def be_quiet(quiet: bool) -> bool:
     return quiet
 
 
+AllowOutside: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--allow-outside", help="Take images outside of the data's folder too: ../, absolute paths, links."
+    ),
+]
+
 Device: TypeAlias = Annotated[
     str, typer.Option(help="Where to compute: auto, cpu, cuda or mps.", callback=usable_device)
 ]

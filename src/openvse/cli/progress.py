@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -53,6 +54,18 @@ def warn(message: str) -> None:
     """Print a warning in one line; brackets in it are text, not colours."""
     voice.warnings.append(message)
     console.print(Text.assemble(("warning: ", "yellow"), message), soft_wrap=True)
+
+
+class Warnings(logging.Handler):
+    """Prints what the library logs as warnings; what two parts of a command log alike, once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        if (message := " ".join(record.getMessage().split())) not in voice.warnings:
+            warn(message)
 
 
 def note(message: str) -> None:

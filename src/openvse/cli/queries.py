@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from openvse.cli.progress import warn
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
@@ -76,9 +77,19 @@ def read_queries(words: Sequence[str], images: Sequence[Path] = ()) -> list[Quer
 
 
 def answers(engine: SearchEngine, queries: Sequence[Query], top_k: int) -> list[list[Hit]]:
-    """Return the best images for every query, in its order; sentences and images are each embedded together."""
+    """Return the best images for every query, in its order; sentences and images are each embedded together.
+
+    An empty sentence has no hits.
+
+    Raises:
+        DataError: every query is empty.
+    """
     found: dict[Query, list[Hit]] = {}
     texts = [query for query in queries if query.image is None]
+    if len(texts) < len(queries) and not any(query.text.strip() for query in texts):
+        found, texts = {query: [] for query in texts}, []
+        if found:
+            warn("an empty query has no hits")
     found |= zip(texts, engine.search([query.text for query in texts], top_k=top_k), strict=True)
     images = {query: query.image for query in queries if query.image is not None}
     found |= zip(images, engine.search_images([*images.values()], top_k=top_k), strict=True)

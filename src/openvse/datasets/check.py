@@ -4,42 +4,26 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form
+from openvse.corpus.identical import SharedTexts
 from openvse.corpus.leakage import LEAKAGE, equal_files
+from openvse.corpus.long_captions import long_captions
 from openvse.corpus.splits import SPLITS
+from openvse.datasets.check_captions import CAPTION_CHECKS
+from openvse.datasets.check_images import check_images
+from openvse.datasets.finding import Finding
 from openvse.datasets.opening import open_corpus
 from openvse.datasets.registry import FACTS, find_loader
 from openvse.errors import DataError
 from openvse.features.array_features import ArrayFeatures
 from openvse.types import OnProgress
 
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was checked.
-
-    Attributes:
-        ok: whether it is as it should be.
-        text: a line to print.
-        note: whether it only tells something, of a thing that is no fault.
-    """
-
-    ok: bool
-    text: str
-    note: bool = False
-
-    @property
-    def mark(self) -> str:
-        """What the line begins with."""
-        if self.note:
-            return "note"
-        return "ok" if self.ok else "WRONG"
+_FAULTS = ("without a file", "ends within a member")
 
 
 def check_data(
@@ -80,6 +64,40 @@ def check_data(
     return findings
 
 
+def check_own(
+    source: str | Path,
+    *,
+    quick: bool = False,
+    allow_outside: bool = False,
+    progress: OnProgress | None = None,
+) -> list[Finding]:
+    """Look through data of one's own for what harms training: files, captions, duplicates, leakage.
+
+    Faults are what takes something from training or evaluation: data that do not open, captions without their image,
+    broken images, and files that stand in two splits. Everything else is told as a note.
+
+    Args:
+        source: as ``open_corpus`` takes it.
+        quick: do not decode images; files that stand in two splits are found all the same.
+        allow_outside: see ``open_corpus``.
+        progress: called while files are read.
+
+    Raises:
+        RecipeError: for an unknown data set name.
+        OpenVSEError: a package that the data need is not installed.
+    """
+    try:
+        corpus = open_corpus(source, allow_outside=allow_outside)
+    except DataError as error:
+        return [Finding(False, str(error))]
+    findings = [Finding(True, _summary(corpus))]
+    for problem in corpus.problems:
+        fault = problem.startswith(LEAKAGE) or any(words in problem for words in _FAULTS)
+        findings.append(Finding(not fault, problem, note=not fault))
+    findings += [_leakage(corpus, progress)] if quick else check_images(corpus, progress)
+    return [*findings, *(check(corpus) for check in CAPTION_CHECKS)]
+
+
 def describe_data(name: str) -> str:
     """Say what a data set consists of: its published facts, or what its loader reads.
 
@@ -108,6 +126,10 @@ def _pieces(facts: Facts, root: Path) -> list[Finding]:
 def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
     """Check what was opened against the facts, as far as there are any."""
     counts = _facts(corpus, facts) if facts and facts.forms else [Finding(True, _summary(corpus))]
+    if facts is None and (shared := SharedTexts.of(corpus.relevance).describe()):
+        counts.append(Finding(True, shared, note=True))
+    if long := long_captions(corpus.captions):
+        counts.append(Finding(True, long, note=True))
     # The owners' own list of Flickr8k names an image that is not there: with the right counts that is no fault.
     complete = facts is not None and all(finding.ok for finding in counts)
     for problem in corpus.problems:

@@ -13,11 +13,13 @@ from openvse.batches import (
     image_loader,
     own_features,
     text_batches,
+    text_loader,
     with_features,
 )
 from openvse.corpus import Corpus
-from openvse.errors import DataError
+from openvse.errors import DataError, ModelError
 from openvse.evaluation.ensemble import Member
+from openvse.features import FeatureStore
 from openvse.model import TwoTower, embed
 from openvse.types import EmbeddingSet, FeatureSource, OnProgress
 
@@ -36,6 +38,7 @@ def embed_corpus(
     corpus: Corpus,
     features: FeatureSource | None = None,
     *,
+    text_features: FeatureStore | None = None,
     batch_size: int = 128,
     progress: OnProgress | None = None,
 ) -> EmbeddedCorpus:
@@ -45,12 +48,14 @@ def embed_corpus(
         model: used in evaluation mode and left in the mode it was in.
         corpus: what to embed.
         features: stored local features; without them the corpus's own are read, or the images decoded.
+        text_features: stored token states of the captions; without them the text model reads the captions.
         batch_size: items at a time.
         progress: called after every batch.
 
     Raises:
         DataError: not one image could be read.
-        StoreError: the store lacks an image.
+        ModelError: an embedding holds NaN or infinite numbers.
+        StoreError: the store lacks an image or a caption.
     """
     features = own_features(corpus, model.image.encoder.backbone) if features is None else features
     corpus = with_features(corpus, features)
@@ -67,9 +72,22 @@ def embed_corpus(
     embedded = embed(model.image, told, model.device)
     readable = np.sort(np.concatenate(kept))
     corpus = corpus if len(readable) == len(corpus) else corpus.select(readable)
-    texts = text_batches(model.text.encoder.tokenize(corpus.captions), batch_size)
-    told = _told(texts, "embedding sentences", len(corpus.captions), progress)
-    return EmbeddedCorpus(embedded, embed(model.text, told, model.device), corpus)
+    loader = text_loader(model.text.encoder, corpus.captions, text_features)
+    told = _told(text_batches(loader, batch_size), "embedding sentences", len(corpus.captions), progress)
+    texts = embed(model.text, told, model.device)
+    _refuse_not_finite(embedded, corpus.image_ids, "image")
+    _refuse_not_finite(texts, corpus.captions, "caption")
+    return EmbeddedCorpus(embedded, texts, corpus)
+
+
+def _refuse_not_finite(embedded: EmbeddingSet, names: Sequence[str], kind: str) -> None:
+    """Raise ModelError naming the first item whose embedding holds a number that is not finite."""
+    bad = (~embedded.vectors.isfinite().all(dim=2) & embedded.mask).any(dim=1).nonzero().flatten().tolist()
+    if bad:
+        raise ModelError(
+            f"the embeddings of {len(bad)} of {len(names)} {kind}s hold NaN or infinite numbers (first: "
+            f"{names[bad[0]]!r}): check the model's weights and the features"
+        )
 
 
 def _told(

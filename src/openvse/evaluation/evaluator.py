@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from openvse.corpus import SharedTexts
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.metrics import (
@@ -175,4 +176,5 @@ def _remarks(ranks: Sequence[Ranks], relevance: Relevance) -> Remarks:
         tied_t2i=sum(ranked.t2i.num_tied for ranked in ranks),
         excluded_i2t=relevance.num_images - len(np.unique(relevance.images)),
         excluded_t2i=relevance.num_texts - len(np.unique(relevance.texts)),
+        shared=SharedTexts.of(relevance),
     )

@@ -45,7 +45,9 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     Raises:
         OpenVSEError: there are more stores than models; and whatever data and stores are refused for.
     """
-    corpus = open_corpus(request.data, require_images=not request.features)
+    corpus = open_corpus(
+        request.data, require_images=not request.features, allow_outside=request.allow_outside
+    )
     chosen = corpus if request.split == "all" else corpus.split(request.split)
     paths = _one_store_each(request.features, len(models))
     stores = [open_store(path, model.image.encoder) for model, path in zip(models, paths, strict=True)]

@@ -17,11 +17,14 @@ def captions_beside(root: Path) -> Mapping[str, Sequence[str]]:
         root: an indexed folder; where it is no data set that ``open_corpus`` reads, there are no captions.
     """
     try:
-        corpus = open_corpus(root, require_images=False)
+        corpus = open_corpus(root, require_images=False, allow_outside=True)
     except (OpenVSEError, OSError):  # images alone are what most folders hold
         return {}
     names: list[str | None] = []
     for path in corpus.image_paths:
+        if not isinstance(path, Path):  # in an archive or a table, where no index finds it
+            names.append(None)
+            continue
         try:
             names.append(path.resolve().relative_to(root.resolve()).as_posix())
         except (ValueError, OSError):  # the data set names an image elsewhere

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from openvse.errors import IndexFormatError
 from openvse.files import write_whole
@@ -84,7 +84,7 @@ class Index:
         items: the images, sorted by path.
         vectors: ``[count, K, D]``, of which only what is read comes into memory.
 
-    Example:
+    Examples:
         >>> index = Index.open("index", model.fingerprint)  # doctest: +SKIP
         >>> len(index), index.items[0].id  # doctest: +SKIP
     """
@@ -130,9 +130,31 @@ class Index:
     def __len__(self) -> int:
         return len(self.items)
 
+    def check(self) -> None:
+        """Read all embeddings, a block at a time.
+
+        Raises:
+            IndexFormatError: some hold NaN or infinite numbers; the first of their images is named.
+        """
+        bad = not_finite(self.vectors)
+        if len(bad):
+            raise _damaged(
+                self.path,
+                f"the embeddings of {len(bad)} images hold NaN or infinite numbers, first {self.items[bad[0]].id}",
+            )
+
     def image_path(self, position: int) -> Path:
         """Return the path of an image."""
         return Path(self.manifest.root, self.items[position].id)
+
+
+def not_finite(vectors: Float[np.ndarray, "count K D"], block: int = 1 << 14) -> Int[np.ndarray, "n"]:
+    """Return the positions of the items with a number that is NaN or infinite, holding some items at a time."""
+    found = [
+        start + np.flatnonzero(~np.isfinite(vectors[start : start + block]).all(axis=(1, 2)))
+        for start in range(0, len(vectors), block)
+    ]
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
 def check_model(folder: Path, manifest: Manifest, fingerprint: str | None) -> None:

@@ -12,9 +12,8 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
-from openvse.media.images import find_images
-from openvse.media.videos import find_clips
-from openvse.search.index import Index, Item, VectorDtype
+from openvse.media.listing import LeftOut, list_media
+from openvse.search.index import Index, Item, VectorDtype, not_finite
 from openvse.search.writer import IndexWriter
 from openvse.types import EmbeddingSet
 
@@ -70,11 +69,13 @@ class IndexReport:
         count: images in the index.
         reused: those of them that were there already and have not changed.
         failed: path and reason of each image that cannot be used.
+        left_out: files that look like images or clips and were not tried, by kind.
     """
 
     count: int
     reused: int
     failed: list[tuple[Path, str]] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
 
 
 def build_index(
@@ -110,9 +111,11 @@ def build_index(
             "has by itself, in a fixed number; score images and sentences with model.score instead"
         )
     root, target, fingerprint = Path(folder).resolve(), Path(out), model.fingerprint
-    paths = find_clips(root) if model.reads_videos else find_images(root)
+    listing = list_media(root, videos=model.reads_videos)
+    paths = listing.paths
     if not paths:
-        raise DataError(f"there is no image in {folder}: give a folder that holds images, at any depth")
+        what = f"; {listing.left_out.describe()}" if listing.left_out else ""
+        raise DataError(f"there is no image in {folder}: give a folder that holds images, at any depth{what}")
     images = _Images(model, root, _reusable(target, fingerprint, dtype))
     started = time.perf_counter()
     with IndexWriter(target, model=fingerprint, root=root, dtype=dtype) as writer:
@@ -125,7 +128,7 @@ def build_index(
         if not len(writer):
             path, reason = images.failed[0]
             raise DataError(f"none of the {len(paths)} images in {folder} can be used, not {path}: {reason}")
-        return IndexReport(len(writer), images.reused, images.failed)
+        return IndexReport(len(writer), images.reused, images.failed, listing.left_out)
 
 
 class _Images:
@@ -133,7 +136,7 @@ class _Images:
 
     def __init__(self, model: ImageEmbedder, root: Path, old: Index | None) -> None:
         self._model, self._root, self._old = model, root, old
-        self._known = {} if old is None else {item: row for row, item in enumerate(old.items)}
+        self._known = {} if old is None else _sound_rows(old)
         self.failed: list[tuple[Path, str]] = []
         self.reused = 0
 
@@ -197,6 +200,12 @@ class _Images:
             self.failed.append((path, str(error).removeprefix(f"{path}: ")))
             return False
         return True
+
+
+def _sound_rows(index: Index) -> dict[Item, int]:
+    """Return the row of each image of an index, without those whose embedding is damaged."""
+    bad = set(not_finite(index.vectors).tolist())
+    return {item: row for row, item in enumerate(index.items) if row not in bad}
 
 
 def _reusable(folder: Path, fingerprint: str, dtype: VectorDtype) -> Index | None:

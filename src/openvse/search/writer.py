@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import locked
-from openvse.search.index import MANIFEST, Item, Manifest, VectorDtype
+from openvse.search.index import MANIFEST, Item, Manifest, VectorDtype, not_finite
 
 
 class IndexWriter:
@@ -67,7 +67,7 @@ class IndexWriter:
 
         Raises:
             IndexFormatError: the disk refuses.
-            ModelError: K or D differ from those of the images before.
+            ModelError: K or D differ from those of the images before, or a number is NaN or infinite.
         """
         if len(self) == 0:
             self._shape = (0, *vectors.shape[1:])
@@ -77,8 +77,15 @@ class IndexWriter:
                 f"images have embeddings {list(self._shape[1:])} and {list(vectors.shape[1:])}, an index "
                 f"needs one shape: use an aggregator that yields a fixed number"
             )
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(vectors, dtype=np.dtype(self._dtype))
+        if len(bad := not_finite(stored)):
+            raise ModelError(
+                f"the embedding of {items[bad[0]].id} holds NaN or infinite numbers as {self._dtype}, and is not "
+                f"written: check the model's weights, and take the image out of the folder if they are sound"
+            )
         with _disk_errors(self._folder):
-            self._vectors.write(np.ascontiguousarray(vectors, dtype=np.dtype(self._dtype)).data)
+            self._vectors.write(stored.data)
             self._items.write("".join(json.dumps(asdict(item)) + "\n" for item in items).encode())
         self._shape = (len(self) + len(items), *self._shape[1:])
 

@@ -29,6 +29,7 @@ class Request:
         rerank: the last of the models ranks the proposals of the others again.
         rerank_top: how many proposals of each query.
         rerank_weight: weight of its score; that of the others has the rest of 1.
+        allow_outside: take images outside of the folder of one's own data too.
         batch_size: images, sentences or questions at a time.
         progress: called after every batch.
     """
@@ -40,6 +41,7 @@ class Request:
     rerank: bool = False
     rerank_top: int = 20
     rerank_weight: float = 1.0
+    allow_outside: bool = False
     batch_size: int = 128
     progress: OnProgress | None = None
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from openvse.encoders import Coverage
 from openvse.files import write_whole
 
 
@@ -124,6 +125,10 @@ class MetricsLog:
         """Add one record of curves (``"kind": "curves"``), which TensorBoard has no scalar for."""
         self._append({"kind": "curves", "epoch": epoch, "global_step": global_step, **curves})
 
+    def write_coverage(self, coverage: Coverage) -> None:
+        """Add the record of what the text encoder knows of the training sentences (``"kind": "vocabulary"``)."""
+        self._append({"kind": "vocabulary", "epoch": 0, "global_step": 0, **asdict(coverage)})
+
     def write_phase(self, epoch: int, global_step: int, phase: int, changes: Mapping[str, object]) -> None:
         """Add the record of a phase that begins (``"kind": "phase"``), with what it sets."""
         self._append(
@@ -141,6 +146,9 @@ class MetricsLog:
 
 def _keep_until(path: Path, last_step: int) -> None:
     if not path.exists():
+        return
+    if last_step == 0:  # of a run that was killed before its first checkpoint, nothing stays
+        path.unlink()
         return
     kept = []
     for line in path.read_text().splitlines():

@@ -65,6 +65,8 @@ class Trainer:
             TrainingError: the loss is no number; the checkpoint of the last good state stays.
         """
         log = MetricsLog(self.folder, self.progress.global_step) if self.accelerator.is_main_process else None
+        if log is not None and self.task.coverage is not None and not self.progress.global_step:
+            log.write_coverage(self.task.coverage)
         self.watcher.started(
             total_steps=self.schedule.num_epochs * self.task.steps_per_epoch,
             done_steps=self.progress.global_step,

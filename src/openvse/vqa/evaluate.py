@@ -67,7 +67,11 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     if request.folds > 1:
         raise OpenVSEError("--folds is for retrieval: leave it out for a model that answers questions")
     store = _store(model, request.features)
-    questions = open_questions(request.data, require_images=model.sees and store is None)
+    questions = open_questions(
+        request.data,
+        require_images=model.sees and store is None,
+        allow_outside=request.allow_outside,
+    )
     chosen = questions if request.split == "all" else questions.split(request.split)
     found = predict(model, chosen, store, batch_size=request.batch_size, progress=request.progress)
     predicted = {guess.question_id: guess.answer for guess in found}

@@ -17,7 +17,16 @@ from openvse.datasets import open_questions
 from openvse.errors import DataError
 from openvse.model import tower_curves
 from openvse.training.collapse import EQUAL_ANSWERS
-from openvse.training.inputs import AUTO, RunInputs, data_of, open_features, source_of, spread
+from openvse.training.inputs import (
+    AUTO,
+    RunInputs,
+    count_words,
+    data_of,
+    open_features,
+    open_text_features,
+    source_of,
+    spread,
+)
 from openvse.training.split_size import small_split_warning
 from openvse.training.task import Step, Task
 from openvse.types import QuestionBatch
@@ -44,7 +53,7 @@ class AnsweringTask(Task[QuestionBatch]):
     """
 
     metric: ClassVar[str] = "accuracy"
-    unit: ClassVar[str] = "questions"
+    unit = "questions"
     collapse: ClassVar[str] = EQUAL_ANSWERS
 
     model: Answerer
@@ -112,14 +121,16 @@ def cross_entropy(logits: Float[Tensor, "Q A"], batch: QuestionBatch) -> Float[T
 def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     """Open data and features, and build the model and its answers."""
     with_images = recipe.image is not None and recipe.data.features in (None, AUTO)
-    questions = open_questions(source_of(recipe), require_images=with_images)
+    questions = open_questions(
+        source_of(recipe), require_images=with_images, allow_outside=recipe.data.allow_outside
+    )
     asked = questions.split("train").questions
     answers = AnswerVocabulary.from_answers(
         [question.answers for question in asked], min_count=recipe.answers.min_count
     )
-    model = build_answerer(
-        recipe, questions=[question.text for question in asked], answers=answers, seed=recipe.seed
-    )
+    texts = [question.text for question in asked]
+    model = build_answerer(recipe, questions=texts, answers=answers, seed=recipe.seed)
+    coverage = count_words(model.text.encoder, texts, inputs, "question")
     corpus, features = questions.as_corpus(), None
     if model.image is not None:
         features = open_features(recipe, model.image.encoder, corpus, inputs)
@@ -131,13 +142,16 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     if recipe.training.validation_images is not None:
         ids = held_out.image_ids
         held_out = held_out.about([ids[i] for i in spread(len(ids), recipe.training.validation_images)])
+    to_learn = questions.split("train")
+    texts = [question.text for each in (to_learn, held_out) for question in each.questions]
+    stored = open_text_features(recipe, model.text.encoder, texts, inputs)
     _, training = question_dataset(
-        model, questions.split("train"), features, augment=recipe.data.random_views
+        model, to_learn, features, text_features=stored, augment=recipe.data.random_views
     )
-    held_out, validation = question_dataset(model, held_out, features)
+    held_out, validation = question_dataset(model, held_out, features, text_features=stored)
     if warning := small_split_warning(len(held_out), "questions", "an accuracy"):
         inputs.watcher.warn(warning)
-    return AnsweringTask(
+    task = AnsweringTask(
         recipe,
         model,
         training,
@@ -146,3 +160,5 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         data_of(corpus),
         inputs.accelerator,
     )
+    task.coverage = coverage
+    return task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -42,7 +43,11 @@ def ask(
     answered = explain(loaded, image, questions, top_k=top_k)
     if as_json:
         found = [
-            {"question": one.question, "answers": [guess._asdict() for guess in one.guesses]}
+            {
+                "question": one.question,
+                "unknown_words": [asdict(word) for word in one.unknown_words],
+                "answers": [guess._asdict() for guess in one.guesses],
+            }
             for one in answered
         ]
         print_json("ask", {"image": str(image), "questions": found})

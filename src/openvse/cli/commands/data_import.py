@@ -50,7 +50,7 @@ def import_features(
     from openvse.features import FeatureStore
     from openvse.features import import_features as run
 
-    image_ids = open_corpus(match, require_images=False).image_ids if match else None
+    image_ids = open_corpus(match, require_images=False, allow_outside=True).image_ids if match else None
     with bar() as progress:
         show = counted(progress, "importing", "items")
         report = run(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device, Json, Quiet, Rerank, Threads
+from openvse.cli.options import AllowOutside, Device, Json, Quiet, Rerank, Threads
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def evaluate(
         typer.Option(min=0, max=1, help="Weight w of its score; that of the other models has 1 - w."),
     ] = 1.0,
     folds: Annotated[int, typer.Option(min=1, help="Average over so many equal folds (COCO 1K: 5).")] = 1,
+    allow_outside: AllowOutside = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Images, sentences or questions at a time.")] = 128,
     device: Device = "cpu",
     threads: Threads = None,
@@ -68,6 +69,7 @@ def evaluate(
             rerank=rerank is not None,
             rerank_top=rerank_top,
             rerank_weight=rerank_weight,
+            allow_outside=allow_outside,
             batch_size=batch_size,
             progress=progress.show,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +32,7 @@ def index(
     """Embed a folder of images for search; a second run embeds only what changed."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import bar, counted, warn
+    from openvse.media.names import escaped
     from openvse.model import TwoTower
     from openvse.search import build_index
     from openvse.tasks.load import load_as
@@ -46,11 +48,14 @@ def index(
             progress=lambda state: show(state.done, state.total, state.images_per_s),
         )
     for path, reason in report.failed:
-        warn(f"skipped {path}: {reason}")
+        warn(f"skipped {escaped(path)}: {reason}")
+    if report.left_out:
+        warn(report.left_out.describe())
     if as_json:
         failed = [{"path": str(path), "reason": reason} for path, reason in report.failed]
+        left_out = {kind: [str(path) for path in paths] for kind, paths in report.left_out.files.items()}
         counts = {"images": report.count, "unchanged": report.reused, "unreadable": len(failed)}
-        print_json("index", {"index": str(out), **counts, "failed": failed})
+        print_json("index", {"index": str(out), **counts, "failed": failed, "left_out": left_out})
         return
     typer.echo(f"{out}: {report.count} images ({report.reused} unchanged, {len(report.failed)} unreadable)")
 
@@ -90,8 +95,6 @@ def search(
     from openvse.tasks.load import load_as
 
     asked = read_queries(queries or [], image or [])
-    if not all(query.text.strip() for query in asked):
-        raise OpenVSEError("a query is empty: say what the image should show")
     if rerank and any(query.image for query in asked):
         raise OpenVSEError("--rerank reads sentences: leave it out, or leave the images out")
     loaded = load_as(TwoTower, model, device=device)
@@ -113,16 +116,18 @@ def print_hits(
     """Print what was asked and what was found, as a table or as JSON, and warn of images that are gone."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
+    from openvse.media.names import escaped
 
     gone = {hit.path: None for hits in results for hit in hits if not hit.path.is_file()}
     if gone:
-        first = next(iter(gone))
+        first = escaped(next(iter(gone)))
         warn(f"{len(gone)} of the images found are no longer there (first: {first}): run openvse index again")
     if as_json:
         queries = [
             {
                 "query": query.text,
                 "kind": query.kind,
+                "unknown_words": [asdict(word) for word in (hits[0].unknown_words if hits else ())],
                 "hits": [
                     {"rank": hit.rank, "score": hit.score, "id": hit.id, "path": str(hit.path)}
                     for hit in hits
@@ -135,7 +140,7 @@ def print_hits(
     for query, hits in zip(asked, results, strict=True):
         typer.echo(query.title)
         for hit in hits:
-            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {hit.path}")
+            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {escaped(hit.path)}")
 
 
 def write_sheet(

@@ -53,13 +53,13 @@ def train(
     folder = out or Path("runs") / f"{chosen.name.replace('/', '_')}-s{chosen.seed}"
     leading = os.environ.get("RANK", "0") == "0"
     with bar(shown=leading) as progress:
-        extraction = counted(progress, "extracting features")
+        extraction = {unit: counted(progress, f"extracting {unit}", unit) for unit in ("images", "texts")}
         result = run(
             chosen,
             folder,
             resume=resume,
             watcher=TrainingBar(progress) if leading else Silent(),
-            on_extraction=lambda state: extraction(state.done, state.total, state.images_per_s),
+            on_extraction=lambda state: extraction[state.unit](state.done, state.total, state.images_per_s),
         )
     if leading:
         reached = result.progress
