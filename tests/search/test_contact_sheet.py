@@ -6,12 +6,14 @@ import io
 import json
 import os
 import re
+import tarfile
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from openvse.datasets import open_corpus
 from openvse.search import Hit, captions_beside, contact_sheet
 
 VOID = {"meta", "img"}
@@ -163,6 +165,25 @@ def test_captions_lie_beside_the_images(tmp_path: Path, hits: list[Hit]) -> None
     lines = [json.dumps({"file_name": hit.id, "captions": [f"number {hit.rank}"]}) for hit in hits]
     (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
     assert captions_beside(tmp_path) == {hit.id: [f"number {hit.rank}"] for hit in hits}
+    lines.append(json.dumps({"file_name": "../elsewhere.png", "captions": ["not of this folder"]}))
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    assert captions_beside(tmp_path) == {hit.id: [f"number {hit.rank}"] for hit in hits}
+
+
+def test_captions_of_packed_images_are_of_no_indexed_file(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "shard-000000.tar", "w") as archive:
+        for name, content in (("a.png", png()), ("a.txt", b"a dog")):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    assert len(open_corpus(tmp_path).captions) == 1
+    assert captions_beside(tmp_path) == {}
+
+
+def png() -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (40, 40), "red").save(file, "PNG")
+    return file.getvalue()
 
 
 def test_a_query_without_hits_says_so() -> None:
