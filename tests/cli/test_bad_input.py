@@ -253,7 +253,7 @@ def test_unknown_device(trained: Path, refused) -> None:
 def test_unknown_split_encoder_and_option(trained: Path, album: Path, tmp_path: Path, refused) -> None:
     assert "unknown split 'tset'" in refused("evaluate", trained / "run" / "best", album, "--split", "tset")
     store = tmp_path / "store"
-    assert "did you mean 'efficientnet_lite0'?" in refused("extract", "efficientnet_lite", album, store)
+    assert "did you mean 'efficientnet_lite0'?" in refused("extract", "efficientnetlite0", album, store)
     words = ("extract", "efficientnet_lite0", album, store)
     assert "did you mean 'image_size'?" in refused(*words, "imagesize=64")
     assert "is not of the form key.path=value" in refused(*words, "image_size")
