@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from accelerate import Accelerator
 
-from openvse.batches import BatchKey, ImageBatches, PairDataset, PairsOfImages, StoredImages
+from openvse.batches import BatchKey, ImageBatches, PairDataset, PairsOfImages, StoredImages, TokenTable
 from openvse.errors import DataError, RecipeError
 from openvse.retrieval.training import RetrievalTask, open_retrieval
 from openvse.tasks.recipes import parse_recipe
@@ -69,7 +69,9 @@ def test_a_resumed_epoch_goes_on_where_it_was(start: int) -> None:
 
 def test_processes_share_the_images_of_a_batch_and_their_captions() -> None:
     corpus = five_captions()
-    dataset = PairDataset(corpus, StoredImages(MemoryFeatures(12), corpus.image_ids), make_tokens(60))
+    dataset = PairDataset(
+        corpus, StoredImages(MemoryFeatures(12), corpus.image_ids), TokenTable(make_tokens(60))
+    )
     keys = [
         next(
             iter(

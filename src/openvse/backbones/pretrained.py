@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,9 +54,10 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
     place = model_source(source)
 
     def load() -> nn.Module:
-        whole: Any = (
-            AutoModel.from_pretrained(place) if weights else _build(AutoConfig.from_pretrained(place))
-        )
+        with _bars_on_terminals_only():
+            whole: Any = (
+                AutoModel.from_pretrained(place) if weights else _build(AutoConfig.from_pretrained(place))
+            )
         backbone = getattr(whole, tower, whole)
         if backbone is not whole:
             # A tower's configuration knows neither the commit of its checkpoint nor its own class.
@@ -65,6 +68,21 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
         return single
 
     return load_or_explain(load, what="the model", source=source)
+
+
+@contextmanager
+def _bars_on_terminals_only() -> Iterator[None]:
+    """Keep the progress bars of ``transformers`` out of logs and pipes."""
+    from transformers.utils import logging
+
+    hidden = not sys.stderr.isatty() and logging.is_progress_bar_enabled()
+    if hidden:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if hidden:
+            logging.enable_progress_bar()
 
 
 def _build(config: Any) -> Any:

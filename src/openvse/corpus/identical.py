@@ -32,8 +32,8 @@ class SharedTexts:
         """Return a line that tells how many there are, "" for none."""
         if not self.num_texts:
             return ""
-        captions = "1 caption is" if self.num_texts == 1 else f"{self.num_texts:,} captions are"
-        return f"{captions} shared by {self.num_images:,} images: each counts as relevant to all images that have it"
+        counts = f"{self.num_texts:,}, of {self.num_images:,} images"
+        return f"identical captions: {counts}; each counts as relevant to all images that have it"
 
 
 def merge_identical(corpus: Corpus) -> Corpus:

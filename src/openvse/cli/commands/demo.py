@@ -31,10 +31,10 @@ def demo(
         overrides = [] if device is None else [f"training.device={device}"]
         result = run_demo(out, seed=seed, watcher=watcher, on_images=prepare, overrides=overrides)
     typer.echo(result.table)
-    for query, hits in zip(QUERIES, result.answers, strict=True):
+    for query, remark, hits in zip(QUERIES, result.remarks, result.answers, strict=True):
         shown = ", ".join(
             f"{hit.label}{' (held out)' if hit.held_out else ''} {hit.score:.2f}" for hit in hits[:5]
         )
-        typer.echo(f"{query!r}: {shown}")
+        typer.echo(f"{query!r}: {shown}" + f"\n  ({remark})" * bool(remark))
     typer.echo(f"\nreport: {result.report}\ncontact sheet (open it in a browser): {result.contact_sheet}")
-    typer.echo(f"search it yourself: openvse search {result.model} {result.index} 'a happy cat'")
+    typer.echo(f"search it yourself: openvse search {result.model} {result.index} 'angry face'")
