@@ -27,7 +27,7 @@ def demo(
 
     note("openvse demo: OpenMoji images (CC BY-SA 4.0) with names and keywords from Unicode CLDR")
     with bar() as progress:
-        watcher, prepare = TrainingBar(progress), counted(progress, "preparing")
+        watcher, prepare = TrainingBar(progress), counted(progress, "preparing", "items")
         overrides = [] if device is None else [f"training.device={device}"]
         result = run_demo(out, seed=seed, watcher=watcher, on_images=prepare, overrides=overrides)
     typer.echo(result.table)
