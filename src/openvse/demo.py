@@ -79,7 +79,7 @@ def run_demo(
     result = train(
         recipe,
         run,
-        resume=(run / "last.pt").exists(),
+        resume=True,
         watcher=watcher,
         on_extraction=lambda state: on_images(state.done, state.total, state.images_per_s),
     )

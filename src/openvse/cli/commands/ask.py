@@ -9,6 +9,7 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device
+from openvse.files import write_page
 
 
 @app.command()
@@ -25,7 +26,6 @@ def ask(
     device: Device = "cpu",
 ) -> None:
     """Answer questions about an image: the most probable answers with their probabilities."""
-    from openvse.files import write_whole
     from openvse.tasks.load import load_as
     from openvse.vqa.answer_page import answer_page
     from openvse.vqa.answerer import Answerer
@@ -38,6 +38,5 @@ def ask(
         for guess in one.guesses:
             typer.echo(f"  {guess.probability:.3f}  {guess.answer}")
     if html is not None:
-        html.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(html, answer_page(image, answered))
+        write_page(html, answer_page(image, answered))
         typer.echo(f"written: {html}", err=True)

@@ -8,10 +8,12 @@ from typing import Annotated, Literal
 import typer
 
 from openvse.cli.commands.data import data
+from openvse.cli.stopping import going_on
 
 
 @data.command("convert", hidden=True)
 @data.command("import")
+@going_on("what was imported is in the store; run the same command again to go on")
 def import_features(
     source: Annotated[
         Path,

@@ -9,10 +9,12 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device
+from openvse.cli.stopping import going_on
 from openvse.errors import DataError
 
 
 @app.command()
+@going_on("what was extracted is in the store; run the same command again to go on")
 def extract(
     backbone: Annotated[
         str,

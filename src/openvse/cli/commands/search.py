@@ -10,6 +10,7 @@ import typer
 from openvse.cli.app import app
 from openvse.cli.options import Device
 from openvse.errors import OpenVSEError
+from openvse.files import write_page
 
 if TYPE_CHECKING:
     from openvse.search import HitReranker
@@ -68,7 +69,6 @@ def search(
     device: Device = "cpu",
 ) -> None:
     """Find the images that fit a sentence."""
-    from openvse.files import write_whole
     from openvse.model import TwoTower
     from openvse.search import Index, SearchEngine, contact_sheet
     from openvse.tasks.load import load_as
@@ -88,8 +88,7 @@ def search(
         for hit in hits:
             typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {hit.path}")
     if html is not None:
-        html.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(html, contact_sheet(dict(zip(queries, results, strict=True)), title="openvse search"))
+        write_page(html, contact_sheet(dict(zip(queries, results, strict=True)), title="openvse search"))
         typer.echo(f"written: {html}", err=True)
 
 

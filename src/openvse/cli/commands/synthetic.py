@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.stopping import going_on
 
 
 @app.command()
+@going_on("the trainings that were finished are kept; run the same command again to go on")
 def synthetic(
     out: Annotated[Path, typer.Option(help="Folder for synthetic.json, .md and .png.")] = Path("synthetic"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the weights and the random sets.")] = 0,
