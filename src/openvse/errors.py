@@ -43,6 +43,10 @@ class IndexFormatError(OpenVSEError):
     """A search index is missing, damaged, of another version, or made by another model."""
 
 
+class IndexVersionError(IndexFormatError):
+    """A search index is of a format that this openvse does not read."""
+
+
 class TrainingError(OpenVSEError):
     """Training cannot start or go on (a NaN loss, a run folder that belongs to another recipe)."""
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import stat
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -22,6 +23,8 @@ PARTIAL = ".partial"
 """The folder in which ``replacing_files`` collects the new files of a folder."""
 
 _held: set[IO[bytes]] = set()
+
+_BLOCK = 1 << 20
 
 _REFUSALS = {
     getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EACCES", "EPERM")
@@ -180,6 +183,26 @@ def write_page(path: Path, content: str) -> None:
     """Write a text as ``write_whole`` does, in a folder that is made where it is missing."""
     with made(path.parent):
         write_whole(path, content)
+
+
+def checksum(path: Path, *, skip: int = 0, size: int | None = None, start: int = 0) -> int:
+    """Return the CRC-32 of a part of a file: cheap, and different after any flipped byte.
+
+    Args:
+        path: the file.
+        skip: bytes before the part.
+        size: bytes of the part; None goes to the end.
+        start: the checksum of what comes before the part, to go on with it.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    left = path.stat().st_size - skip if size is None else size
+    with path.open("rb", buffering=0) as file:
+        file.seek(skip)
+        while left > 0 and (block := file.read(min(left, _BLOCK))):
+            start, left = zlib.crc32(block, start), left - len(block)
+    return start
 
 
 @contextmanager

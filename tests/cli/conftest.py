@@ -64,5 +64,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, invoke: Invoke) -> Path:
     assert result.stdout == f"{root / 'run' / 'best'}\n"
     assert "epoch   2/2" in result.stderr
     result = invoke("index", root / "run" / "best", album, "--out", root / "index")
-    assert result.stdout == f"{root / 'index'}: 20 images (0 unchanged, 0 unreadable)\n"
+    assert (
+        result.stdout == f"{root / 'index'}: 20 images (0 unchanged, 20 from stored features, 0 unreadable)\n"
+    )
     return root

@@ -17,11 +17,10 @@ COMMAND = "from openvse.cli.app import main; main()"
 GO_ON = "the run is kept as its last checkpoint has it; run the same command with --resume to go on"
 
 
-def start(*words: object, ignoring: int | None = None) -> subprocess.Popen[str]:
-    """Start the command line in a process of its own."""
-    ignored = f"import signal; signal.signal({ignoring}, signal.SIG_IGN); " if ignoring else ""
+def start(*words: object, before: str = "") -> subprocess.Popen[str]:
+    """Start the command line in a process of its own, which runs some Python before."""
     return subprocess.Popen(
-        [sys.executable, "-c", ignored + COMMAND, *map(str, words)],
+        [sys.executable, "-c", f"{before}; {COMMAND}" if before else COMMAND, *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -76,7 +75,7 @@ def test_the_processes_of_a_run_end_together(recipe: Path, tmp_path: Path) -> No
 @pytest.mark.medium
 def test_a_process_under_nohup_goes_on(recipe: Path, tmp_path: Path) -> None:
     words = ("train", recipe, "training.phases.0.epochs=4000", "--out", tmp_path / "run")
-    process = start(*words, ignoring=signal.SIGHUP)
+    process = start(*words, before="import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)")
     wait_for(tmp_path / "run" / "last.pt", process)
     process.send_signal(signal.SIGHUP)
     time.sleep(0.5)
