@@ -33,6 +33,7 @@ def copy(source: Path, target: Path) -> Path:
         ),
         ("image.aggregator=gpu", "image.aggregator: unknown aggregator 'gpu'; did you mean 'gpo'?"),
         ("training.batch_size=many", "training.batch_size: input should be a valid integer"),
+        ("embed_dim=1000000000", "embed_dim: input should be less than or equal to 65536"),
         ("seed", "override 'seed' is not of the form key.path=value"),
         ("seed=[1", "override 'seed=[1': the value is not YAML"),
     ],
@@ -277,6 +278,21 @@ def test_interrupt_ends_with_130(invoke, monkeypatch) -> None:
         130,
         "openvse: interrupted: run the command again\n",
     )
+
+
+def test_a_model_that_the_memory_cannot_hold(recipe: Path, tmp_path: Path, refused) -> None:
+    line = refused("train", recipe, "text.encoder.word_dim=1000000000000", "--out", tmp_path / "run")
+    assert line.startswith("there is not enough memory (") and line.endswith("or a smaller model")
+    assert not (tmp_path / "run" / "last.pt").exists()
+
+
+def test_a_file_that_ends_too_early_is_not_called_aborted(invoke, monkeypatch) -> None:
+    def broken() -> list[str]:
+        raise EOFError("No data left in file")
+
+    monkeypatch.setattr("openvse.specs.list_recipes", broken)
+    result = invoke("recipes")
+    assert "Aborted" not in result.output and "No data left in file" in str(result.exception)
 
 
 def test_an_error_of_our_own_is_not_hidden(invoke, monkeypatch) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
@@ -49,6 +50,11 @@ def _told(error: BaseException) -> str | None:
         return f"{error.filename}: {error.strerror}: choose another path"
     if reason is not None:
         return f"the disk refuses ({reason}): make room, and run the command again"
+    if isinstance(error, MemoryError) or "llocate memory" in str(error) or "out of memory" in str(error):
+        return (
+            f"there is not enough memory ({shorten(' '.join(str(error).split()), 120, placeholder=' ...')}): choose "
+            f"smaller batches, or a smaller model"
+        )
     if isinstance(error, EOFError):  # click would say "Aborted." and nothing else
         raise RuntimeError(f"a file ended too early: {error}") from error
     return None

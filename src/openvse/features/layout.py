@@ -4,6 +4,7 @@
     boxes.npy      where each local feature lies in its image: [rows, 4], float32; only in a store with boxes
     lengths.npy    N of each item: int64 [items]
     ids.txt        the identifier of each item, UTF-8, one a line
+    checksums.json CRC-32 of what is committed; see features/checksums.py
     sources.jsonl  which file each item was made from, where that is known; see features/sources.py
     store.json     the manifest: format, encoder, and how much of the other files is committed
     writer.lock    held while a process writes

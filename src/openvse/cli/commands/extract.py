@@ -31,6 +31,9 @@ def extract(
     batch_size: Annotated[int, typer.Option(min=1, help="How many images a batch holds.")] = 32,
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode images.")] = 1,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Type of stored values.")] = "float16",
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare a store that is there with its checksums before.")
+    ] = False,
     device: Device = "cpu",
 ) -> None:
     """Store the local features of images; a second run adds only what is new."""
@@ -38,7 +41,7 @@ def extract(
     from openvse.backbones import BACKBONES
     from openvse.cli.progress import bar, counted, warn
     from openvse.datasets import open_corpus
-    from openvse.features import extract_features
+    from openvse.features import FeatureStore, extract_features
     from openvse.specs import Part, apply_override, parse_override
 
     given: dict[str, Any] = {}
@@ -46,6 +49,8 @@ def extract(
         given = apply_override(given, path, value)
     built = build_part(BACKBONES, Part(**{**given, "name": backbone}), backbone, {"assets": None})
     corpus = open_corpus(data)
+    if check and store.is_dir():
+        FeatureStore.open(store, built.fingerprint, check=True)
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
     with bar() as progress:
         show = counted(progress, "extracting")
