@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 
 import pytest
 
-from openvse.demo import QUERIES, TOP_K, DemoResult, run_demo
+from openvse.demo import ANSWERED, BEYOND, COMBINES, NEVER_SAW, QUERIES, TOP_K, DemoResult, run_demo
 from openvse.training.records import Silent
 
 pytestmark = pytest.mark.slow
@@ -65,6 +66,16 @@ def test_answers_mark_what_was_held_out(demo: tuple[DemoResult, Path, Counter]) 
     page = result.contact_sheet.read_text()
     assert page.count('<span class="badge">held out') == sum(answer.held_out for answer in answers)
     assert all(query in page for query in QUERIES)
+
+
+def test_queries_that_it_cannot_answer_say_so(demo: tuple[DemoResult, Path, Counter]) -> None:
+    result, _, _ = demo
+    remarks = dict(zip(QUERIES, result.remarks, strict=True))
+    assert not any(remarks[query] for query in ANSWERED)
+    assert remarks["a happy cat"] == COMBINES
+    assert remarks["an elephant"] == f"{NEVER_SAW}: 'an', 'elephant'"
+    page = html.unescape(result.contact_sheet.read_text())
+    assert all(f"<h2>{query} ({remarks[query]})</h2>" in page for query in BEYOND)
 
 
 def test_a_second_run_takes_what_is_there(demo: tuple[DemoResult, Path, Counter]) -> None:

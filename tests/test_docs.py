@@ -23,6 +23,7 @@ from openvse.objectives import CRITERIA, MINERS, TERMS
 from openvse.similarities import SIMILARITIES
 from openvse.specs import list_recipes
 from openvse.tasks.recipes import parse_recipe
+from openvse.testing import check_dataset
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -111,6 +112,7 @@ def test_the_shown_data_set_opens(tmp_path: Path, make_photos, monkeypatch: pyte
     (tmp_path / "captions.txt").write_text("0.jpg\tTwo dogs.\n0.jpg\tDogs on a beach.\n1.jpg\tA beach.\n")
     corpus = open_corpus(f"mine:{tmp_path}")
     assert (len(corpus), corpus.captions[1], corpus.problems) == (2, "Dogs on a beach.", ())
+    check_dataset("mine", tmp_path)
     findings = check_data("mine", tmp_path)
     assert [finding.text for finding in findings if not finding.ok] == []
     assert "captions: 3" in [finding.text for finding in findings]

@@ -22,7 +22,7 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (1, frozenset({"encoders", "aggregators", "objectives"})),
     (1, frozenset({"fusion"})),
     (1, frozenset({"similarities"})),
-    (1, frozenset({"assembly"})),
+    (1, frozenset({"assembly", "losses"})),
     (2, frozenset({"model", "corpus"})),
     (2, frozenset({"features"})),
     (2, frozenset({"datasets", "batches"})),
@@ -30,7 +30,7 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (4, frozenset({"training", "search"})),
     (5, frozenset({"retrieval", "vqa"})),
     (6, frozenset({"tasks"})),
-    (7, frozenset({"conversion", "demo", "experiments"})),
+    (7, frozenset({"conversion", "demo", "experiments", "testing"})),
     (8, frozenset({"cli"})),
 )
 HEIGHT = {room: height for height, (_, rooms) in enumerate(STEPS) for room in rooms}

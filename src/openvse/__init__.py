@@ -1,6 +1,10 @@
 """openvse: visual-semantic embedding. Train, evaluate, explain and serve models in which images and sentences meet.
 
-``openvse.load(folder_or_hub_id)`` gives a model; nothing heavy is imported before.
+``openvse.load(folder_or_hub_id)`` gives a model; nothing heavy is imported before. One part in a model of your own::
+
+    pool = openvse.pooling("gpo", dim=512)             # pooled = pool(local, mask)
+    loss = openvse.losses.adopt(temperature=0.1)       # loss(images, texts).backward()
+    report = openvse.evaluate(images, texts)           # arrays of embeddings
 """
 
 from __future__ import annotations
@@ -10,29 +14,94 @@ from typing import TYPE_CHECKING
 from openvse.lazy import lazy_names
 
 __version__ = "0.1.0"
-__all__ = ["Answerer", "SearchEngine", "TwoTower", "__version__", "load", "load_recipe", "train"]
+__all__ = [
+    "Answerer",
+    "Pool",
+    "SearchEngine",
+    "Tower",
+    "TwoTower",
+    "__version__",
+    "evaluate",
+    "load",
+    "load_recipe",
+    "pooling",
+    "train",
+]
 
 if TYPE_CHECKING:
-    from openvse.model import TwoTower
+    from openvse import (  # noqa: F401 - for editors and type checkers
+        aggregators,
+        backbones,
+        batches,
+        corpus,
+        datasets,
+        encoders,
+        errors,
+        evaluation,
+        features,
+        functional,
+        fusion,
+        losses,
+        model,
+        objectives,
+        search,
+        similarities,
+        specs,
+        testing,
+        types,
+        vqa,
+    )
+    from openvse.assembly.pooling import Pool, pooling
+    from openvse.evaluation.arrays import evaluate
+    from openvse.model import Tower, TwoTower
     from openvse.search import SearchEngine
     from openvse.tasks.load import load
     from openvse.tasks.recipes import load_recipe
     from openvse.tasks.run import train
     from openvse.vqa.answerer import Answerer
 
+# Rooms that are attributes without an import of their own: all that a model, a plug-in or a test of one uses.
+_ROOMS = (
+    "aggregators",
+    "backbones",
+    "batches",
+    "corpus",
+    "datasets",
+    "encoders",
+    "errors",
+    "evaluation",
+    "features",
+    "functional",
+    "fusion",
+    "losses",
+    "model",
+    "objectives",
+    "search",
+    "similarities",
+    "specs",
+    "testing",
+    "types",
+    "vqa",
+)
+
 __getattr__, _names = lazy_names(
     "openvse",
     {
         "Answerer": "openvse.vqa.answerer",
+        "Pool": "openvse.assembly.pooling",
         "SearchEngine": "openvse.search",
+        "Tower": "openvse.model",
         "TwoTower": "openvse.model",
+        "evaluate": "openvse.evaluation.arrays",
         "load": "openvse.tasks.load",
         "load_recipe": "openvse.tasks.recipes",
+        "pooling": "openvse.assembly.pooling",
         "train": "openvse.tasks.run",
     },
+    rooms=_ROOMS,
 )
 
 
 def __dir__() -> list[str]:
-    """Return the public names, also those that nobody has used yet."""
+    """Return the public names and rooms, also those that nobody has used yet."""
     return [*_names(), "__version__"]

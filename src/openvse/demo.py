@@ -28,7 +28,15 @@ from openvse.tasks.run import train
 from openvse.training.records import Watcher
 
 RECIPE = "vse_infinity/openmoji_cpu"
-QUERIES = ("a happy cat", "something to drink", "music", "vehicle on water", "crying", "fruit")
+ANSWERED = ("weather", "vehicle", "crying cat", "insect", "heart", "shoe", "fruit")
+"""Queries that a model of seed 0 answers well; names and keywords such as these are what it learned."""
+
+BEYOND = ("vehicle on water", "a happy cat", "an elephant", "a lawnmower")
+"""Queries that it does not answer."""
+
+QUERIES = (*ANSWERED, *BEYOND)
+COMBINES = "not answered well: it learned names and keywords, and hardly how words combine"
+NEVER_SAW = "not answered: words it never saw in training"
 TOP_K = 7
 
 OnImages = Callable[[int, int, float], None]
@@ -50,6 +58,7 @@ class DemoResult:
     Attributes:
         table: the trained model beside the untrained one and chance, on held-out emoji, as text.
         answers: the best images for each of ``QUERIES``.
+        remarks: for each of them what the model cannot do with it, "" for what it answers well.
         report: the full report on the test split.
         contact_sheet: the answers as a page.
         model: the model folder.
@@ -58,6 +67,7 @@ class DemoResult:
 
     table: str
     answers: Sequence[Sequence[Answer]]
+    remarks: Sequence[str]
     report: Path
     contact_sheet: Path
     model: Path
@@ -99,7 +109,7 @@ def run_demo(
     report = replace(_evaluate(trained, test, features), published={"untrained": before.metrics})
     build_index(
         trained,
-        corpus.image_paths[0].parent,
+        Path(str(corpus.image_paths[0])).parent,
         out / "index",
         overwrite=True,  # of another seed
         model_place=place_of(result.best, out / "index"),
@@ -116,6 +126,7 @@ def run_demo(
     return DemoResult(
         table=report.to_markdown(),
         answers=[[Answer(names[h.id], h.score, h.id in held_out) for h in answer] for answer in hits],
+        remarks=_remarks(hits),
         report=report.save(out / "report") / "report.md",
         contact_sheet=sheet,
         model=result.best,
@@ -143,11 +154,20 @@ def _names(corpus: Corpus) -> dict[str, str]:
     return names
 
 
+def _remarks(hits: Sequence[Sequence[Hit]]) -> list[str]:
+    """Say of each query what the model cannot do with it."""
+    remarks = []
+    for query, answer in zip(QUERIES, hits, strict=True):
+        unknown = ", ".join(repr(unknown.word) for hit in answer[:1] for unknown in hit.unknown_words)
+        remarks.append(f"{NEVER_SAW}: {unknown}" if unknown else COMBINES if query in BEYOND else "")
+    return remarks
+
+
 def _page(hits: Sequence[Sequence[Hit]], names: dict[str, str], held_out: set[str]) -> str:
     """Name the images, and mark those that the model never trained on."""
     labelled = {
-        query: [replace(hit, id=names[hit.id]) for hit in answer]
-        for query, answer in zip(QUERIES, hits, strict=True)
+        f"{query} ({remark})" if remark else query: [replace(hit, id=names[hit.id]) for hit in answer]
+        for query, remark, answer in zip(QUERIES, _remarks(hits), hits, strict=True)
     }
     badges = {names[file]: "held out" for file in held_out}
     return contact_sheet(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class OpenVSEError(Exception):
     """Base of every error that the user's input causes; the command line prints its one line and exits with 2."""
@@ -66,9 +68,26 @@ class DiskError(OpenVSEError, OSError):
         self.strerror = reason
 
 
-def nearest(name: str, allowed: list[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest allowed name, or an empty string."""
+FEW = 6
+"""Names that a message lists in full; of more it says which command does."""
+
+
+def nearest(name: str, allowed: Sequence[str]) -> str:
+    """Return ``"; did you mean 'x', 'y' or 'z'?"`` for the closest allowed names, at most three, or an empty string."""
     import difflib
 
-    match = difflib.get_close_matches(name, allowed, n=1)
-    return f"; did you mean {match[0]!r}?" if match else ""
+    containing = [each for each in allowed if len(name) > 2 and name.lower() in each.lower()]
+    # Of names that are equally near the first of the alphabet comes first.
+    close = sorted(difflib.get_close_matches(name, allowed, n=max(1, len(allowed))))
+    close.sort(key=lambda each: -difflib.SequenceMatcher(None, each, name).ratio())
+    *others, last = [*dict.fromkeys([*close, *containing])][:3] or [""]
+    if not last:
+        return ""
+    return f"; did you mean {', '.join(map(repr, others))}{' or ' if others else ''}{last!r}?"
+
+
+def choices(allowed: Sequence[str], command: str) -> str:
+    """Return what is allowed, in brackets: all names, or the command that lists them where there are many."""
+    if len(allowed) <= FEW:
+        return f" (allowed: {', '.join(allowed)})"
+    return f" ({command!r} lists all {len(allowed)})"

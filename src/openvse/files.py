@@ -90,7 +90,7 @@ def replacing(path: Path) -> Iterator[Path]:
         DiskError: the disk is full, or refuses.
         OSError: the folder does not exist.
 
-    Example:
+    Examples:
         >>> with replacing(Path("figure.png")) as partial:  # doctest: +SKIP
         ...     figure.savefig(partial, format="png")
     """

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from openvse.errors import DataError
 from openvse.types import EmbeddingSet, Inputs
 
 MASKED = float("-inf")
@@ -191,3 +192,34 @@ def at_least_single(values: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
 def normalize(vectors: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
     """Scale to unit L2 length, in at least single precision."""
     return F.normalize(at_least_single(vectors), dim=-1)
+
+
+def unit_embeddings(embeddings: Tensor | EmbeddingSet, side: str) -> EmbeddingSet:
+    """Return the embeddings of one side at unit length; those of a plain tensor all exist.
+
+    Args:
+        embeddings: float ``[B, D]``, or ``[B, K, D]`` for K embeddings an item; or a set.
+        side: what messages call them: images or texts.
+
+    Raises:
+        DataError: a tensor of another shape or type.
+    """
+    if isinstance(embeddings, EmbeddingSet):
+        return EmbeddingSet(normalize(embeddings.vectors), embeddings.mask, embeddings.residual)
+    if embeddings.dim() not in (2, 3) or not embeddings.is_floating_point() or not embeddings.numel():
+        raise DataError(
+            f"the {side} are {embeddings.dtype} {list(embeddings.shape)}: give floats [items, width], or "
+            f"[items, embeddings of an item, width]"
+        )
+    vectors = normalize(embeddings if embeddings.dim() == 3 else embeddings.unsqueeze(1))
+    return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+
+
+def require_one_space(images: EmbeddingSet, texts: EmbeddingSet) -> None:
+    """Raise DataError unless images and texts have embeddings of the same width."""
+    widths = images.vectors.shape[2], texts.vectors.shape[2]
+    if widths[0] != widths[1]:
+        raise DataError(
+            f"the embeddings of the images are {widths[0]} wide and those of the texts {widths[1]}: give embeddings in "
+            f"one space"
+        )

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from openvse.errors import RecipeError, nearest
+from openvse.errors import RecipeError, choices, nearest
 
 PartT = TypeVar("PartT")
 
@@ -56,7 +56,12 @@ class Registry(Generic[PartT]):
         parts: name to class (or factory), built in.
         aliases: other names that recipes may use; each stands for a part's name and some of its options. No list of
             names shows them.
+
+    Attributes:
+        listed_by: the command that lists all parts.
     """
+
+    listed_by: ClassVar[str] = "openvse parts"
 
     def __init__(
         self,
@@ -78,14 +83,14 @@ class Registry(Generic[PartT]):
         """Return the class behind a name and the options that the name stands for, which only an alias has.
 
         Raises:
-            RecipeError: the name is unknown; the message lists the allowed ones.
+            RecipeError: the name is unknown; the message names the nearest, and the command that lists all.
         """
         own, options = self._aliases.get(name, (name, {}))
         if own not in self._parts:
             names = self.names()
             raise RecipeError(
-                f"unknown {self.kind} {name!r}{nearest(name, names)} (allowed: {', '.join(names)}; "
-                f"a part of your own needs --plugin FILE)"
+                f"unknown {self.kind} {name!r}{nearest(name, names)}{choices(names, self.listed_by)}; "
+                f"one of your own needs --plugin FILE"
             )
         return self._parts[own], options
 

@@ -12,10 +12,10 @@ Masks are bool and True marks a real element.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -122,6 +122,7 @@ class Batch:
         texts: the T texts.
         positives: the pairs that belong together.
         image_keys: one number an image, the same in every batch and process.
+        text_keys: one number a text, likewise.
         description: names the pairs, for messages.
     """
 
@@ -129,6 +130,7 @@ class Batch:
     texts: Inputs
     positives: Bool[Tensor, "I T"]
     image_keys: Int[Tensor, "I"]
+    text_keys: Int[Tensor, "T"]
     description: str = ""
 
     def to(self, device: torch.device | str) -> Batch:
@@ -139,6 +141,7 @@ class Batch:
             texts=self.texts.to(device),
             positives=self.positives.to(device, non_blocking=True),
             image_keys=self.image_keys.to(device, non_blocking=True),
+            text_keys=self.text_keys.to(device, non_blocking=True),
         )
 
 
@@ -221,5 +224,8 @@ class FeatureSource(Protocol):
         """Read items as ``values float32 [B, N, L]`` with their mask, without loading anything else."""
         ...
 
+
+OnProgress: TypeAlias = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and of how much."""
 
 ImageSource = str | Path | bytes

@@ -7,6 +7,7 @@ from PIL import Image
 
 from openvse.batches.image_loaders import PixelImages, StoredImages
 from openvse.batches.in_order import image_batches, text_batches
+from openvse.batches.tokens import TokenTable
 from toy_data import MeanColour, MemoryFeatures, make_tokens
 
 
@@ -37,7 +38,7 @@ def test_bad_images_are_missing_from_the_positions(tmp_path):
 
 def test_texts_come_by_length_and_each_once():
     tokens = make_tokens(30)
-    batches = list(text_batches(tokens, 8))
+    batches = list(text_batches(TokenTable(tokens), 8))
     positions = np.concatenate([chosen for chosen, _ in batches])
     assert sorted(positions.tolist()) == list(range(30))
     lengths = [len(tokens[position]) for position in positions]
@@ -51,8 +52,10 @@ def test_texts_come_by_length_and_each_once():
 
 def test_sorting_leaves_little_padding():
     tokens = [torch.ones(length, dtype=torch.int64) for length in [1, 50] * 16]
-    assert all(inputs.mask is not None and inputs.mask.all() for _, inputs in text_batches(tokens, 16))
+    assert all(
+        inputs.mask is not None and inputs.mask.all() for _, inputs in text_batches(TokenTable(tokens), 16)
+    )
 
 
 def test_no_text():
-    assert list(text_batches([], 4)) == []
+    assert list(text_batches(TokenTable([]), 4)) == []

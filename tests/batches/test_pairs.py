@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from openvse.batches.image_loaders import PixelImages, StoredImages
 from openvse.batches.pairs import BatchKey, EpochBatches, PairDataset
+from openvse.batches.tokens import TokenTable
 from openvse.errors import BadImageError, DataError
 from openvse.types import Batch
 from toy_data import MeanColour, MemoryFeatures, five_captions, make_corpus, make_tokens
@@ -17,7 +18,7 @@ from toy_data import MeanColour, MemoryFeatures, five_captions, make_corpus, mak
 
 def dataset_of(corpus) -> PairDataset:
     images = StoredImages(MemoryFeatures(len(corpus)), corpus.image_ids)
-    return PairDataset(corpus, images, make_tokens(len(corpus.captions)))
+    return PairDataset(corpus, images, TokenTable(make_tokens(len(corpus.captions))))
 
 
 def texts_of(batch: Batch) -> list[int]:
@@ -67,7 +68,7 @@ def test_fewer_pairs_than_a_batch_are_one_smaller_batch():
 
 def test_batches_that_leave_a_process_without_pairs():
     for pairs, size, processes in ((0, 4, 1), (3, 8, 4), (50, 2, 4)):
-        with pytest.raises(DataError, match="every process needs a pair"):
+        with pytest.raises(DataError, match="every process needs at least one pair"):
             EpochBatches(pairs, size, seed=0, epoch=0, num_processes=processes)
 
 
@@ -91,6 +92,7 @@ def test_each_image_stands_once_and_its_captions_are_positives():
         [False, False, False, True],
     ]
     assert batch.image_keys.tolist() == [0, 2, 11]
+    assert batch.text_keys.tolist() == texts_of(batch)
     assert len(dataset) == 60
 
 
@@ -144,7 +146,7 @@ def test_pairs_of_a_bad_image_leave_the_batch(tmp_path):
         Image.new("RGB", (2, 2)).save(path)
     paths[1].write_bytes(b"")
     corpus = make_corpus([(0, 0), (1, 1), (1, 2), (2, 3)], 3, 4)
-    dataset = PairDataset(corpus, PixelImages(paths, MeanColour()), make_tokens(4))
+    dataset = PairDataset(corpus, PixelImages(paths, MeanColour()), TokenTable(make_tokens(4)))
     batch = dataset[BatchKey(np.array([3, 2, 1, 0]))]
     assert texts_of(batch) == [0, 3]
     assert batch.positives.tolist() == [[True, False], [False, True]]
@@ -163,10 +165,8 @@ def test_a_process_without_an_image():
 def test_parts_of_different_corpora_are_refused():
     corpus = five_captions()
     images = StoredImages(MemoryFeatures(12), corpus.image_ids)
-    with pytest.raises(
-        DataError, match="toy has 12 images and 60 captions, but 12 images and 59 token lists"
-    ):
-        PairDataset(corpus, images, make_tokens(59))
+    with pytest.raises(DataError, match="toy has 12 images and 60 captions, but 12 images and 59 texts"):
+        PairDataset(corpus, images, TokenTable(make_tokens(59)))
 
 
 def test_workers_change_nothing(tmp_path):
@@ -174,7 +174,7 @@ def test_workers_change_nothing(tmp_path):
     for number, path in enumerate(paths):
         Image.new("RGB", (2, 2), (number,) * 3).save(path)
     corpus = five_captions()
-    dataset = PairDataset(corpus, PixelImages(paths, MeanColour(), augment=True), make_tokens(60))
+    dataset = PairDataset(corpus, PixelImages(paths, MeanColour(), augment=True), TokenTable(make_tokens(60)))
 
     def batches(num_workers):
         order = EpochBatches(len(dataset), 16, seed=3, epoch=1)

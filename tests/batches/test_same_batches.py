@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from array_files import random_features, write_mapping, write_split
-from openvse.batches import EpochBatches, PairDataset, StoredImages
+from openvse.batches import EpochBatches, PairDataset, StoredImages, TokenTable
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.encoders.vocabulary import Vocabulary
@@ -98,7 +98,7 @@ def batches(corpus: Corpus, features: FeatureSource) -> list[Batch]:
     dataset = PairDataset(
         training,
         StoredImages(features, training.image_ids),
-        [vocabulary.encode(caption) for caption in training.captions],
+        TokenTable([vocabulary.encode(caption) for caption in training.captions]),
     )
     return [dataset[key] for epoch in (0, 1) for key in EpochBatches(len(dataset), 8, seed=3, epoch=epoch)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,7 +36,15 @@ def refused(invoke: Invoke) -> Callable[..., str]:
         assert result.exit_code == 2, result.output
         *before, line = result.stderr.splitlines()
         assert line.startswith("openvse: error: ")
-        expected = ("warning: ", "skipped ", "  extracting ", "  indexing ", "  importing ")
+        expected = (
+            "warning: ",
+            "vocabulary: ",
+            "identical captions: ",
+            "skipped ",
+            "  extracting ",
+            "  indexing ",
+            "  importing ",
+        )
         assert all(other.startswith(expected) for other in before), result.stderr
         return line.removeprefix("openvse: error: ")
 
@@ -62,7 +71,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, invoke: Invoke) -> Path:
     result = invoke("train", write_recipe(root / "tiny.yaml", album), "--out", root / "run")
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{root / 'run' / 'best'}\n"
-    assert "epoch   2/2" in result.stderr
+    assert re.search(r"^epoch   2/2  loss +\S+  rsum +\S+ \(chance 439.3\)", result.stderr, re.MULTILINE)
+    assert re.search(r"^best: epoch \d, validation rsum \S+ \(95 % interval", result.stderr, re.MULTILINE)
     result = invoke("index", root / "run" / "best", album, "--out", root / "index")
     assert (
         result.stdout == f"{root / 'index'}: 20 images (0 unchanged, 20 from stored features, 0 unreadable)\n"

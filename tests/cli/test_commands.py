@@ -107,10 +107,12 @@ def test_published_figures_stand_beside_those_of_the_same_protocol(
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(("split", "num_images"), [("train", 12), ("val", 4), ("all", 20)])
-def test_evaluate_other_splits(split: str, num_images: int, trained: Path, invoke) -> None:
+@pytest.mark.parametrize(
+    ("split", "num_images", "num_texts"), [("train", 12, 20), ("val", 4, 8), ("all", 20, 24)]
+)  # captions that several images have are one text
+def test_evaluate_other_splits(split: str, num_images: int, num_texts: int, trained: Path, invoke) -> None:
     result = invoke("evaluate", trained / "run" / "best", trained / "album", "--split", split)
-    assert f"- {num_images} images, {2 * num_images} texts\n" in result.stdout
+    assert f"- {num_images} images, {num_texts} texts\n" in result.stdout
 
 
 def test_evaluation_from_a_store_needs_no_images(trained: Path, tmp_path: Path, invoke) -> None:
@@ -191,6 +193,22 @@ def test_index_does_only_what_is_new(trained: Path, album: Path, tmp_path: Path,
     result = invoke(*words)
     assert "21 images (20 unchanged, 1 unreadable)" in result.stdout
     assert f"warning: skipped {album / 'bad[red].png'}: it is not an image we read\n" in result.stderr
+
+
+def test_search_says_what_it_does_not_know_and_answers_the_rest(trained: Path, invoke, caplog) -> None:
+    words = ("search", trained / "run" / "best", trained / "index")
+    result = invoke(*words, "a red elephant", " ", "a zebra under something blue", "-k", 1)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count(".png") == 2
+    assert caplog.messages == [
+        "an empty query has no hits (1 of 3 are empty)",
+        "the model does not know the words 'elephant', 'zebra'",
+    ]
+    assert result.stderr.splitlines() == [f"warning: {message}" for message in caplog.messages]
+    document = json.loads(invoke(*words, "a red elephant", "--json").stdout)
+    assert document["warnings"] == ["the model does not know the word 'elephant'"]
+    (asked,) = document["result"]["queries"]
+    assert asked["unknown_words"] == [{"word": "elephant", "read_as": None}]
 
 
 def test_search_ranks_images_for_each_query(trained: Path, tmp_path: Path, invoke) -> None:
@@ -276,3 +294,15 @@ def test_the_umask_decides_who_may_read_what_is_written(trained: Path) -> None:
     modes = {path: path.stat().st_mode & 0o777 for path in trained.rglob("*") if path.is_file()}
     assert {path.name for path in modes} >= {"model.safetensors", "last.pt", "index.json", "features.npy"}
     assert [path for path, mode in modes.items() if mode != 0o666 & ~umask] == []
+
+
+def test_extract_counts_very_long_captions(album: Path, tmp_path: Path, invoke) -> None:
+    with (album / "metadata.jsonl").open("a") as lines:
+        Image.new("RGB", (64, 64)).save(album / "long.png")
+        lines.write(
+            json.dumps({"file_name": "long.png", "captions": ["red " * 300], "split": "train"}) + "\n"
+        )
+    words = ("extract", "efficientnet_lite0", album, tmp_path / "store", "pretrained=false", "image_size=64")
+    result = invoke(*words)
+    assert result.exit_code == 0, result.output
+    assert "warning: 1 caption(s) have more than 256 words (the longest 300)" in result.stderr

@@ -54,8 +54,13 @@ def test_a_check_confirms_what_is_complete(tmp_path: Path, invoke) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
         "   ok  12 items, 24 captions; splits 8 / 2 / 2, in no split 0",
+        "   ok  all 12 images decode",
         "   ok  leakage: no two splits share a file",
-        f"folder at {album} is complete",
+        "   ok  no two images are the same",
+        "   ok  no two images are alike",
+        "   ok  no two images have the same caption",
+        "   ok  no caption has fewer than 3 letters",
+        f"folder at {album}: nothing that harms training",
     ]
 
 
@@ -64,6 +69,36 @@ def test_a_check_finds_an_image_in_two_splits(tmp_path: Path, invoke) -> None:
     shutil.copy(album / "00.png", album / "09.png")
     result = invoke("data", "check", "folder", "--root", album)
     assert result.exit_code == 1
-    assert "WRONG  leakage: 1 file(s) are equal to one of another split" in result.stdout
-    assert "(first: 00.png in train and 09.png in test)" in result.stdout
-    assert invoke("data", "check", "folder", "--root", album, "--no-read").exit_code == 0
+    assert "WRONG  leakage: 1 pair(s) of images in two splits are the same" in result.stdout
+    assert "         00.png (train) = 09.png (test)" in result.stdout.splitlines()
+    for option in ("--no-read", "--quick"):
+        quick = invoke("data", "check", album, option)
+        assert quick.exit_code == 1 and "(first: 00.png in train and 09.png in test)" in quick.stdout
+
+
+def test_a_check_of_a_folder_lists_what_is_broken(tmp_path: Path, invoke) -> None:
+    album = write_album(tmp_path / "album", 12)
+    for number in range(3):
+        path = album / f"0{number}.png"
+        path.write_bytes(path.read_bytes()[: 40 + number])
+    result = invoke("data", "check", album, "--cases", 2)
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    at = lines.index("WRONG  3 of 12 images are broken")
+    assert lines[at + 1].startswith("         00.png: it is ")
+    assert lines[at + 3] == "         ... and 1 more (--cases 3)"
+    assert result.stderr.endswith(f"{album}: the lines marked WRONG harm training\n")
+    assert invoke("data", "check", album, "--quick").exit_code == 0
+
+
+def test_a_check_of_images_outside(tmp_path: Path, invoke) -> None:
+    album = write_album(tmp_path / "album", 12)
+    (album / "00.png").rename(tmp_path / "00.png")
+    (album / "00.png").symlink_to(tmp_path / "00.png")
+    result = invoke("data", "check", album)
+    assert result.exit_code == 1 and "image '00.png' lies outside of the folder" in result.stdout
+    assert invoke("data", "check", album, "--allow-outside").exit_code == 0
+
+
+def test_a_name_without_its_root(refused) -> None:
+    assert "flickr8k is the name of a data set: add --root" in refused("data", "check", "flickr8k")

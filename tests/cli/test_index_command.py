@@ -7,6 +7,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from album import digest, write_album
 from test_stopping import start, wait_for
@@ -35,6 +36,57 @@ def test_a_search_needs_the_index_alone(place: Path, index: Path, invoke) -> Non
     assert (
         result.stdout == invoke("search", place / "run" / "best", index, "a red sky", "water", "-k", 2).stdout
     )
+
+
+def test_the_index_alone_finds_images_by_images(place: Path, index: Path, invoke, refused) -> None:
+    best, photo = place / "run" / "best", place / "album" / "03.png"
+    for words in ([photo], ["--image", photo], ["a red sky", photo, "--json"]):
+        result = invoke("search", index, *words, "-k", 2)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert result.stdout == invoke("search", best, index, *words, "-k", 2).stdout
+    words = ("search", index, "a red sky", "-k", 2, "--rerank", best)
+    assert invoke(*words).stdout == invoke("search", best, *words[1:]).stdout != ""
+    assert "--rerank reads sentences" in refused("search", index, photo, "--rerank", best)
+
+
+def test_no_index_is_named(place: Path, index: Path, refused) -> None:
+    remedy = "give the folder of one, or make one with 'openvse index'"
+    assert refused("search", "gone") == f"gone is no index: {remedy}"
+    long = "a red sky " * 40
+    assert refused("search", "gone", long) == f"neither gone nor {long}is an index: {remedy}"
+
+
+def test_a_check_looks_at_checksums_and_numbers(
+    place: Path, index: Path, refused, invoke, monkeypatch
+) -> None:
+    words = ("index", place / "run" / "best", place / "album", "--out", index, "--check")
+    assert invoke(*words).stdout == f"{index}: 20 images (20 unchanged, 0 unreadable)\n"
+    monkeypatch.setattr("openvse.search.index.SMALL_BYTES", 0)
+    (vectors,) = index.glob("vectors-*")
+    stored = np.load(vectors, mmap_mode="r+")
+    stored[3] = np.nan
+    stored.flush()
+    assert "by its checksum" in refused("search", index, "a red sky", "--check")
+    manifest = json.loads((index / "index.json").read_text())
+    (index / "index.json").write_text(json.dumps(manifest | {"checksums": None}))
+    assert "hold NaN or infinite numbers, first 03.png" in refused("search", index, "a red sky", "--check")
+    assert (
+        invoke(*words).stdout == f"{index}: 20 images (19 unchanged, 1 from stored features, 0 unreadable)\n"
+    )
+
+
+def test_what_an_index_took_over_is_in_its_json(place: Path, index: Path, invoke) -> None:
+    (place / "album" / "logo.svg").touch()
+    write_album(place / "more", 3)
+    for number in range(3):
+        (place / "more" / f"{number:02d}.png").rename(place / "album" / f"new{number}.png")
+    words = ("index", place / "run" / "best", place / "album", "--out", index, "--json", "--quiet")
+    document = json.loads(invoke(*words).stdout)
+    counts = {key: value for key, value in document["result"].items() if isinstance(value, int)}
+    assert counts == {"images": 23, "unchanged": 20, "resumed": 0, "stored": 0, "unreadable": 0}
+    assert document["result"]["left_out"] == {"SVG": [str(place / "album" / "logo.svg")]}
+    document = json.loads(invoke(*words[:4], place / "anew", *words[5:]).stdout)
+    assert (document["result"]["unchanged"], document["result"]["stored"]) == (0, 20)
 
 
 def test_index_and_model_move_together(place: Path, index: Path, invoke) -> None:
@@ -90,7 +142,7 @@ def test_an_index_that_does_not_know_its_model(index: Path, refused, invoke) -> 
 
 @pytest.mark.parametrize("words", [["index"], ["run/best", "index"]])
 def test_no_query(place: Path, index: Path, refused, words: list[str]) -> None:
-    assert "no query is given: say what the image should show" in refused(
+    assert "nothing is asked: give a sentence, the path of an image, or --image FILE" in refused(
         "search", *(place / word for word in words)
     )
 

@@ -41,7 +41,7 @@ def test_quotation_marks_delimiters_and_byte_order_marks(tmp_path):
     [
         ("", "the file is empty; its first line must name the columns"),
         ("picture,caption\n", "no column file_name or image or path or video .found: picture, caption."),
-        ("image,words\n", "no column caption or text"),
+        ("image,words\n", "no column captions or caption or text or description"),
         ("image,caption\na.jpg,one,two\n", "line 2: 3 columns where the header has 2; put a cell"),
         ('image,caption\na.jpg,ok\nb.jpg,"never closed\n', "line 3: unexpected end of data; put a cell"),
         (

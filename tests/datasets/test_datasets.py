@@ -26,6 +26,7 @@ def flickr_data(root: Path) -> Path:
 
 def test_the_names():
     images = ["coco", "csv", "flickr30k", "flickr8k", "folder", "openmoji", "precomputed"]
+    images += ["hf", "parquet", "sidecars", "table", "webdataset"]
     clips = ["mrw", "msr_vtt", "msr_vtt_1k_a", "msvd", "tgif", "vatex"]
     assert DATASETS.names() == sorted(images + clips)
 
@@ -87,7 +88,7 @@ def test_pictures_without_any_captions_are_counted(tmp_path):
 
 
 def test_a_file_of_another_kind(tmp_path):
-    path = tmp_path / "captions.parquet"
+    path = tmp_path / "captions.xlsx"
     path.touch()
     with pytest.raises(DataError, match="not a data set"):
         open_corpus(path)

@@ -83,8 +83,30 @@ def test_captions_without_pictures_are_reported(tmp_path):
         ('{"file_name": "b.jpg", "text": ', "line 3: not JSON"),
         ('{"text": "nameless"}', 'line 3: write {"file_name"'),
         ('["b.jpg", "text"]', 'line 3: write {"file_name"'),
-        ('{"file_name": "b.jpg", "captions": ["x", 3]}', "line 3: the captions of 'b.jpg' must be strings"),
-        ('{"file_name": "b.jpg", "text": 5}', "line 3: the captions of 'b.jpg' must be strings"),
+        (
+            '{"file_name": "b.jpg", "captions": ["x", 3]}',
+            "line 3: 'captions' holds the number 3 at place 2: write strings",
+        ),
+        (
+            '{"file_name": "b.jpg", "text": 5}',
+            "line 3: 'text' is the number 5: write a string or a list of strings",
+        ),
+        (
+            '{"file_name": "b.jpg", "captions": {"en": "x"}}',
+            "line 3: 'captions' is an object: write a string",
+        ),
+        (
+            '{"file_name": ["b.jpg"], "text": "x"}',
+            "line 3: 'file_name' is a list: write the path of an image",
+        ),
+        (
+            '{"file_name": "b.jpg", "text": "x", "split": 5}',
+            "line 3: 'split' is the number 5: write one of train",
+        ),
+        (
+            '{"file_name": "b.jpg", "text": "x", "split": "trian"}',
+            "line 3: 'split' is the string 'trian': use one of",
+        ),
     ],
 )
 def test_a_malformed_line_is_named_by_its_number(tmp_path, line, message):

@@ -27,6 +27,8 @@ def make_encoder(vision_checkpoint, detector_checkpoint, bert_checkpoint, fake_t
     options: dict[str, dict[str, Any]] = {
         "precomputed": {"feature_dim": 12},
         "efficientnet_lite0": {"pretrained": False, "image_size": 32},
+        "efficientnet_lite1": {"pretrained": False, "image_size": 32},
+        "efficientnet_lite2": {"pretrained": False, "scales": [32, 64]},
         "resnet": {
             "blocks": (1, 1, 1, 1),
             "stem_dim": 2,

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from openvse.encoders.projections import PROJECTIONS, LinearProjection, ResidualMLP
+from openvse.encoders.projections import PROJECTIONS, BiGRUProjection, LinearProjection, ResidualMLP
 from openvse.errors import RecipeError
 
 
@@ -96,3 +96,18 @@ def test_a_projection_runs_under_autocast(name: str) -> None:
 def test_unknown_projection_names_the_nearest() -> None:
     with pytest.raises(RecipeError, match="did you mean 'linear'"):
         PROJECTIONS.get("liner")
+
+
+def test_bigru_reads_what_is_left_in_its_order() -> None:
+    local, mask = ragged()
+    mask[2] = torch.tensor([True, False, True, True])  # augmentation leaves holes
+    module = PROJECTIONS.get("bigru")(input_dim=6, embed_dim=8)
+    local[~mask] = float("nan")
+    projected = module(local, mask)
+    assert isinstance(module, BiGRUProjection) and projected.shape == (3, 4, 8)
+    assert projected[~mask].abs().max() == 0
+    for rows, real, ours in zip(local, mask, projected, strict=True):
+        states, _ = module.gru(rows[real].unsqueeze(0))
+        torch.testing.assert_close(ours[real], states.view(-1, 2, 8).mean(dim=1))
+    projected.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())

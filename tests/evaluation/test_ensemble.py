@@ -14,7 +14,7 @@ from torch import Tensor
 
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.errors import DataError, StoreError
+from openvse.errors import DataError, ModelError, StoreError
 from openvse.evaluation import Member, embed_corpus, embed_ensemble, evaluate, mean_scores, rank_by_counting
 from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.functional import normalize, set_max_scores
@@ -222,3 +222,14 @@ def test_a_model_that_reads_fewer_images_than_those_before_it(tmp_path: Path, ma
 def test_nothing_to_average(corpus: Corpus) -> None:
     with pytest.raises(DataError, match="no model is given"):
         embed_ensemble([], corpus, [])
+
+
+@pytest.mark.parametrize(("side", "named"), [("image", "images hold NaN"), ("text", "captions hold NaN")])
+def test_an_embedding_that_is_no_number_is_named(tmp_path: Path, side: str, named: str) -> None:
+    write_tiny_corpus(tmp_path)
+    corpus = open_corpus(tmp_path / "tiny.csv", require_images=False)
+    model = build_model(parse_recipe(tiny_tree(tmp_path)), captions=corpus.captions)
+    with torch.no_grad():
+        next(getattr(model, side).parameters()).fill_(torch.nan)
+    with pytest.raises(ModelError, match=rf"{named} or infinite numbers \(first: '"):
+        embed_corpus(model, corpus, FeatureStore.open(tmp_path / "features"))

@@ -124,7 +124,7 @@ def test_first_frame_of_an_animation():
     [
         (b"", "the file is empty"),
         (b"hello world, this is text", "not an image we read"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image we read"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "it is EPS: vector graphics"),
         (encode(Image.fromarray(gradient(200, 200)), "JPEG")[:900], "damaged"),
         (encode(Image.fromarray(gradient(200, 200)))[:300], "damaged"),
     ],
@@ -139,11 +139,18 @@ def test_bad_files_name_path_and_reason(tmp_path, content, reason):
 
 
 def test_svg_is_recognised(tmp_path):
-    with pytest.raises(BadImageError, match="SVG is not supported"):
+    with pytest.raises(BadImageError, match="it is SVG: vector graphics are not read, export PNG"):
         read_image(b'<?xml version="1.0"?><svg xmlns="x"/>')
     path = tmp_path / "drawing.svg"
     path.write_text("<!-- a long preamble -->" * 100)
-    with pytest.raises(BadImageError, match="rasterise"):
+    with pytest.raises(BadImageError, match="it is SVG"):
+        read_image(path)
+
+
+def test_a_pdf_is_named_whatever_its_name(tmp_path):
+    path = tmp_path / "scan.jpg"
+    path.write_bytes(b"%PDF-1.7 ...")
+    with pytest.raises(BadImageError, match=r"scan\.jpg: it is PDF: documents are not read"):
         read_image(path)
 
 

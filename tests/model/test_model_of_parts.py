@@ -51,6 +51,19 @@ def test_it_saves_loads_indexes_and_searches(make_photos: PhotoMaker, tmp_path: 
     assert len(SearchEngine(model, Index.open(tmp_path / "index")).search(["a red dog"], 2)[0]) == 2
 
 
+def test_it_reads_the_batches_of_a_loop_of_ones_own(make_photos: PhotoMaker) -> None:
+    model = TwoTower(image_tower(), text_tower(), SetMax())
+    photos = make_photos(2)
+    images, texts = model(model.read_images(photos), model.read_texts(CAPTIONS))
+    openvse.losses.triplet()(images, texts).backward()
+    assert all(weight.grad is not None for weight in model.image.aggregator.parameters())
+    model.eval()
+    torch.testing.assert_close(
+        model.image(model.read_images(photos)).vectors, model.encode_image(photos).vectors
+    )
+    assert model.read_texts(["a red dog", "two"]).mask.sum(dim=1).tolist() == [5, 3]
+
+
 def test_its_spec_says_what_a_recipe_would() -> None:
     spec = TwoTower(image_tower(), text_tower(), SetMax()).spec.model_dump(mode="json")
     assert spec == {

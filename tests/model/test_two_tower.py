@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 import openvse
+from openvse.encoders import UnknownWord
 from openvse.errors import BadImageError, DataError, ModelError, OpenVSEError
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
@@ -45,6 +46,26 @@ def test_sentences_keep_their_order_whatever_their_length(model: TwoTower) -> No
     for position, caption in enumerate(CAPTIONS):
         alone = model.encode_text([caption])
         torch.testing.assert_close(together.vectors[position], alone.vectors[0], rtol=0, atol=1e-6)
+
+
+def test_one_item_by_itself_is_one_item(model: TwoTower, make_photos: PhotoMaker) -> None:
+    texts = model.encode_text("red dog runs")
+    assert torch.equal(texts.vectors, model.encode_text(["red dog runs"]).vectors)
+    path = make_photos(1)[0]
+    image = Image.open(path).convert("RGB")
+    expected = model.encode_image([path]).vectors
+    for one in (path, str(path), path.read_bytes(), image, np.asarray(image)):
+        torch.testing.assert_close(model.encode_image(one).vectors, expected)
+
+
+def test_unknown_words_are_named_in_one_warning(model: TwoTower, caplog: pytest.LogCaptureFixture) -> None:
+    model.encode_text(["red zebra", "blue bird", "a zebra"])
+    assert caplog.messages == ["the model does not know the words 'zebra', 'a'"]
+    assert model.unknown_words(["red zebra", "blue bird"]) == [[UnknownWord("zebra")], []]
+    assert model.unknown_words("red zebra") == [[UnknownWord("zebra")]]
+    caplog.clear()
+    model.encode_text(CAPTIONS)
+    assert caplog.messages == []
 
 
 def test_scores_are_cosines(model: TwoTower, make_photos: PhotoMaker) -> None:

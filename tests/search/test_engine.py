@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from colour_model import COLOURS, ColourModel
+from old_index import without_checksums
+from PIL import Image
 from torch import Tensor
 
-from openvse.errors import BadImageError, DataError, IndexFormatError
+from openvse.encoders import UnknownWord
+from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
 from openvse.search import Hit, Index, SearchEngine, build_index
 from openvse.types import EmbeddingSet
 
@@ -94,3 +99,68 @@ class LastBackend:
 def test_the_backend_can_be_replaced(model: ColourModel, index: Index) -> None:
     (hits,) = SearchEngine(model, index, LastBackend()).search(["green"], top_k=2)
     assert [hit.id for hit in hits] == ["red.png", "red.png"]
+
+
+class ForgetfulModel(ColourModel):
+    """Knows no words but colours, and says so."""
+
+    def unknown_words(self, captions: Sequence[str]) -> list[list[UnknownWord]]:
+        return [
+            [UnknownWord(word) for word in caption.split() if word not in COLOURS] for caption in captions
+        ]
+
+    def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> EmbeddingSet:
+        return super().encode_text([caption.split()[-1] for caption in captions])
+
+
+def test_hits_say_which_words_of_their_query_are_unknown(index: Index) -> None:
+    engine = SearchEngine(ForgetfulModel(), index)
+    answers = engine.search(["some mauve red", "green"], top_k=2)
+    words = (UnknownWord("some"), UnknownWord("mauve"))
+    assert [[hit.unknown_words for hit in hits] for hits in answers] == [[words, words], [(), ()]]
+
+
+def test_a_query_by_itself(engine: SearchEngine, photos: Path) -> None:
+    assert engine.search("red", top_k=2) == engine.search(["red"], top_k=2)
+    for image in (photos / "green.png", str(photos / "green.png"), Image.open(photos / "green.png")):
+        ((hit,),) = engine.search_images(image, top_k=1)
+        assert hit.id == "green.png"
+
+
+def test_an_empty_query_does_not_cancel_the_others(
+    engine: SearchEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, third = engine.search(["red", " ", "blue"], top_k=1)
+    assert [hit.id for hit in (*first, *third)] == ["red.png", "blue.png"]
+    assert second == []
+    assert caplog.messages == ["an empty query has no hits (1 of 3 are empty)"]
+    with pytest.raises(DataError, match="every query is empty: say what the image should show"):
+        engine.search(["", " "])
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+def test_a_damaged_embedding_never_ranks(
+    value: float, model: ColourModel, photos: Path, index: Index
+) -> None:
+    without_checksums(index.path)
+    file = np.load(index.path / index.manifest.vectors, mmap_mode="r+")
+    file[2, 0, 0] = value
+    file.flush()
+    name = index.items[2].id
+    with pytest.raises(
+        IndexFormatError, match=rf"the embedding of {name} in the index holds NaN or infinite"
+    ):
+        SearchEngine(model, Index.open(index.path)).search(["red"])
+    report = build_index(model, photos, index.path)  # what is damaged is embedded again
+    assert (report.count, report.reused) == (4, 3)
+    assert SearchEngine(model, Index.open(index.path)).search(["red"], top_k=1)[0][0].id == "red.png"
+
+
+def test_a_query_without_numbers_is_refused(index: Index) -> None:
+    class Broken(ColourModel):
+        def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> EmbeddingSet:
+            embedded = super().encode_text(captions)
+            return EmbeddingSet(embedded.vectors * torch.nan, embedded.mask)
+
+    with pytest.raises(ModelError, match="the embedding of a query is"):
+        SearchEngine(Broken(), index).search(["red"])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from old_index import without_checksums
 
-from openvse.errors import IndexFormatError
+from openvse.errors import IndexFormatError, ModelError
 from openvse.files import LOCK
 from openvse.search import Index, Item, build_index
 from openvse.search.index import MANIFEST
@@ -170,3 +171,42 @@ def test_an_index_next_to_its_images(tmp_path: Path, photos: Path, model: object
     build_index(model, photos, photos / "index")
     report = build_index(model, photos, photos / "index")
     assert (report.count, report.reused) == (4, 4)
+
+
+def damage(index: Index, position: int, value: float = np.nan) -> None:
+    """Overwrite a number of an embedding on disk."""
+    file = np.load(index.path / index.manifest.vectors, mmap_mode="r+")
+    file[position, -1, 0] = value
+    file.flush()
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(np.nan, "float32"), (-np.inf, "float32"), (1e6, "float16")])
+def test_embeddings_that_are_not_finite_are_not_written(tmp_path: Path, value: float, dtype: str) -> None:
+    before = files_of(write(tmp_path / "index", dtype=dtype))
+    bad = vectors()
+    bad[3, 1, 2] = value
+    with (
+        pytest.raises(ModelError, match=f"embedding of 3.jpg holds NaN or infinite numbers as {dtype}"),
+        IndexWriter(tmp_path / "index", model="m1", root=Path("/photos"), dtype=dtype) as writer,
+    ):
+        writer.append(ITEMS, bad)
+    assert files_of(tmp_path / "index") == before
+
+
+def test_a_check_names_damaged_embeddings(tmp_path: Path) -> None:
+    index = Index.open(without_checksums(write(tmp_path / "index")), check=True)
+    damage(index, 4)
+    damage(index, 5, np.inf)
+    with pytest.raises(
+        IndexFormatError, match="embeddings of 2 images hold NaN or infinite numbers, first 4.jpg"
+    ):
+        Index.open(tmp_path / "index", check=True)
+    Index.open(tmp_path / "index")
+
+
+def test_a_check_compares_the_checksum_first(tmp_path: Path) -> None:
+    index = Index.open(write(tmp_path / "index"))
+    index.check()
+    damage(index, 4)
+    with pytest.raises(IndexFormatError, match="is not what was written, by its checksum"):
+        index.check()

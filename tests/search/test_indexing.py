@@ -209,3 +209,18 @@ def test_a_full_disk_leaves_the_old_index(
         build_index(model, photos, tmp_path / "index")
     assert len(Index.open(tmp_path / "index")) == 4
     assert len(list((tmp_path / "index").iterdir())) == 4  # three of the index, and its lock
+
+
+def test_what_is_left_out_is_counted(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    for name in ("clip.mp4", "logo.svg", "two\nlines.png"):
+        (photos / name).touch()
+    report = build_index(model, photos, tmp_path / "index")
+    assert report.count == 4 and report.failed == []
+    assert sorted(report.left_out.files) == ["SVG", "video", "with a line break in the name"]
+
+
+def test_a_folder_of_nothing_but_videos_says_so(model: ColourModel, tmp_path: Path) -> None:
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips" / "a.mp4").touch()
+    with pytest.raises(DataError, match="no image in .*; left out 1 video: videos need a model of clips"):
+        build_index(model, tmp_path / "clips", tmp_path / "index")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from openvse.errors import DataError
+from openvse.errors import DataError, ModelError
 from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
@@ -132,3 +132,11 @@ def test_nothing_found_and_nothing_readable(
 def test_options_out_of_range_are_refused(fused: TwoTower, top: int, weight: float) -> None:
     with pytest.raises(DataError, match=f"top is {top} and weight {weight}"):
         HitReranker(fused, top=top, weight=weight)
+
+
+def test_scores_that_are_no_numbers_are_refused(
+    fused: TwoTower, hits: list[list[Hit]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused.similarity, "pairs", lambda images, texts, i, t: torch.full(i.shape, torch.nan))
+    with pytest.raises(ModelError, match=rf"scores {hits[0][0].id} as NaN or infinite"):
+        HitReranker(fused)(QUERIES, hits)

@@ -143,3 +143,21 @@ def test_one_process_gathers_nothing() -> None:
     vectors = EmbeddingSet(torch.randn(2, 1, 3), torch.ones(2, 1, dtype=torch.bool))
     gathered = gather_batch(vectors, vectors, torch.eye(2, dtype=torch.bool), torch.arange(2))
     assert gathered.images is vectors and gathered.texts is vectors
+
+
+def shared_work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    vectors = EmbeddingSet(torch.randn(2, 1, 4), torch.ones(2, 1, dtype=torch.bool))
+    images, texts = torch.tensor([[0, 1], [2, 3]][rank]), torch.tensor([[0, 7], [1, 7]][rank])
+    gathered = gather_batch(vectors, vectors, torch.eye(2, dtype=torch.bool), images, texts)
+    torch.save(gathered.positives, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_a_text_of_images_on_two_processes_is_positive_to_both(tmp_path: Path) -> None:
+    mp.spawn(shared_work, args=(str(tmp_path),), nprocs=2)
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        assert found.int().tolist() == [[1, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 1, 0, 1]]

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import openvse
-from openvse.batches import BatchKey, StoredImages
+from openvse.batches import BatchKey, StoredImages, TokenTable
 from openvse.datasets import open_questions
+from openvse.encoders import UnknownWord
 from openvse.errors import BadImageError, DataError, ModelError, RecipeError
 from openvse.features import FeatureStore
 from openvse.functional import pad
@@ -117,7 +118,7 @@ def all_questions(folder: Path, model: Answerer) -> QuestionBatch:
     asked = open_questions(f"question_folder:{folder}", require_images=False).split("train")
     images = StoredImages(FeatureStore.open(folder / "features"), asked.image_ids) if model.sees else None
     tokens = model.text.encoder.tokenize([question.text for question in asked.questions])
-    dataset = QuestionDataset(asked, images, tokens, model.answers)
+    dataset = QuestionDataset(asked, images, TokenTable(tokens), model.answers)
     return dataset[BatchKey(dataset.by_image())]
 
 
@@ -182,6 +183,24 @@ class TestAsking:
         asked = model.ask(photo, QUESTIONS)
         assert model.train().ask(photo, QUESTIONS) == asked and model.training
 
+    def test_one_question_by_itself(self, make_photos: PhotoMaker) -> None:
+        model, photo = seeing(), make_photos(1)[0]
+        assert model.ask(photo, QUESTIONS[0]) == model.ask(photo, QUESTIONS[:1])
+
+    def test_an_empty_question_does_not_cancel_the_others(self, caplog: pytest.LogCaptureFixture) -> None:
+        model = build(alone=True)
+        first, second, third = model.ask(None, [QUESTIONS[0], " ", QUESTIONS[1]], top_k=1)
+        assert [first, third] == model.ask(None, QUESTIONS[:2], top_k=1) and second == []
+        assert caplog.messages == ["an empty question has no answer (1 of 3 are empty)"]
+
+    def test_unknown_words_are_named(self, caplog: pytest.LogCaptureFixture) -> None:
+        model = build(alone=True)
+        asked = [QUESTIONS[0], f"{QUESTIONS[0]} zebra", "zebra tractor"]
+        known, one, both = model.answer(None, asked)
+        assert (known.unknown_words, one.unknown_words) == ((), (UnknownWord("zebra"),))
+        assert [unknown.word for unknown in both.unknown_words] == ["zebra", "tractor"]
+        assert caplog.messages == ["the model does not know the words 'zebra', 'tractor'"]
+
     def test_bad_input_is_named(self, make_photos: PhotoMaker, tmp_path: Path) -> None:
         model = seeing()
         (tmp_path / "bad.jpg").write_bytes(b"no image")
@@ -189,8 +208,8 @@ class TestAsking:
             model.ask(tmp_path / "bad.jpg", QUESTIONS)
         with pytest.raises(ModelError, match="none is given"):
             model.ask(None, QUESTIONS)
-        with pytest.raises(DataError, match="a question is empty"):
-            build(alone=True).ask(None, ["what is it", " "])
+        with pytest.raises(DataError, match="every question is empty"):
+            build(alone=True).ask(None, ["", " "])
         with pytest.raises(DataError, match="no question"):
             build(alone=True).ask(None, [])
         with pytest.raises(ModelError, match="precomputed"):

@@ -65,6 +65,8 @@ def test_a_run_leaves_everything_behind(questions: Path, tmp_path: Path) -> None
     watcher = Recorder()
     result = train(answering_recipe(questions), tmp_path, watcher=watcher)
     assert {path.name for path in tmp_path.iterdir()} >= {"recipe.yaml", "last.pt", "metrics.jsonl", "best"}
+    (words,) = [record for record in read_metrics(tmp_path) if record["kind"] == "vocabulary"]
+    assert words["num_words"] == words["num_known"] == 8 and words["num_tokens"] == 32 * 5
     assert len(watcher.steps) == 3 * 4  # 32 questions in batches of 8
     assert set(watcher.steps[0].terms) == {"loss"} and watcher.steps[0].unit == "questions"
     best = max(watcher.epochs, key=lambda report: report.metrics["accuracy"])

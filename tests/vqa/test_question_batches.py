@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from openvse.backbones import EfficientNetLite0
-from openvse.batches import BatchKey, PixelImages, RandomView, image_loader
+from openvse.batches import BatchKey, PixelImages, RandomView, TokenTable, image_loader
 from openvse.corpus import Question, QuestionSet
 from openvse.errors import DataError
 from openvse.vqa.answers import AnswerVocabulary
@@ -33,7 +33,7 @@ def asked(paths: list[Path]) -> QuestionSet:
 def dataset(questions: QuestionSet, *, with_images: bool = True, augment: bool = False) -> QuestionDataset:
     backbone = EfficientNetLite0(pretrained=False, image_size=32)
     images = image_loader(backbone, questions.as_corpus(), None, augment=augment) if with_images else None
-    tokens = [torch.arange(1, 3 + number) for number in range(len(questions))]
+    tokens = TokenTable([torch.arange(1, 3 + number) for number in range(len(questions))])
     return QuestionDataset(questions, images, tokens, AnswerVocabulary(ANSWERS, votes=False))
 
 
@@ -109,6 +109,6 @@ def test_parts_of_different_sets_are_refused(make_photos: PhotoMaker) -> None:
     backbone = EfficientNetLite0(pretrained=False, image_size=32)
     vocabulary = AnswerVocabulary(ANSWERS, votes=False)
     with pytest.raises(DataError, match="toy has 4 questions about 2 images"):
-        QuestionDataset(questions, None, [torch.tensor([1])], vocabulary)
+        QuestionDataset(questions, None, TokenTable([torch.tensor([1])]), vocabulary)
     with pytest.raises(DataError, match="make them from one question set"):
-        QuestionDataset(questions, PixelImages([], backbone), [torch.tensor([1])] * 4, vocabulary)
+        QuestionDataset(questions, PixelImages([], backbone), TokenTable([torch.tensor([1])] * 4), vocabulary)

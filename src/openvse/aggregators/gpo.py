@@ -46,7 +46,7 @@ class GPO(RankedPooling):
         RecipeError: ``num_positions`` below 1, a width that the generator can not have, or positions that it does
             not read.
 
-    Example:
+    Examples:
         >>> pool = GPO(input_dim=8, embed_dim=8)
         >>> pool.coefficients(torch.tensor([3])).shape
         torch.Size([1, 3])

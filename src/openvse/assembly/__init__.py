@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from openvse.assembly.parts import PartMaker, build_part
+from openvse.assembly.pooling import Pool, pooling
 from openvse.assembly.towers import build_aggregator, build_image_encoder, build_text_encoder
 
-__all__ = ["PartMaker", "build_aggregator", "build_image_encoder", "build_part", "build_text_encoder"]
+__all__ = [
+    "PartMaker",
+    "Pool",
+    "build_aggregator",
+    "build_image_encoder",
+    "build_part",
+    "build_text_encoder",
+    "pooling",
+]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from openvse.assembly.parts import PartMaker, build_part, construct, parameters
 from openvse.backbones import BACKBONES, Backbone
 from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, ImageEncoder
-from openvse.errors import RecipeError, nearest
+from openvse.errors import RecipeError, choices, nearest
 from openvse.specs import Part, describe
 
 DECIDED = {"backbone", "embed_dim"}  # arguments of the encoder that no recipe gives
@@ -66,7 +66,9 @@ def _sorted_options(part: Part, where: str) -> tuple[dict[str, Any], dict[str, A
         if key not in backbone | encoder | REPLACED.keys():
             allowed = sorted(backbone | encoder)
             near = nearest(key, [*allowed, *REPLACED])
-            raise RecipeError(f"recipe: unknown key {where}.{key}{near} (allowed: {', '.join(allowed)})")
+            raise RecipeError(
+                f"recipe: unknown key {where}.{key}{near}{choices(allowed, f'openvse parts {part.name}')}"
+            )
     sides = (backbone, encoder - backbone, REPLACED.keys() - backbone)
     of_backbone, of_encoder, earlier = (
         {key: value for key, value in part.options.items() if key in side} for side in sides

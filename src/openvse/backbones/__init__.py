@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from openvse.backbones.base import Backbone, all_real, cells
 from openvse.backbones.crops import Crops
+from openvse.backbones.efficientnet_lite import EfficientNetLite
 from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
+from openvse.backbones.efficientnet_lite1 import EfficientNetLite1
+from openvse.backbones.efficientnet_lite2 import EfficientNetLite2
 from openvse.backbones.frames import Frames
 from openvse.backbones.precomputed import Precomputed
 from openvse.backbones.resnet import ResNet
@@ -18,6 +21,8 @@ BACKBONES: Registry[Backbone] = Registry(
     {
         "crops": Crops,
         "efficientnet_lite0": EfficientNetLite0,
+        "efficientnet_lite1": EfficientNetLite1,
+        "efficientnet_lite2": EfficientNetLite2,
         "frames": Frames,
         "precomputed": Precomputed,
         "resnet": ResNet,
@@ -31,7 +36,10 @@ __all__ = [
     "BACKBONES",
     "Backbone",
     "Crops",
+    "EfficientNetLite",
     "EfficientNetLite0",
+    "EfficientNetLite1",
+    "EfficientNetLite2",
     "Frames",
     "Precomputed",
     "ResNet",

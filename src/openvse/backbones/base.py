@@ -58,6 +58,8 @@ class Backbone(Configured, nn.Module, ABC):
         gives_boxes: whether ``Features.boxes`` tells where in the image each feature lies.
         covers_image: whether the features are square cells over the whole image, row by row, perhaps behind a class
             token.
+        any_size: its network takes images of any size: ``image_size`` may be set after it was made.
+        image_size: side in pixels of the square that ``preprocess`` makes of an image; None where it has no such size.
         class_token: the first feature stands for the whole image: augmentation never hides it, and a global vector is
             made of it alone.
         frame_limit: chooses among the features where they are frames; None keeps all.
@@ -74,6 +76,8 @@ class Backbone(Configured, nn.Module, ABC):
     stored_images: int = 1
     gives_boxes: bool = False
     covers_image: bool = False
+    any_size: bool = False
+    image_size: int | None = None
     class_token: bool = False
     frame_limit: FrameLimit | None = None
     net: nn.Module

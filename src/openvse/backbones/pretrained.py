@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import nn
 
+from openvse.backbones.installed import model_source
 from openvse.errors import ModelError
 
 LoadedT = TypeVar("LoadedT")
@@ -32,7 +35,8 @@ def load_or_explain(load: Callable[[], LoadedT], *, what: str, source: str | Pat
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"cannot load {what} of {str(source)!r} ({reason}): give a hub id or a folder of transformers"
+            f"cannot load {what} of {str(source)!r} ({reason}): give a hub id or a folder of "
+            f"transformers, or package:NAME of an installed package that holds it"
         ) from error
 
 
@@ -40,17 +44,20 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
     """Return the base model of a checkpoint in single precision and evaluation mode.
 
     Args:
-        source: hub id or folder.
+        source: hub id, folder, or ``package:NAME`` of an installed package.
         weights: read the weights; otherwise only the architecture is built, for weights that follow.
         tower: what ``transformers`` calls this side of a model of two modalities, ``vision_model`` or
             ``text_model``: of CLIP, SigLIP and their kin it alone is returned.
     """
     from transformers import AutoConfig, AutoModel
 
+    place = model_source(source)
+
     def load() -> nn.Module:
-        whole: Any = (
-            AutoModel.from_pretrained(source) if weights else _build(AutoConfig.from_pretrained(source))
-        )
+        with _bars_on_terminals_only():
+            whole: Any = (
+                AutoModel.from_pretrained(place) if weights else _build(AutoConfig.from_pretrained(place))
+            )
         backbone = getattr(whole, tower, whole)
         if backbone is not whole:
             # A tower's configuration knows neither the commit of its checkpoint nor its own class.
@@ -61,6 +68,21 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
         return single
 
     return load_or_explain(load, what="the model", source=source)
+
+
+@contextmanager
+def _bars_on_terminals_only() -> Iterator[None]:
+    """Keep the progress bars of ``transformers`` out of logs and pipes."""
+    from transformers.utils import logging
+
+    hidden = not sys.stderr.isatty() and logging.is_progress_bar_enabled()
+    if hidden:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if hidden:
+            logging.enable_progress_bar()
 
 
 def _build(config: Any) -> Any:
@@ -79,13 +101,13 @@ def identify(source: str, config: Any) -> str:
     """Name a checkpoint so that other weights or another preprocessing have another name.
 
     Args:
-        source: hub id or folder.
+        source: hub id, folder, or ``package:NAME`` of an installed package.
         config: the loaded checkpoint's configuration.
 
     Returns:
-        ``id@commit`` for the hub, ``model_type@digest of the files`` for a folder, wherever it lies.
+        ``id@commit`` for the hub, ``model_type@digest of the files`` for a folder or package, wherever it lies.
     """
-    folder = Path(source)
+    folder = Path(model_source(source))
     if not folder.is_dir():
         return f"{source}@{str(config._commit_hash)[:12]}"
     digest = hashlib.sha256()

@@ -52,6 +52,9 @@ class ResNet(Backbone):
             a cell, or a Caffe form without bottlenecks.
     """
 
+    any_size = True
+    image_size: int
+
     def __init__(
         self,
         *,

@@ -38,6 +38,8 @@ class TimmVision(Backbone):
 
     covers_image = True
 
+    image_size: int
+
     def __init__(
         self,
         *,

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor
 
+from openvse.backbones.installed import model_source
 from openvse.backbones.pretrained import identify, load_or_explain
 from openvse.backbones.vision_files import CheckpointBackbone, load_processor, pixels_of, saved_name
 from openvse.errors import ModelError, RecipeError
@@ -25,7 +26,7 @@ class TransformersDetector(CheckpointBackbone):
     so that figures are not comparable with those of published region features. The detector stays frozen.
 
     Args:
-        model: hub id or local folder of the checkpoint.
+        model: hub id, local folder, or ``package:NAME`` of an installed package.
         assets: a saved model's folder: the architecture is built from it, ``model`` is not read.
         num_regions: N, how many regions an image has at most.
         min_score: regions below this score, in [0, 1], are left out; the best one of an image always stays.
@@ -109,10 +110,12 @@ def _queries(
 def _load_detector(source: str, *, weights: bool) -> Any:
     from transformers import AutoConfig, AutoModelForObjectDetection
 
+    place = model_source(source)
+
     def load() -> Any:
         if weights:
-            return AutoModelForObjectDetection.from_pretrained(source).float().eval()
-        return AutoModelForObjectDetection.from_config(AutoConfig.from_pretrained(source)).float().eval()
+            return AutoModelForObjectDetection.from_pretrained(place).float().eval()
+        return AutoModelForObjectDetection.from_config(AutoConfig.from_pretrained(place)).float().eval()
 
     return load_or_explain(load, what="the detector", source=source)
 

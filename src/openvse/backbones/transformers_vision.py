@@ -27,7 +27,7 @@ class TransformersVision(CheckpointBackbone):
     its features are its last hidden states. Preprocessing is the checkpoint's own, done by Pillow alone.
 
     Args:
-        model: hub id or local folder of the checkpoint.
+        model: hub id, local folder, or ``package:NAME`` of an installed package.
         assets: a saved model's folder: the architecture is built from it, ``model`` is not read.
         fine_tune: train the backbone; its BatchNorm statistics stay as they are.
         gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.

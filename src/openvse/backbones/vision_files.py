@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from openvse.backbones.base import Backbone
+from openvse.backbones.installed import model_source
 from openvse.backbones.pretrained import load_or_explain
 from openvse.errors import ModelError
 from openvse.files import write_whole
@@ -25,9 +26,10 @@ def load_processor(source: str) -> Any:
     """
     from transformers import AutoImageProcessor
 
+    place = model_source(source)
     # The Pillow backend on every machine: torchvision's resizing gives other numbers.
     return load_or_explain(
-        lambda: AutoImageProcessor.from_pretrained(source, backend="pil"),
+        lambda: AutoImageProcessor.from_pretrained(place, backend="pil"),
         what="the preprocessing",
         source=source,
     )

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Int
 from openvse.backbones import Backbone
 from openvse.corpus.corpus import Corpus
 from openvse.errors import BadImageError, DataError, ModelError, StoreError
+from openvse.media.packed import ImageFile
 from openvse.types import FeatureSource, Inputs
 
 _logger = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class PixelImages:
         augment: take random views where the caller asks for them.
     """
 
-    def __init__(self, paths: Sequence[Path], backbone: Backbone, *, augment: bool = False) -> None:
+    def __init__(self, paths: Sequence[ImageFile], backbone: Backbone, *, augment: bool = False) -> None:
         self._paths = paths
         self._backbone = backbone
         self._augment = augment
@@ -170,9 +171,10 @@ def own_features(corpus: Corpus, backbone: Backbone) -> FeatureSource | None:
         return None
     width = corpus.features.dim
     if backbone.fingerprint is not None:
-        if not corpus.image_paths[0].is_file():
+        first = corpus.image_paths[0]
+        if isinstance(first, Path) and not first.is_file():
             raise DataError(
-                f"{corpus.name} brings features {width} wide and no images (such as {corpus.image_paths[0]}), and "
+                f"{corpus.name} brings features {width} wide and no images (such as {first}), and "
                 f"this encoder wants images: set image.encoder='{{name: precomputed, feature_dim: {width}}}'"
             )
         return None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 from jaxtyping import Int
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from openvse.batches.image_loaders import ImageLoader
-from openvse.batches.tokens import TokenTable
+from openvse.batches.texts import TextLoader
 from openvse.errors import BadImageError
 from openvse.types import Inputs
 
@@ -42,18 +41,17 @@ def image_batches(
     yield from (batch for batch in loader if batch is not None)
 
 
-def text_batches(tokens: Sequence[Tensor], batch_size: int) -> Iterator[PlacedInputs]:
+def text_batches(texts: TextLoader, batch_size: int) -> Iterator[PlacedInputs]:
     """Yield all texts by length, so that little of a batch is padding.
 
     Args:
-        tokens: token ids of each text, ``int64 [N]``.
+        texts: token ids or stored states of each text.
         batch_size: texts a batch.
     """
-    table = TokenTable(tokens)
-    order = np.argsort(table.lengths.numpy(), kind="stable")
+    order = np.argsort(texts.lengths.numpy(), kind="stable")
     for start in range(0, len(order), batch_size):
         positions = order[start : start + batch_size]
-        yield positions, table.take(positions)
+        yield positions, texts.take(positions)
 
 
 class _ImageBatches(Dataset[PlacedInputs | None]):

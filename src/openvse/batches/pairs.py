@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
-from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from openvse.batches.image_loaders import ImageLoader, RandomView
-from openvse.batches.tokens import TokenTable
+from openvse.batches.texts import TextLoader
 from openvse.corpus.corpus import Corpus
 from openvse.errors import DataError
 from openvse.types import Batch
@@ -54,7 +54,12 @@ class EpochBatches(Sampler[BatchKey]):
 
     Raises:
         DataError: when there is no pair, or a batch has fewer pairs than there are processes.
+
+    Attributes:
+        unit: what the batches are counted in, for messages.
     """
+
+    unit: ClassVar[str] = "pair"
 
     def __init__(
         self,
@@ -70,8 +75,8 @@ class EpochBatches(Sampler[BatchKey]):
         size = min(batch_size, num_pairs)
         if size < num_processes or size < 1:
             raise DataError(
-                f"{num_pairs} pairs in batches of {batch_size} for {num_processes} process(es): "
-                "every process needs a pair; use fewer processes, larger batches or more data"
+                f"{num_pairs} {self.unit}s in batches of {batch_size} for {num_processes} process(es): "
+                f"every process needs at least one {self.unit}; use fewer processes, larger batches or more data"
             )
         self._size, self._start = size, start
         self._num_batches = num_pairs // size
@@ -84,9 +89,16 @@ class EpochBatches(Sampler[BatchKey]):
 
     def __iter__(self) -> Iterator[BatchKey]:
         order = np.random.default_rng((self._view.seed, self._view.epoch)).permutation(self._num_pairs)
+        for pairs in self._batches_of(order):
+            yield self._key(pairs)
+
+    def _batches_of(self, order: Int[np.ndarray, "P"]) -> Iterator[Int[np.ndarray, "b"]]:
+        """Yield the part of an epoch's order that each batch takes which is not done already."""
         for batch in range(self._start, self._num_batches):
-            pairs = order[batch * self._size : (batch + 1) * self._size]
-            yield BatchKey(pairs, self._view, self._rank, self._num_processes)
+            yield order[batch * self._size : (batch + 1) * self._size]
+
+    def _key(self, pairs: Int[np.ndarray, "P"]) -> BatchKey:
+        return BatchKey(pairs, self._view, self._rank, self._num_processes)
 
 
 class PairDataset(Dataset[Batch]):
@@ -95,25 +107,25 @@ class PairDataset(Dataset[Batch]):
     Args:
         corpus: images, texts and their relevance.
         images: loads the images of the corpus.
-        tokens: token ids of each caption.
+        texts: loads each caption.
 
     Raises:
         DataError: when the three disagree in number.
     """
 
-    def __init__(self, corpus: Corpus, images: ImageLoader, tokens: Sequence[Tensor]) -> None:
-        if (len(images), len(tokens)) != (len(corpus), len(corpus.captions)):
+    def __init__(self, corpus: Corpus, images: ImageLoader, texts: TextLoader) -> None:
+        if (len(images), len(texts)) != (len(corpus), len(corpus.captions)):
             raise DataError(
                 f"{corpus.name} has {len(corpus)} images and {len(corpus.captions)} captions, "
-                f"but {len(images)} images and {len(tokens)} token lists are given; make them from one corpus"
+                f"but {len(images)} images and {len(texts)} texts are given; make them from one corpus"
             )
         self._image_ids = corpus.image_ids
         self._images = images
-        self._tokens = TokenTable(tokens)
+        self._texts = texts
         self._pair_images, self._pair_texts = corpus.relevance.images, corpus.relevance.texts
         # Pairs by text: those of text t are by_text[starts[t] : starts[t] + counts[t]].
         self._by_text = np.argsort(self._pair_texts, kind="stable")
-        self._counts = np.bincount(self._pair_texts, minlength=len(tokens))
+        self._counts = np.bincount(self._pair_texts, minlength=len(texts))
         self._starts = self._counts.cumsum() - self._counts
 
     def __len__(self) -> int:
@@ -140,9 +152,10 @@ class PairDataset(Dataset[Batch]):
         texts = np.unique(self._pair_texts[pairs])
         return Batch(
             images=inputs,
-            texts=self._tokens.take(texts),
+            texts=self._texts.take(texts),
             positives=torch.from_numpy(self._positives(images, texts)),
             image_keys=torch.from_numpy(images),
+            text_keys=torch.from_numpy(texts),
             description=f"{len(pairs)} pairs: {self._name(int(pairs[0]))} to {self._name(int(pairs[-1]))}",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from contextlib import suppress
@@ -24,6 +25,10 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; the input's faults and a full disk end with code 2, a signal with 128 and its number."""
+        from openvse.cli.progress import Warnings, voice
+
+        logger, warnings = logging.getLogger("openvse"), Warnings()
+        logger.addHandler(warnings)
         try:
             with stoppable():
                 return super().invoke(ctx)
@@ -34,6 +39,9 @@ class Commands(TyperGroup):
             if stop is None and told is None:
                 raise
             message, code = (f"error: {told}", 2) if stop is None else describe_stop(stop)
+        finally:
+            logger.removeHandler(warnings)
+            voice.reset()
         if code > 128 and os.environ.get("RANK", "0") != "0":  # one line for all processes of a run
             raise typer.Exit(code)
         with suppress(OSError):  # where a terminal went away, nobody reads it

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.facts import Facts, Form, Piece
+from openvse.corpus.identical import SharedTexts, merge_identical
+from openvse.corpus.long_captions import long_captions
 from openvse.corpus.questions import Question, QuestionSet, build_questions
 
 __all__ = [
@@ -14,6 +16,9 @@ __all__ = [
     "Question",
     "QuestionSet",
     "Record",
+    "SharedTexts",
     "build_corpus",
     "build_questions",
+    "long_captions",
+    "merge_identical",
 ]

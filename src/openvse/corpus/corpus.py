@@ -13,6 +13,8 @@ from jaxtyping import Int
 from openvse.corpus.leakage import LEAKAGE, one_split_each
 from openvse.corpus.splits import SPLITS, Proportions, canonical_split, hashed_splits
 from openvse.errors import DataError
+from openvse.media.names import escaped
+from openvse.media.packed import ImageFile, PackedFile
 from openvse.types import FeatureSource, Relevance
 
 
@@ -22,13 +24,13 @@ class Record:
 
     Attributes:
         image_id: what a feature store and a report call the image; unique in a corpus.
-        path: where the image file should lie.
+        path: where the image file should lie, or its place in a larger file.
         captions: its sentences.
         split: a name or synonym of a split, or "" when the data set has none.
     """
 
     image_id: str
-    path: Path
+    path: ImageFile
     captions: Sequence[str]
     split: str = ""
 
@@ -40,7 +42,7 @@ class Corpus:
     Attributes:
         name: what messages and reports call the data set.
         image_ids: an identifier an image.
-        image_paths: the file of each image.
+        image_paths: the file of each image, or its place in a larger file.
         captions: the T sentences.
         relevance: the pairs (image, text) that belong together.
         splits: "train", "validation", "test" or "" for each image.
@@ -51,7 +53,7 @@ class Corpus:
 
     name: str
     image_ids: tuple[str, ...]
-    image_paths: tuple[Path, ...]
+    image_paths: tuple[ImageFile, ...]
     captions: tuple[str, ...]
     relevance: Relevance
     splits: tuple[str, ...]
@@ -203,9 +205,10 @@ def _refuse_duplicates(name: str, records: Sequence[Record]) -> None:
 def _usable(problems: list[str], records: Sequence[Record], require_images: bool) -> list[Record]:
     """Return what can be used, and add a line for each kind of thing that cannot."""
     if require_images:
-        present = _present({record.path.parent for record in records})
-        missing = [record for record in records if record.path not in present]
-        records = [record for record in records if record.path in present]
+        present = _present({record.path.parent for record in records if isinstance(record.path, Path)})
+        there = [isinstance(record.path, PackedFile) or record.path in present for record in records]
+        missing = [record for record, is_there in zip(records, there, strict=True) if not is_there]
+        records = [record for record, is_there in zip(records, there, strict=True) if is_there]
         _count(problems, [str(record.path) for record in missing], "captioned image(s) without a file")
     clean = [replace(record, captions=_tidy(record.captions)) for record in records]
     pairs = list(zip(records, clean, strict=True))
@@ -221,7 +224,7 @@ def _tidy(captions: Sequence[str]) -> tuple[str, ...]:
 
 def _count(problems: list[str], cases: Sequence[str], what: str) -> None:
     if cases:
-        problems.append(f"skipped {len(cases)} {what} (first: {cases[0]})")
+        problems.append(f"skipped {len(cases)} {what} (first: {escaped(cases[0])})")
 
 
 def _present(folders: Iterable[Path]) -> set[Path]:

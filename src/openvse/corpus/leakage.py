@@ -8,6 +8,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 
 from openvse.corpus.splits import SPLITS
+from openvse.errors import BadImageError
+from openvse.media.packed import ImageFile
+from openvse.types import OnProgress
 
 LEAKAGE = "leakage"
 """How a line about leakage begins."""
@@ -42,7 +45,9 @@ def one_split_each(ids: Sequence[str], splits: Sequence[str]) -> tuple[list[int]
     return keep, list(last)
 
 
-def equal_files(paths: Sequence[Path], splits: Sequence[str]) -> list[tuple[int, int]]:
+def equal_files(
+    paths: Sequence[ImageFile], splits: Sequence[str], progress: OnProgress | None = None
+) -> list[tuple[int, int]]:
     """Find files of equal content in different splits.
 
     Most files are told apart by their size and last bytes; only what agrees in both is read in full.
@@ -50,13 +55,20 @@ def equal_files(paths: Sequence[Path], splits: Sequence[str]) -> list[tuple[int,
     Args:
         paths: a file for each item; those that are not there are passed over.
         splits: the split of each item; those in no split ("") are left out.
+        progress: called after every group of files that may be equal.
 
     Returns:
         Pairs of positions, the item of the earlier split first.
     """
     groups = [[number for number, split in enumerate(splits) if split]]
-    for key in (_size, _tail, _content):
-        groups = [part for group in groups for part in _suspects(group, paths, splits, key)]
+    for work, key in (("sizes of files", _size), ("ends of files", _tail), ("equal files", _content)):
+        total, done, left = sum(map(len, groups)), 0, groups
+        groups = []
+        for group in left:
+            groups += _suspects(group, paths, splits, key)
+            done += len(group)
+            if progress is not None:
+                progress(f"comparing {work}", done, total)
     pairs = []
     for group in groups:
         first, *others = sorted(group, key=lambda number: SPLITS.index(splits[number]))
@@ -65,28 +77,35 @@ def equal_files(paths: Sequence[Path], splits: Sequence[str]) -> list[tuple[int,
 
 
 def _suspects(
-    group: Iterable[int], paths: Sequence[Path], splits: Sequence[str], key: Callable[[Path], Hashable]
+    group: Iterable[int],
+    paths: Sequence[ImageFile],
+    splits: Sequence[str],
+    key: Callable[[ImageFile], Hashable],
 ) -> list[list[int]]:
     """Cut a group by a key; parts that lie within one split are of no interest."""
     parts: defaultdict[Hashable, list[int]] = defaultdict(list)
     for number in group:
         try:
             parts[key(paths[number])].append(number)
-        except OSError:
+        except (OSError, BadImageError):
             continue  # a file that is not there cannot leak; that it is not there is reported elsewhere
     return [part for part in parts.values() if len({splits[number] for number in part}) > 1]
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size
+def _size(path: ImageFile) -> int:
+    return path.stat().st_size if isinstance(path, Path) else len(path.read_bytes())
 
 
-def _tail(path: Path) -> bytes:
+def _tail(path: ImageFile) -> bytes:
+    if not isinstance(path, Path):
+        return path.read_bytes()[-_TAIL_BYTES:]
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         return file.read()
 
 
-def _content(path: Path) -> bytes:
+def _content(path: ImageFile) -> bytes:
+    if not isinstance(path, Path):
+        return hashlib.blake2b(path.read_bytes()).digest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").digest()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from openvse.datasets.check import Finding, check_data, describe_data
+from openvse.datasets.check import check_data, check_own, describe_data
+from openvse.datasets.finding import Finding
 from openvse.datasets.loader import DataSets, Loader
 from openvse.datasets.opening import open_corpus, open_questions
+from openvse.datasets.outside import OWN_DATA
 from openvse.datasets.registry import DATASETS, FACTS, QUESTION_SETS, find_loader
 
 __all__ = [
     "DATASETS",
     "FACTS",
+    "OWN_DATA",
     "QUESTION_SETS",
     "DataSets",
     "Finding",
     "Loader",
     "check_data",
+    "check_own",
     "describe_data",
     "find_loader",
     "open_corpus",

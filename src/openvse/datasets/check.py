@@ -4,50 +4,38 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form
+from openvse.corpus.identical import SharedTexts
 from openvse.corpus.leakage import LEAKAGE, equal_files
+from openvse.corpus.long_captions import long_captions
 from openvse.corpus.splits import SPLITS
+from openvse.datasets.check_captions import CAPTION_CHECKS
+from openvse.datasets.check_images import check_images
+from openvse.datasets.finding import Finding
 from openvse.datasets.opening import open_corpus
 from openvse.datasets.registry import FACTS, find_loader
 from openvse.errors import DataError
 from openvse.features.array_features import ArrayFeatures
+from openvse.types import OnProgress
+
+_FAULTS = ("without a file", "ends within a member")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was checked.
-
-    Attributes:
-        ok: whether it is as it should be.
-        text: a line to print.
-        note: whether it only tells something, of a thing that is no fault.
-    """
-
-    ok: bool
-    text: str
-    note: bool = False
-
-    @property
-    def mark(self) -> str:
-        """What the line begins with."""
-        if self.note:
-            return "note"
-        return "ok" if self.ok else "WRONG"
-
-
-def check_data(name: str, root: str | Path, *, read_files: bool = True) -> list[Finding]:
+def check_data(
+    name: str, root: str | Path, *, read_files: bool = True, progress: OnProgress | None = None
+) -> list[Finding]:
     """Verify a copy of a data set; one whose facts are not published is opened and counted.
 
     Args:
         name: a name of ``DATASETS`` or ``QUESTION_SETS``.
         root: the folder or file that should hold it.
         read_files: read images and features, to find equal ones in two splits, and features that are not finite.
+        progress: called while files are read.
 
     Returns:
         A finding for each piece and fact. What is missing comes with its size, where it is published, and the terms.
@@ -68,12 +56,46 @@ def check_data(name: str, root: str | Path, *, read_files: bool = True) -> list[
     else:
         findings += _contents(corpus, facts)
         if read_files and has_images and corpus.features is None:
-            findings.append(_leakage(corpus))
+            findings.append(_leakage(corpus, progress))
         if read_files and isinstance(corpus.features, ArrayFeatures):
             findings += _features(corpus.features)
     if facts and not all(finding.ok for finding in findings):
         findings.append(Finding(True, f"terms: {facts.licence}", note=True))
     return findings
+
+
+def check_own(
+    source: str | Path,
+    *,
+    quick: bool = False,
+    allow_outside: bool = False,
+    progress: OnProgress | None = None,
+) -> list[Finding]:
+    """Look through data of one's own for what harms training: files, captions, duplicates, leakage.
+
+    Faults are what takes something from training or evaluation: data that do not open, captions without their image,
+    broken images, and files that stand in two splits. Everything else is told as a note.
+
+    Args:
+        source: as ``open_corpus`` takes it.
+        quick: do not decode images; files that stand in two splits are found all the same.
+        allow_outside: see ``open_corpus``.
+        progress: called while files are read.
+
+    Raises:
+        RecipeError: for an unknown data set name.
+        OpenVSEError: a package that the data need is not installed.
+    """
+    try:
+        corpus = open_corpus(source, allow_outside=allow_outside)
+    except DataError as error:
+        return [Finding(False, str(error))]
+    findings = [Finding(True, _summary(corpus))]
+    for problem in corpus.problems:
+        fault = problem.startswith(LEAKAGE) or any(words in problem for words in _FAULTS)
+        findings.append(Finding(not fault, problem, note=not fault))
+    findings += [_leakage(corpus, progress)] if quick else check_images(corpus, progress)
+    return [*findings, *(check(corpus) for check in CAPTION_CHECKS)]
 
 
 def describe_data(name: str) -> str:
@@ -104,6 +126,10 @@ def _pieces(facts: Facts, root: Path) -> list[Finding]:
 def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
     """Check what was opened against the facts, as far as there are any."""
     counts = _facts(corpus, facts) if facts and facts.forms else [Finding(True, _summary(corpus))]
+    if facts is None and (shared := SharedTexts.of(corpus.relevance).describe()):
+        counts.append(Finding(True, shared, note=True))
+    if long := long_captions(corpus.captions):
+        counts.append(Finding(True, long, note=True))
     # The owners' own list of Flickr8k names an image that is not there: with the right counts that is no fault.
     complete = facts is not None and all(finding.ok for finding in counts)
     for problem in corpus.problems:
@@ -181,10 +207,10 @@ def _features(features: ArrayFeatures) -> list[Finding]:
     ]
 
 
-def _leakage(corpus: Corpus) -> Finding:
+def _leakage(corpus: Corpus, progress: OnProgress | None) -> Finding:
     """Look for equal files in two splits."""
     splits = corpus.split_labels()
-    pairs = equal_files(corpus.image_paths, splits)
+    pairs = equal_files(corpus.image_paths, splits, progress)
     if not pairs:
         return Finding(True, f"{LEAKAGE}: no two splits share a file")
     one, other = pairs[0]

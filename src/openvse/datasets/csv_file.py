@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
+from openvse.corpus.splits import SPLITS, is_split
+from openvse.datasets.fields import CAPTION_FIELDS, IMAGE_FIELDS, SPLIT_FIELD
 from openvse.errors import DataError
 
-IMAGE_COLUMNS = ("file_name", "image", "path", "video")
-CAPTION_COLUMNS = ("caption", "text")
 _DELIMITERS = (",", ";", "\t")
 
 
@@ -18,7 +19,8 @@ def open_csv(root: Path, *, require_images: bool = True) -> Corpus:
     """Open a table of captions.
 
     The header names the columns: ``file_name``, ``image``, ``path`` or ``video`` (relative to the table's folder),
-    ``caption`` or ``text``, and if there are splits ``split``. Rows of one image are joined.
+    ``captions``, ``caption``, ``text`` or ``description``, and if there are splits ``split``. Rows of one image are
+    joined.
 
     Args:
         root: the file (.csv or .tsv).
@@ -34,8 +36,12 @@ def read_table(path: Path) -> Iterator[Record]:
     """Yield a record for each image of a table, in the order of their first rows."""
     captions: dict[str, list[str]] = {}
     splits: dict[str, str] = {}
-    columns = (IMAGE_COLUMNS, CAPTION_COLUMNS)
-    for line, (name, caption, split) in read_rows(path, columns, ("split",)):
+    columns = (IMAGE_FIELDS, CAPTION_FIELDS)
+    for line, (name, caption, split) in read_rows(path, columns, (SPLIT_FIELD,)):
+        if split and not is_split(split):
+            raise DataError(
+                f"{path}, line {line}: split {split!r}; use one of {', '.join(SPLITS)} (or dev, val)"
+            )
         captions.setdefault(name, []).append(caption)
         if splits.setdefault(name, split) != split:
             raise DataError(
@@ -74,8 +80,7 @@ def read_rows(
     lines = read_lines(path)
     if not lines:
         raise DataError(f"{path}: the file is empty; its first line must name the columns")
-    delimiter = max(_DELIMITERS, key=lines[0].count)
-    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
+    reader = _reader(lines)
     header = [name.strip().lower() for name in next(reader)]
     places = [_column(path, header, names) for names in columns]
     places += [header.index(name) if name in header else len(header) for name in optional]
@@ -93,6 +98,19 @@ def read_rows(
             f"{path}, line {start}: {error}; put a cell that contains a delimiter or a quotation mark "
             "between quotation marks, and double those inside it"
         ) from error
+
+
+def header_of(path: Path) -> list[str]:
+    """Return the names of a table's columns in lower case; none if it is empty or no table."""
+    try:
+        return [name.strip().lower() for name in next(_reader(read_lines(path)), [])]
+    except csv.Error:
+        return []
+
+
+def _reader(lines: Sequence[str]) -> Any:
+    delimiter = max(_DELIMITERS, key=lines[0].count) if lines else ","
+    return csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
 
 
 def _column(path: Path, header: list[str], allowed: Sequence[str]) -> int:

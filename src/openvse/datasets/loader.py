@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts
@@ -50,6 +50,8 @@ class DataSets(Registry[OpenedT]):
     Raises:
         RecipeError: the facts bear another name than the data set.
     """
+
+    listed_by: ClassVar[str] = "openvse data"
 
     def __init__(self, kind: str, known: Mapping[str, Registration[OpenedT]]) -> None:
         super().__init__(kind, {})

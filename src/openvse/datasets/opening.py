@@ -5,53 +5,87 @@ from __future__ import annotations
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus
+from openvse.corpus.identical import merge_identical
 from openvse.corpus.questions import QuestionSet
 from openvse.datasets import flickr8k, flickr30k
+from openvse.datasets.arrow_tables import ARROW_SUFFIXES
 from openvse.datasets.coco import detect_coco
 from openvse.datasets.daquar import detect_daquar
 from openvse.datasets.folder import metadata_files
+from openvse.datasets.hf import SAVED
+from openvse.datasets.outside import OWN_DATA, refuse_outside
+from openvse.datasets.parquet import find_arrow
 from openvse.datasets.precomputed import detect_precomputed
-from openvse.datasets.question_folder import TABLES, holds_questions
+from openvse.datasets.question_folder import TABLES as QUESTION_TABLES
+from openvse.datasets.question_folder import holds_questions
 from openvse.datasets.registry import DATASETS, QUESTION_SETS, find_loader
+from openvse.datasets.sidecars import detect_sidecars
 from openvse.datasets.source import parse_source
+from openvse.datasets.table import lone_tables
 from openvse.datasets.vqa2 import detect_vqa2
+from openvse.datasets.webdataset import find_shards
 from openvse.errors import DataError
-from openvse.media.videos import find_clips
+from openvse.media.listing import list_media
 
 _EXPECTED = (
-    'expected metadata.jsonl with lines {"file_name": "a.jpg", "captions": ["a sentence"]}, metadata.csv, '
-    "a .csv or .tsv file, the files of Flickr or COCO, or train_ims.npy with train_caps.txt"
+    'expected metadata.jsonl with lines {"file_name": "a.jpg", "captions": ["a sentence"]}, a .csv, .tsv, .jsonl or '
+    ".parquet file, a.txt beside a.jpg, .tar shards, the files of Flickr or COCO, or train_ims.npy with train_caps.txt"
 )
+_NEEDS_NO_FOLDER = ("openmoji", "hf")
+OWN_CAPTIONS = OWN_DATA - {"hf"}
+"""People's own data, in which identical captions of different images mean the same. The hub holds benchmarks, too."""
 
 
-def open_corpus(source: str | Path, *, require_images: bool = True) -> Corpus:
+def open_corpus(
+    source: str | Path,
+    *,
+    require_images: bool = True,
+    allow_outside: bool = False,
+    merge_captions: bool = True,
+) -> Corpus:
     """Open a data set.
 
+    In data of one's own (``OWN_CAPTIONS``), captions of different images that are equal but for case and white space
+    are one text, which is relevant to all of these images. Named benchmarks keep the relevance that is published.
+
     Args:
-        source: ``NAME:ROOT``, for instance ``flickr8k:/data/f8k``, or a path whose kind is found out: a folder
-            with ``metadata.jsonl`` or ``metadata.csv``, a ``.csv`` or ``.tsv`` file, or a folder with the files of
-            Flickr, COCO or the precomputed layout. A question set (see ``open_questions``) opens as its images with
-            the questions as their captions, so that features of them can be extracted and their copy checked.
+        source: ``NAME:ROOT``, for instance ``flickr8k:/data/f8k`` or ``hf:owner/name``, or a path whose kind is found
+            out: a folder with ``metadata.jsonl`` or ``metadata.csv``, a table, text files beside the images,
+            WebDataset shards, Parquet files of the Hugging Face hub, or the files of Flickr, COCO or the
+            precomputed layout; or such a table or shard itself. A question set (see ``open_questions``) opens as
+            its images with the questions as their captions, so that features of them can be extracted and their
+            copy checked.
         require_images: False when stored features stand in for the image files.
+        allow_outside: take images outside of the folder of one's own data too; see ``refuse_outside``.
+        merge_captions: False keeps every caption of one's own data a text by itself, relevant to its own image alone.
 
     Raises:
-        DataError: when nothing is there, the kind cannot be found out, or the data are not usable.
+        DataError: when nothing is there, the kind cannot be found out, an image lies outside of the folder, or the
+            data are not usable.
         RecipeError: for an unknown data set name.
     """
     name, root = parse_source(source, {*DATASETS, *QUESTION_SETS})
-    if not root.exists() and name != "openmoji":
+    if not root.exists() and name not in _NEEDS_NO_FOLDER:
         raise DataError(f"{root}: there is no such file or folder; check the path")
-    opened = find_loader(name or _detect(root))(root, require_images=require_images)
-    return opened.as_corpus() if isinstance(opened, QuestionSet) else opened
+    name = name or _detect(root)
+    opened = find_loader(name)(root, require_images=require_images)
+    corpus = opened.as_corpus() if isinstance(opened, QuestionSet) else opened
+    if name in OWN_DATA and root.exists() and not allow_outside:
+        refuse_outside(root, list(zip(corpus.image_ids, corpus.image_paths, strict=True)))
+    merged = merge_captions and name in OWN_CAPTIONS and not isinstance(opened, QuestionSet)
+    return merge_identical(corpus) if merged else corpus
 
 
-def open_questions(source: str | Path, *, require_images: bool = True) -> QuestionSet:
+def open_questions(
+    source: str | Path, *, require_images: bool = True, allow_outside: bool = False
+) -> QuestionSet:
     """Open questions about images.
 
     Args:
         source: ``NAME:ROOT``, for instance ``vqa2:/data/vqa``, or a path whose kind is found out: a folder with the
             files of VQA 2.0 or DAQUAR, a folder with ``metadata.jsonl`` or ``metadata.csv``, or such a file.
         require_images: False when stored features stand in for the image files.
+        allow_outside: see ``open_corpus``.
 
     Raises:
         DataError: when nothing is there, the kind cannot be found out, or the data are not usable.
@@ -60,15 +94,17 @@ def open_questions(source: str | Path, *, require_images: bool = True) -> Questi
     name, root = parse_source(source, QUESTION_SETS)
     if not root.exists():
         raise DataError(f"{root}: there is no such file or folder; check the path")
-    return QUESTION_SETS.get(name or _detect_questions(root))(root, require_images=require_images)
+    name = name or _detect_questions(root)
+    questions = QUESTION_SETS.get(name)(root, require_images=require_images)
+    if name in OWN_DATA and not allow_outside:
+        refuse_outside(root, list(zip(questions.image_ids, questions.image_paths, strict=True)))
+    return questions
 
 
 def _detect(root: Path) -> str:
     """Return the name of the data set or question set that fits a path."""
     if root.is_file():
-        if root.suffix.lower() in (".csv", ".tsv"):
-            return "question_folder" if holds_questions(root) else "csv"
-        raise DataError(f"{root}: not a data set ({_EXPECTED})")
+        return _detect_file(root)
     files = metadata_files(root)
     if files:
         return "question_folder" if holds_questions(files[0]) else "folder"
@@ -76,17 +112,48 @@ def _detect(root: Path) -> str:
         return "precomputed"
     if detect_coco(root):
         return "coco"
-    name = _published_questions(root) or _flickr(root)
+    name = _published_questions(root) or _flickr(root) or _own(root)
     if name:
         return name
-    count = len(find_clips(root))
-    raise DataError(f"{root}: {count or 'no'} image(s) and no captions there ({_EXPECTED})")
+    listing = list_media(root, videos=True)
+    left_out = f"; {listing.left_out.describe()}" if listing.left_out else ""
+    raise DataError(
+        f"{root}: {len(listing.paths) or 'no'} image(s) and no captions there ({_EXPECTED}){left_out}"
+    )
+
+
+def _detect_file(path: Path) -> str:
+    suffix = path.suffix.lower()
+    if suffix in QUESTION_TABLES and holds_questions(path):
+        return "question_folder"
+    if suffix in (".csv", ".tsv"):
+        return "csv"
+    kind = {".jsonl": "table", ".tar": "webdataset", **dict.fromkeys(ARROW_SUFFIXES, "parquet")}.get(suffix)
+    if kind is None:
+        raise DataError(f"{path}: not a data set ({_EXPECTED})")
+    return kind
+
+
+def _own(root: Path) -> str:
+    """Return the name of the layout of one's own data that a folder has besides metadata files, or ""."""
+    if (root / SAVED).is_file():
+        return "hf"
+    if any(path.suffix.lower() not in ARROW_SUFFIXES for path in lone_tables(root)):
+        return "folder"
+    if find_shards(root):
+        return "webdataset"
+    if detect_sidecars(root):
+        return "sidecars"
+    tables = find_arrow(root)
+    return ("hf" if (root / "README.md").is_file() else "parquet") if tables else ""
 
 
 def _detect_questions(root: Path) -> str:
     """Return the name of the question set that fits a path."""
-    if root.is_file() and root.suffix.lower() not in TABLES:
-        raise DataError(f"{root}: not a file of questions; give one of {', '.join(TABLES)}, or a folder")
+    if root.is_file() and root.suffix.lower() not in QUESTION_TABLES:
+        raise DataError(
+            f"{root}: not a file of questions; give one of {', '.join(QUESTION_TABLES)}, or a folder"
+        )
     return _published_questions(root) or "question_folder"
 
 

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from openvse.corpus.questions import Question, QuestionSet, build_questions
-from openvse.datasets.csv_file import CAPTION_COLUMNS, IMAGE_COLUMNS, read_lines, read_rows
+from openvse.datasets.arrow_tables import ARROW_SUFFIXES
+from openvse.datasets.csv_file import read_lines, read_rows
+from openvse.datasets.fields import IMAGE_FIELDS
 from openvse.datasets.folder import METADATA, metadata_files
 from openvse.errors import DataError
 
 TABLES = (".csv", ".tsv", ".jsonl")
 """Files of questions by their endings."""
 
+_CAPTIONS = ("caption", "captions", "text")  # a description may be one of a question
 _OPTIONAL = ("split", "question_id", "kind")
 
 
@@ -53,10 +56,12 @@ def open_question_folder(root: Path, *, require_images: bool = True) -> Question
 
 def holds_questions(file: Path) -> bool:
     """Say whether the first line of a metadata file or table is about questions rather than captions."""
+    if file.suffix.lower() in ARROW_SUFFIXES:
+        return False
     line = next(filter(str.strip, read_lines(file)), "")
     if file.suffix.lower() != ".jsonl":
         columns = set(re.findall(r"\w+", line.lower()))
-        return "question" in columns and columns.isdisjoint(CAPTION_COLUMNS)
+        return "question" in columns and columns.isdisjoint(_CAPTIONS)
     try:
         entry = json.loads(line or "{}")
     except json.JSONDecodeError:
@@ -86,7 +91,7 @@ def _read_table(file: Path) -> Iterator[Question]:
     """Yield a question for all rows with the same image, text and identifier."""
     answers: dict[tuple[str, str, str], list[str]] = {}
     about: dict[tuple[str, str, str], tuple[str, str]] = {}
-    columns = (IMAGE_COLUMNS, ("question",), ("answer",))
+    columns = (IMAGE_FIELDS, ("question",), ("answer",))
     for line, (name, text, answer, split, number, kind) in read_rows(file, columns, _OPTIONAL):
         key = (name, text, number)
         answers.setdefault(key, []).append(answer)

@@ -14,22 +14,27 @@ from openvse.datasets.daquar import DAQUAR, open_daquar
 from openvse.datasets.flickr8k import FLICKR8K, open_flickr8k
 from openvse.datasets.flickr30k import FLICKR30K, open_flickr30k
 from openvse.datasets.folder import open_folder
+from openvse.datasets.hf import open_hub
 from openvse.datasets.loader import DataSets, Loader
 from openvse.datasets.msr_vtt import MSR_VTT, MSR_VTT_1K_A, open_msr_vtt, open_msr_vtt_1k_a
 from openvse.datasets.msvd import MSVD, open_msvd
 from openvse.datasets.openmoji import open_openmoji
+from openvse.datasets.parquet import open_parquet
 from openvse.datasets.precomputed import PRECOMPUTED, open_precomputed
 from openvse.datasets.question_folder import open_question_folder
+from openvse.datasets.sidecars import open_sidecars
+from openvse.datasets.table import open_table
 from openvse.datasets.tgif import MRW, TGIF, open_mrw, open_tgif
 from openvse.datasets.vatex import VATEX, open_vatex
 from openvse.datasets.vqa2 import VQA2, open_vqa2
-from openvse.registry import Registry
+from openvse.datasets.webdataset import open_webdataset
 
 DATASETS: DataSets[Corpus] = DataSets(
     "data set",
     {
         "coco": (open_coco, COCO),
         "csv": (open_csv, None),
+        "hf": (open_hub, None),
         "flickr30k": (open_flickr30k, FLICKR30K),
         "flickr8k": (open_flickr8k, FLICKR8K),
         "folder": (open_folder, None),
@@ -38,9 +43,13 @@ DATASETS: DataSets[Corpus] = DataSets(
         "msr_vtt_1k_a": (open_msr_vtt_1k_a, MSR_VTT_1K_A),
         "msvd": (open_msvd, MSVD),
         "openmoji": (open_openmoji, None),
+        "parquet": (open_parquet, None),
         "precomputed": (open_precomputed, PRECOMPUTED),
+        "sidecars": (open_sidecars, None),
+        "table": (open_table, None),
         "tgif": (open_tgif, TGIF),
         "vatex": (open_vatex, VATEX),
+        "webdataset": (open_webdataset, None),
     },
 )
 """Images or clips with captions."""
@@ -63,4 +72,4 @@ def find_loader(name: str) -> Loader[Corpus | QuestionSet]:
     """Return the loader of a data set or question set; raise RecipeError naming both kinds for another word."""
     loaders: dict[str, Loader[Corpus | QuestionSet]] = {known: DATASETS.get(known) for known in DATASETS}
     loaders |= {known: QUESTION_SETS.get(known) for known in QUESTION_SETS}
-    return Registry(DATASETS.kind, loaders).get(name)
+    return DataSets(DATASETS.kind, {known: (loader, None) for known, loader in loaders.items()}).get(name)

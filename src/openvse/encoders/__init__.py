@@ -5,9 +5,11 @@ from __future__ import annotations
 from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
 from openvse.encoders.base import Encoder, TextEncoder
 from openvse.encoders.bigru import BiGRU
+from openvse.encoders.coverage import Coverage, UnknownWord, unknown_line
 from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
 from openvse.encoders.image_encoder import ImageEncoder
 from openvse.encoders.projections import PROJECTIONS, Projection
+from openvse.encoders.token_states import TokenStatesEncoder
 from openvse.encoders.transformers_text import TransformersText
 from openvse.encoders.vocabulary import Vocabulary
 from openvse.encoders.word_splitters import WORD_SPLITTERS, WordSplitter
@@ -25,12 +27,16 @@ __all__ = [
     "WORD_SPLITTERS",
     "Augmentation",
     "BiGRU",
+    "Coverage",
     "Encoder",
     "GlobalVector",
     "ImageEncoder",
     "Projection",
     "TextEncoder",
+    "TokenStatesEncoder",
     "TransformersText",
+    "UnknownWord",
     "Vocabulary",
     "WordSplitter",
+    "unknown_line",
 ]

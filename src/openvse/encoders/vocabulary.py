@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from openvse.encoders.spelling import Spellings
 from openvse.encoders.word_splitters import Splitter, split_words
 from openvse.errors import DataError, ModelError
 from openvse.files import write_whole
@@ -28,21 +29,28 @@ class Vocabulary:
     Args:
         words: the words that have an id of their own.
         split: turns a caption into words.
+        nearest: read an unknown word as the known one of the nearest spelling, where one is near.
 
-    Example:
+    Examples:
         >>> vocabulary = Vocabulary.from_captions(["a dog", "a cat"], min_count=2)
         >>> vocabulary.encode("A bird").tolist()
         [5, 1]
     """
 
-    def __init__(self, words: Sequence[str], *, split: Splitter = split_words) -> None:
+    def __init__(self, words: Sequence[str], *, split: Splitter = split_words, nearest: bool = False) -> None:
         self.words = tuple(words)
         self.split = split
+        self._spellings = Spellings(words) if nearest else None
         self._ids = {word: index for index, word in enumerate((*SPECIALS, *words))}
 
     @classmethod
     def from_captions(
-        cls, captions: Iterable[str], *, min_count: int = 1, split: Splitter = split_words
+        cls,
+        captions: Iterable[str],
+        *,
+        min_count: int = 1,
+        split: Splitter = split_words,
+        nearest: bool = False,
     ) -> Vocabulary:
         """Take the words of the training captions, the most frequent first, ties in alphabetical order.
 
@@ -50,6 +58,7 @@ class Vocabulary:
             captions: the training captions.
             min_count: leave out words that occur less often.
             split: turns a caption into words.
+            nearest: see the class.
 
         Raises:
             DataError: no word occurs that often.
@@ -60,11 +69,31 @@ class Vocabulary:
             raise DataError(
                 f"no word occurs {min_count} times in the training captions: lower min_count or give more"
             )
-        return cls(kept, split=split)
+        return cls(kept, split=split, nearest=nearest)
 
     def id_of(self, word: str) -> int:
         """Return the id of a word, ``UNKNOWN`` for one that is not in the vocabulary."""
         return self._ids.get(word, UNKNOWN)
+
+    def __contains__(self, word: object) -> bool:
+        return isinstance(word, str) and self.id_of(word) != UNKNOWN
+
+    def nearest(self, word: str) -> str | None:
+        """Return the known word that an unknown one is read as; None where it is read as none."""
+        return None if self._spellings is None else self._spellings.nearest(word)
+
+    def read(self, caption: str, max_words: int | None = None) -> list[tuple[str, str | None]]:
+        """Return the words of a caption that have a token, and the known word that each is read as.
+
+        Args:
+            caption: any text.
+            max_words: leave out the words after so many.
+
+        Returns:
+            Pairs; the second is None for ``<unk>``.
+        """
+        words = self.split(caption)[:max_words]
+        return [(word, word if word in self else self.nearest(word)) for word in words]
 
     def encode(
         self, caption: str, *, boundaries: bool = False, max_words: int | None = None
@@ -76,7 +105,8 @@ class Vocabulary:
             boundaries: put ``<start>`` before and ``<end>`` behind, as VSE++ does.
             max_words: leave out the words after so many.
         """
-        ids = [self.id_of(word) for word in self.split(caption)[:max_words]] or [UNKNOWN]
+        read = self.read(caption, max_words)
+        ids = [UNKNOWN if known is None else self._ids[known] for _, known in read] or [UNKNOWN]
         return torch.tensor([START, *ids, END] if boundaries else ids)
 
     def save(self, path: Path) -> None:
@@ -85,7 +115,7 @@ class Vocabulary:
         write_whole(path, json.dumps({"words": self.words}, ensure_ascii=False, indent=0))
 
     @classmethod
-    def load(cls, path: Path, *, split: Splitter = split_words) -> Vocabulary:
+    def load(cls, path: Path, *, split: Splitter = split_words, nearest: bool = False) -> Vocabulary:
         """Read what ``save`` wrote; the file holds the words alone, not how captions are split.
 
         Raises:
@@ -97,7 +127,7 @@ class Vocabulary:
             raise ModelError(f"{path} cannot be read: copy or save the whole model folder again") from error
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{path} is no vocabulary: copy or save the model folder again") from error
-        return cls(words, split=split)
+        return cls(words, split=split, nearest=nearest)
 
     def __len__(self) -> int:
         return len(self._ids)

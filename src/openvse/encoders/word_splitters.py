@@ -21,7 +21,7 @@ _INITIALS = ("u.s", "u.k", "d.c", "n.y", "l.a", "a.m", "p.m")
 def split_words(caption: str) -> list[str]:
     """Return the lower-case words of a caption: runs of letters and digits of any script; the rest separates.
 
-    Example:
+    Examples:
         >>> split_words("A man's 2 T-shirts.")
         ['a', 'man', 's', '2', 't', 'shirts']
     """

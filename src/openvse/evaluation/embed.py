@@ -13,13 +13,15 @@ from openvse.batches import (
     image_loader,
     own_features,
     text_batches,
+    text_loader,
     with_features,
 )
 from openvse.corpus import Corpus
-from openvse.errors import DataError
+from openvse.errors import DataError, ModelError
 from openvse.evaluation.ensemble import Member
+from openvse.features import FeatureStore
 from openvse.model import TwoTower, embed
-from openvse.types import EmbeddingSet, FeatureSource
+from openvse.types import EmbeddingSet, FeatureSource, OnProgress
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,13 @@ class EmbeddedCorpus:
 
 
 def embed_corpus(
-    model: TwoTower, corpus: Corpus, features: FeatureSource | None = None, *, batch_size: int = 128
+    model: TwoTower,
+    corpus: Corpus,
+    features: FeatureSource | None = None,
+    *,
+    text_features: FeatureStore | None = None,
+    batch_size: int = 128,
+    progress: OnProgress | None = None,
 ) -> EmbeddedCorpus:
     """Embed every image and caption of a corpus.
 
@@ -40,11 +48,14 @@ def embed_corpus(
         model: used in evaluation mode and left in the mode it was in.
         corpus: what to embed.
         features: stored local features; without them the corpus's own are read, or the images decoded.
+        text_features: stored token states of the captions; without them the text model reads the captions.
         batch_size: items at a time.
+        progress: called after every batch.
 
     Raises:
         DataError: not one image could be read.
-        StoreError: the store lacks an image.
+        ModelError: an embedding holds NaN or infinite numbers.
+        StoreError: the store lacks an image or a caption.
     """
     features = own_features(corpus, model.image.encoder.backbone) if features is None else features
     corpus = with_features(corpus, features)
@@ -57,11 +68,40 @@ def embed_corpus(
             kept.append(positions)
             yield positions, inputs
 
-    embedded = embed(model.image, images(), model.device)
+    told = _told(images(), "embedding images", len(corpus), progress)
+    embedded = embed(model.image, told, model.device)
     readable = np.sort(np.concatenate(kept))
     corpus = corpus if len(readable) == len(corpus) else corpus.select(readable)
-    tokens = model.text.encoder.tokenize(corpus.captions)
-    return EmbeddedCorpus(embedded, embed(model.text, text_batches(tokens, batch_size), model.device), corpus)
+    loader = text_loader(model.text.encoder, corpus.captions, text_features)
+    told = _told(text_batches(loader, batch_size), "embedding sentences", len(corpus.captions), progress)
+    texts = embed(model.text, told, model.device)
+    _refuse_not_finite(embedded, corpus.image_ids, "image")
+    _refuse_not_finite(texts, corpus.captions, "caption")
+    return EmbeddedCorpus(embedded, texts, corpus)
+
+
+def _refuse_not_finite(embedded: EmbeddingSet, names: Sequence[str], kind: str) -> None:
+    """Raise ModelError naming the first item whose embedding holds a number that is not finite."""
+    bad = (~embedded.vectors.isfinite().all(dim=2) & embedded.mask).any(dim=1).nonzero().flatten().tolist()
+    if bad:
+        raise ModelError(
+            f"the embeddings of {len(bad)} of {len(names)} {kind}s hold NaN or infinite numbers (first: "
+            f"{names[bad[0]]!r}): check the model's weights and the features"
+        )
+
+
+def _told(
+    batches: Iterator[PlacedInputs], work: str, total: int, progress: OnProgress | None
+) -> Iterator[PlacedInputs]:
+    """Yield batches, and say how many items are done when the next batch is asked for."""
+    done = 0
+    for positions, inputs in batches:
+        yield positions, inputs
+        done += len(positions)
+        if progress is not None and done < total:
+            progress(work, done, total)
+    if progress is not None:  # items that could not be read are dealt with, too
+        progress(work, total, total)
 
 
 @dataclass(frozen=True)
@@ -78,6 +118,7 @@ def embed_ensemble(
     features: Sequence[FeatureSource | None],
     *,
     batch_size: int = 128,
+    progress: OnProgress | None = None,
 ) -> EmbeddedEnsemble:
     """Embed a corpus once with each model; images that one of their stores lacks are left out for all.
 
@@ -86,6 +127,7 @@ def embed_ensemble(
         corpus: what to embed.
         features: each model's stored local features, or None for the images.
         batch_size: items at a time.
+        progress: called after every batch.
 
     Raises:
         DataError: there is no model, or one cannot read an image that another has read.
@@ -97,7 +139,7 @@ def embed_ensemble(
         corpus = with_features(corpus, store)
     members: list[Member] = []
     for model, store in zip(models, features, strict=True):
-        embedded = embed_corpus(model, corpus, store, batch_size=batch_size)
+        embedded = embed_corpus(model, corpus, store, batch_size=batch_size, progress=progress)
         if members and len(embedded.corpus) < len(corpus):
             raise DataError(
                 f"model {len(members) + 1} can read {len(embedded.corpus)} of the {len(corpus)} images that the "

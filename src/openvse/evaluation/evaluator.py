@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from openvse.corpus import SharedTexts
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.metrics import (
@@ -24,7 +25,7 @@ from openvse.evaluation.metrics import (
 from openvse.evaluation.ranking import Ranks, rank_by_counting
 from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Proposals, Reranker, rerank
-from openvse.types import EmbeddingSet, Relevance
+from openvse.types import EmbeddingSet, OnProgress, Relevance
 
 _PRODUCTS_IN_BLOCK = 1 << 18  # from 512 to 1024 a side is no faster and takes twice the memory
 
@@ -55,12 +56,13 @@ def evaluate(
     device: torch.device | str | None = None,
     published: Mapping[str, Metrics] | None = None,
     problems: Sequence[str] = (),
+    progress: OnProgress | None = None,
 ) -> Report:
     """Rank every image's texts and every text's images, and report what that amounts to.
 
     Args:
         images: embeddings of the images, in the order of ``relevance``.
-        texts: embeddings of the texts.
+        texts: embeddings of the texts, likewise.
         relevance: which belong together.
         similarity: scores a block of images against a block of texts.
         others: more models' embeddings of the same items; the scores of all models are averaged.
@@ -71,27 +73,26 @@ def evaluate(
         resamples: of the bootstrap; 0 leaves the intervals out.
         seed: of the bootstrap.
         block_size: side of a block of scores; by default a block compares at most 2^18 pairs of embeddings.
-        device: where to score; by default where the images' embeddings lie.
+        device: where to score; None is where the images' embeddings lie.
         published: figures to show beside these, by label.
         problems: what was skipped before, one line each.
+        progress: called after every block of scores.
 
     Raises:
         DataError: embeddings and relevance disagree in number, nothing is relevant, or too many ``folds``.
         ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
     members = [Member(images, texts, similarity), *others]
-    size = block_size or _default_block(members)
+    size, where = block_size or _default_block(members), device or images.vectors.device
     parts = list(_parts(_Part(members, relevance, reranker), folds))
-    ranked = [_rank(part, size, device or images.vectors.device) for part in parts]
-    ranks = [part_ranks for part_ranks, _ in ranked]
-    shape = relevance.num_images, relevance.num_texts
+    ranked = [_rank(part, size, where, progress) for part in parts]
+    ranks, shape = [part_ranks for part_ranks, _ in ranked], (relevance.num_images, relevance.num_texts)
+    again = None if reranker is None else Reranked(reranker.top, reranker.weight, sum(s for _, s in ranked))
     return Report(
         metrics=mean_metrics([retrieval_metrics(part_ranks) for part_ranks in ranks]),
         protocol=Protocol(name, *shape, folds, size, seed, resamples, num_models=len(members)),
         remarks=_remarks(ranks, relevance),
-        reranked=None
-        if reranker is None
-        else Reranked(reranker.top, reranker.weight, sum(seconds for _, seconds in ranked)),
+        reranked=again,
         intervals=_intervals(ranks, parts, resamples, seed) if resamples else {},
         chance=mean_metrics([chance_metrics(part.relevance) for part in parts]),
         model=model,
@@ -101,18 +102,31 @@ def evaluate(
 
 
 @torch.inference_mode()
-def _rank(part: _Part, block_size: int, device: torch.device | str) -> tuple[Ranks, float]:
+def _rank(
+    part: _Part, block_size: int, device: torch.device | str, progress: OnProgress | None
+) -> tuple[Ranks, float]:
     """Rank one part, holding a block of scores at a time; return the seconds that ranking again took, too."""
 
     def score_block(rows: slice, columns: slice) -> Float[Tensor, "I T"]:
         return mean_scores(part.members, rows, columns, device)
 
     relevance, again = part.relevance, part.reranker
-    if again is None:
-        return rank_by_counting(score_block, relevance, block_size=block_size, device=device), 0.0
-    proposals = Proposals(relevance.num_images, relevance.num_texts, again.top, device)
-    ranks = rank_by_counting(score_block, relevance, block_size=block_size, device=device, see=proposals.see)
-    return rerank(ranks, proposals, again, relevance, device)
+    shape = relevance.num_images, relevance.num_texts
+    proposals = None if again is None else Proposals(*shape, again.top, device)
+    scored = 0
+
+    def see(rows: slice, columns: slice, scores: Float[Tensor, "I T"]) -> None:
+        nonlocal scored
+        if proposals is not None:
+            proposals.see(rows, columns, scores)
+        scored += scores.numel()
+        if progress is not None:
+            progress("scoring pairs", scored, math.prod(shape))
+
+    ranks = rank_by_counting(score_block, relevance, block_size=block_size, device=device, see=see)
+    if again is None or proposals is None:
+        return ranks, 0.0
+    return rerank(ranks, proposals, again, relevance, device, progress)
 
 
 def _intervals(
@@ -162,4 +176,5 @@ def _remarks(ranks: Sequence[Ranks], relevance: Relevance) -> Remarks:
         tied_t2i=sum(ranked.t2i.num_tied for ranked in ranks),
         excluded_i2t=relevance.num_images - len(np.unique(relevance.images)),
         excluded_t2i=relevance.num_texts - len(np.unique(relevance.texts)),
+        shared=SharedTexts.of(relevance),
     )

@@ -82,14 +82,14 @@ def rank_by_counting(
     blocks = _Blocks(relevance, block_size, device)
     images, texts, best = [], [], []
     for rows, columns, pair in blocks.with_pairs():
-        best.append(_finite(score_block(rows, columns))[pair])
+        best.append(_finite(score_block(rows, columns), rows, columns)[pair])
         images.append(pair[0] + rows.start)
         texts.append(pair[1] + columns.start)
     relevant = torch.cat(best)
     i2t = _Counter(torch.cat(images), relevant, relevance.num_images)
     t2i = _Counter(torch.cat(texts), relevant, relevance.num_texts)
     for rows, columns, pair in blocks:
-        scores = _finite(score_block(rows, columns))
+        scores = _finite(score_block(rows, columns), rows, columns)
         if see is not None:
             see(rows, columns, scores)
         if len(pair[0]):
@@ -173,12 +173,14 @@ def _grid(num_images: int, num_texts: int, size: int) -> tuple[Int[np.ndarray, "
     return rows, np.unique(rows * num_texts // num_images)
 
 
-def _finite(scores: Float[Tensor, "I T"]) -> Float[Tensor, "I T"]:
+def _finite(scores: Float[Tensor, "I T"], rows: slice, columns: slice) -> Float[Tensor, "I T"]:
     """Return the scores, or raise ModelError when one is NaN or infinite: counting would misplace it."""
     low, high = torch.aminmax(scores)
-    if not torch.isfinite(high - low):
+    if not (torch.isfinite(low) and torch.isfinite(high)):
+        image, text = (~scores.isfinite()).nonzero().tolist()[0]
         raise ModelError(
-            "a score is NaN or infinite, so nothing can be ranked: look for NaN in the model's embeddings"
+            f"the score of image {rows.start + image} and text {columns.start + text} (counted from 0) is NaN or "
+            f"infinite, so nothing can be ranked: look for NaN in the model's embeddings"
         )
     return scores
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from openvse.corpus import SharedTexts
 from openvse.evaluation.metrics import RECALL_AT, Metrics
 from openvse.output.documents import CONFIDENCE, markdown_table, write_report
 
@@ -49,12 +50,14 @@ class Remarks:
         tied_t2i: texts with such an image.
         excluded_i2t: images without a relevant text; they are candidates, but not queries.
         excluded_t2i: texts without a relevant image.
+        shared: texts that are relevant to several images.
     """
 
     tied_i2t: int
     tied_t2i: int
     excluded_i2t: int
     excluded_t2i: int
+    shared: SharedTexts = field(default_factory=lambda: SharedTexts(0, 0))
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,8 @@ class Report:
         yield f"ties are {protocol.ties}: {remarks.tied_i2t:,} images and {remarks.tied_t2i:,} texts have one"
         if remarks.excluded_i2t or remarks.excluded_t2i:
             yield f"without a relevant partner: {remarks.excluded_i2t:,} images and {remarks.excluded_t2i:,} texts"
+        if remarks.shared.num_texts:
+            yield remarks.shared.describe()
         if protocol.resamples:
             yield f"intervals: bootstrap over images, {protocol.resamples:,} resamples, seed {protocol.seed}"
         if protocol.num_models > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from openvse.evaluation.ensemble import Member
 from openvse.evaluation.ranking import QueryRanks, Ranks
-from openvse.types import Relevance
+from openvse.types import OnProgress, Relevance
 
 # Pairs that are scored together; each of their items is gathered once.
 _PAIRS_AT_ONCE = 2048
@@ -80,6 +81,7 @@ def rerank(
     reranker: Reranker,
     relevance: Relevance,
     device: torch.device | str = "cpu",
+    progress: OnProgress | None = None,
 ) -> tuple[Ranks, float]:
     """Rank the proposals of every query again; memory is bounded by a block of pairs.
 
@@ -92,6 +94,7 @@ def rerank(
         reranker: the model that ranks them again.
         relevance: the relevant pairs.
         device: where to score.
+        progress: called after every block of pairs.
 
     Returns:
         The new ranks, and the seconds that scoring took.
@@ -99,8 +102,9 @@ def rerank(
     started = time.perf_counter()
     member, weight = reranker.member, reranker.weight
     of_images, of_texts = _image_queries(proposals.i2t), _text_queries(proposals.t2i)
-    i2t = _mix(member, *of_images, proposals.i2t.scores, weight, device)
-    t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, device)
+    told = _told("re-ranking pairs", sum(grid[0].numel() for grid in (of_images, of_texts)), progress)
+    i2t = _mix(member, *of_images, proposals.i2t.scores, weight, device, told)
+    t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, device, told)
     seconds = time.perf_counter() - started
     relevant = _RelevantPairs(relevance)
     return Ranks(
@@ -130,17 +134,31 @@ def _mix(
     proposed: Float[Tensor, "Q top"],
     weight: float,
     device: torch.device | str,
+    told: Callable[[int], None],
 ) -> Float[Tensor, "Q top"]:
     """Score the proposals anew and add the scores of the proposer, each with its weight."""
-    parts = [
-        member.score_pairs(i, t, device).to(proposed.device)
-        for i, t in zip(
-            torch.split(images.flatten(), _PAIRS_AT_ONCE),
-            torch.split(texts.flatten(), _PAIRS_AT_ONCE),
-            strict=True,
-        )
-    ]
+    parts = []
+    for i, t in zip(
+        torch.split(images.flatten(), _PAIRS_AT_ONCE),
+        torch.split(texts.flatten(), _PAIRS_AT_ONCE),
+        strict=True,
+    ):
+        parts.append(member.score_pairs(i, t, device).to(proposed.device))
+        told(len(i))
     return weight * torch.cat(parts).view_as(proposed) + (1 - weight) * proposed
+
+
+def _told(work: str, total: int, progress: OnProgress | None) -> Callable[[int], None]:
+    """Return what adds up the pairs that are done, and passes their number on."""
+    done = 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(work, done, total)
+
+    return add
 
 
 class _RelevantPairs:

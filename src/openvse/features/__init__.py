@@ -5,6 +5,7 @@ from __future__ import annotations
 from openvse.features.choose import open_fitting, open_store
 from openvse.features.entries import Entry, Local
 from openvse.features.extract import ExtractionProgress, ExtractionReport, extract_features
+from openvse.features.extract_texts import extract_text_features, text_id
 from openvse.features.feature_files import FEATURE_FILES
 from openvse.features.importing import ImportReport, import_features
 from openvse.features.layout import StoreDtype
@@ -22,7 +23,9 @@ __all__ = [
     "Local",
     "StoreDtype",
     "extract_features",
+    "extract_text_features",
     "import_features",
     "open_fitting",
     "open_store",
+    "text_id",
 ]

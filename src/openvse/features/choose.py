@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from openvse.encoders import ImageEncoder
+from openvse.encoders import ImageEncoder, TokenStatesEncoder
 from openvse.errors import StoreError
 from openvse.features.layout import MANIFEST, Manifest, read_manifest, same_maker
 from openvse.features.store import FeatureStore
-from openvse.types import FeatureSource
 
 
-def open_store(path: Path | None, encoder: ImageEncoder) -> FeatureSource | None:
+def open_store(path: Path | None, encoder: ImageEncoder | TokenStatesEncoder) -> FeatureStore | None:
     """Open the store, or the one of a folder of stores, that an encoder can read; None where none is named.
 
     Raises:

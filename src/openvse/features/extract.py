@@ -19,6 +19,7 @@ from openvse.errors import BadImageError, DataError, ModelError
 from openvse.features.layout import StoreDtype
 from openvse.features.sources import SourceLog
 from openvse.features.writer import FeatureStoreWriter
+from openvse.media.packed import ImageFile
 from openvse.model import evaluating
 from openvse.types import Features
 
@@ -38,12 +39,14 @@ class ExtractionProgress:
         total: images asked for.
         images_per_s: images that this run deals with in a second.
         eta_s: seconds left at that rate.
+        unit: what is counted, where it is not images.
     """
 
     done: int
     total: int
     images_per_s: float
     eta_s: float
+    unit: str = "images"
 
 
 @dataclass
@@ -55,12 +58,14 @@ class ExtractionReport:
         skipped_existing: images that the store had already.
         failed: path and reason of each image that cannot be used.
         seconds: wall time.
+        unit: what is counted, where it is not images.
     """
 
     done: int = 0
     skipped_existing: int = 0
-    failed: list[tuple[Path, str]] = field(default_factory=list)
+    failed: list[tuple[ImageFile, str]] = field(default_factory=list)
     seconds: float = 0.0
+    unit: str = "images"
 
     @property
     def images_per_s(self) -> float:
@@ -71,12 +76,12 @@ class ExtractionReport:
         """Return the state of a run over ``total`` images that has come this far."""
         done = self.skipped_existing + self.done + len(self.failed)
         rate = self.images_per_s
-        return ExtractionProgress(done, total, rate, (total - done) / rate if rate else 0.0)
+        return ExtractionProgress(done, total, rate, (total - done) / rate if rate else 0.0, self.unit)
 
 
 def extract_features(
     backbone: Backbone,
-    images: Sequence[tuple[str, Path]],
+    images: Sequence[tuple[str, ImageFile]],
     store: Path,
     *,
     batch_size: int = 32,
@@ -141,14 +146,14 @@ class _Image:
     """An image on its way to the backbone: its pixels and the state of its file, or why there are none."""
 
     item: str
-    path: Path
+    path: ImageFile
     pixels: Tensor | None
     status: os.stat_result | None = None
     reason: str = ""
 
 
 def _decoded(
-    pool: ThreadPoolExecutor, backbone: Backbone, images: Sequence[tuple[str, Path]], batch_size: int
+    pool: ThreadPoolExecutor, backbone: Backbone, images: Sequence[tuple[str, ImageFile]], batch_size: int
 ) -> Iterator[list[_Image]]:
     """Yield the images in batches and in their order, while the pool decodes those that follow."""
     jobs = (pool.submit(_decode, backbone, item, path) for item, path in images)
@@ -161,9 +166,9 @@ def _decoded(
         yield batch
 
 
-def _decode(backbone: Backbone, item: str, path: Path) -> _Image:
+def _decode(backbone: Backbone, item: str, path: ImageFile) -> _Image:
     try:
-        status = path.stat() if path.exists() else None  # before it is read
+        status = path.stat() if isinstance(path, Path) and path.exists() else None  # before it is read
         return _Image(item, path, backbone.read(path, to_store=True), status)
     except BadImageError as error:
         return _Image(item, path, None, reason=str(error))
@@ -184,7 +189,7 @@ def _store(
         boxes = [None] * len(good) if seen.boxes is None else seen.boxes.cpu()
         rows = zip(seen.local.cpu(), seen.mask.cpu(), boxes, strict=True)
         for image, (local, real, found) in zip(good, rows, strict=True):
-            if image.status is not None:
+            if isinstance(image.path, Path) and image.status is not None:
                 sources.add(image.item, image.path, image.status)
             writer.add(image.item, local[real], None if found is None else found[real])
     return len(good)
@@ -204,8 +209,8 @@ def _open_store(store: Path, backbone: Backbone, dtype: StoreDtype) -> FeatureSt
     )
 
 
-def _check_unique(images: Sequence[tuple[str, Path]]) -> None:
-    paths: dict[str, Path] = {}
+def _check_unique(images: Sequence[tuple[str, ImageFile]]) -> None:
+    paths: dict[str, ImageFile] = {}
     for item, path in images:
         if item in paths:
             raise DataError(

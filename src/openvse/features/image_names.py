@@ -19,7 +19,7 @@ class ImageNames:
     Args:
         image_ids: the identifiers of a data set's images.
 
-    Example:
+    Examples:
         >>> names = ImageNames(["COCO_val2014_000000391895.jpg", "COCO_val2014_000000000042.jpg"])
         >>> names.find("391895"), names.find("43")
         ('COCO_val2014_000000391895.jpg', None)

@@ -31,7 +31,7 @@ class FeatureStore:
     The store is what was committed when it was opened; a writer may go on meanwhile. It pickles as its path,
     so that each worker of a data loader reads for itself.
 
-    Example:
+    Examples:
         >>> store = FeatureStore.open(Path("features"))  # doctest: +SKIP
         >>> batch = store.gather(store.positions(["a.jpg", "b.jpg"]))  # doctest: +SKIP
     """

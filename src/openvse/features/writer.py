@@ -40,7 +40,7 @@ class FeatureStoreWriter:
     Items become part of the store with ``commit``. A writer that is killed loses what came after its last
     commit and nothing else: the next writer cuts the remains off and goes on.
 
-    Example:
+    Examples:
         >>> with FeatureStoreWriter(Path("features"), fingerprint="vit", dim=768) as writer:  # doctest: +SKIP
         ...     writer.add("a.jpg", local)
     """

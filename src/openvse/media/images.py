@@ -6,6 +6,7 @@ import io
 import os
 import re
 import warnings
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -15,19 +16,38 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from openvse.errors import BadImageError, DataError
+from openvse.media.names import (
+    AVIF_NEEDED,
+    HEIF_NEEDED,
+    escaped,
+    foreign_kind,
+    is_image,
+    reads_heif,
+    remedy,
+)
+from openvse.media.packed import PackedFile
 from openvse.types import ImageSource
 
-ImageLike: TypeAlias = ImageSource | Image.Image | np.ndarray
-"""A path, the bytes of a file, a PIL image, or ``uint8 [H, W]``, ``[H, W, 3]`` or ``[H, W, 4]``."""
+ImageLike: TypeAlias = ImageSource | PackedFile | Image.Image | np.ndarray
+"""A path, the bytes of a file, a file within a larger one, a PIL image, or an array.
+
+Arrays are ``uint8 [H, W]``, ``[H, W, 3]`` or ``[H, W, 4]``.
+"""
 
 MAX_PIXELS = 80_000_000
 """Largest width x height that is decoded by default: 240 MB as RGB."""
 
-_IMAGE_NAME = re.compile(r"[^.].*\.(avif|bmp|gif|jfif|jp2|jpe?g|pgm|png|ppm|tiff?|webp)", re.IGNORECASE)
-
 # Pillow would hand an EPS file to Ghostscript and reads many rare formats: files whose content is not ours
 # are offered only to the decoders of images that people really have.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "AVIF", "JPEG2000")
+
+# How foreign files begin that people take for images.
+_MAGIC = {
+    "SVG": re.compile(rb"<svg"),
+    "PDF": re.compile(rb"\A%PDF"),
+    "EPS": re.compile(rb"\A(%!PS|\xc5\xd0\xd3\xc6)"),
+    "PSD": re.compile(rb"\A8BPS"),
+}
 
 _ORIENTATION_TAG = 0x0112
 _UPRIGHT = {
@@ -39,6 +59,15 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+
+
+def one_or_many(images: ImageLike | Sequence[ImageLike]) -> Sequence[ImageLike]:
+    """Return images as a sequence; a path, bytes, a PIL image or the array of one image is a sequence of one."""
+    if isinstance(images, str | Path | bytes | PackedFile | Image.Image):
+        return [images]
+    if isinstance(images, np.ndarray):
+        return [images] if images.ndim in (2, 3) else list(images)
+    return images
 
 
 def read_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -73,7 +102,7 @@ def read_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Image.Imag
     except BadImageError as error:
         raise BadImageError(f"{label}: {error}") from None
     except Exception as error:  # damaged files make decoders raise nearly anything
-        raise BadImageError(f"{label}: {_reason(error, source)}") from error
+        raise BadImageError(f"{label}: {_reason(error)}") from error
 
 
 def find_images(folder: str | Path) -> list[Path]:
@@ -94,7 +123,7 @@ def find_images(folder: str | Path) -> list[Path]:
     paths: list[Path] = []
     for parent, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        paths.extend(Path(parent, name) for name in names if _IMAGE_NAME.fullmatch(name))
+        paths.extend(Path(parent, name) for name in names if is_image(name))
     return sorted(paths)
 
 
@@ -107,7 +136,7 @@ def _label(source: ImageLike) -> str:
         case np.ndarray():
             return f"an array {source.dtype} {list(source.shape)}"
         case _:
-            return str(source)
+            return escaped(source)
 
 
 @cache
@@ -126,6 +155,9 @@ def _opened(source: ImageLike) -> AbstractContextManager[Image.Image]:
             return nullcontext(_from_array(source))
         case bytes():
             return _opened_file(io.BytesIO(source), len(source))
+        case PackedFile():
+            content = source.read_bytes()
+            return _opened_file(io.BytesIO(content), len(content))
         case _:
             return _opened_file(source, Path(source).stat().st_size)
 
@@ -133,7 +165,52 @@ def _opened(source: ImageLike) -> AbstractContextManager[Image.Image]:
 def _opened_file(file: str | Path | io.BytesIO, size: int) -> Image.Image:
     if size == 0:
         raise BadImageError("the file is empty")
-    return Image.open(file, formats=_formats())
+    try:
+        return Image.open(file, formats=_formats())
+    except UnidentifiedImageError:
+        start = _start(file)
+        if _is_heif(start):
+            return _opened_heif(file)
+        if reason := _foreign(start, file):
+            raise BadImageError(reason) from None
+        raise
+
+
+def _start(file: str | Path | io.BytesIO) -> bytes:
+    """Return the first bytes of a file."""
+    if isinstance(file, io.BytesIO):
+        return file.getvalue()[:1024]
+    with Path(file).open("rb") as opened:
+        return opened.read(1024)
+
+
+def _is_heif(start: bytes) -> bool:
+    """Say whether a file begins like HEIC; AVIF has the same container and another brand (ISO/IEC 23008-12)."""
+    brands = start[8 : int.from_bytes(start[:4], "big")] if start[4:8] == b"ftyp" else b""
+    return b"avif" not in brands and any(brand in brands for brand in (b"heic", b"heix", b"mif1", b"msf1"))
+
+
+def _opened_heif(file: str | Path | io.BytesIO) -> Image.Image:
+    """Open a HEIC file with the decoder of the extra, which turns it upright by itself."""
+    if not reads_heif():
+        raise BadImageError(HEIF_NEEDED)
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
+    try:
+        return Image.open(file, formats=("HEIF",))
+    except UnidentifiedImageError:
+        raise BadImageError("it is a HEIC file that is truncated or damaged") from None
+
+
+def _foreign(start: bytes, file: str | Path | io.BytesIO) -> str:
+    """Return what a file is that is no image for us, by its content or else its name; "" where that is not known."""
+    if start[4:8] == b"ftyp" and b"avif" in start[:64]:
+        return AVIF_NEEDED
+    kind = next((kind for kind, magic in _MAGIC.items() if magic.search(start)), "")
+    if not kind and not isinstance(file, io.BytesIO):
+        kind = foreign_kind(Path(file).name)
+    return f"it is {kind}: {remedy(kind)}" if kind else ""
 
 
 def _from_array(array: np.ndarray) -> Image.Image:
@@ -170,7 +247,7 @@ def _upright(rgb: Image.Image, original: Image.Image) -> Image.Image:
     return rgb if turn is None else rgb.transpose(turn)
 
 
-def _reason(error: Exception, source: ImageLike) -> str:
+def _reason(error: Exception) -> str:
     """Say in one line why Pillow or the file system gave up."""
     match error:
         case FileNotFoundError():
@@ -182,20 +259,6 @@ def _reason(error: Exception, source: ImageLike) -> str:
         case Image.DecompressionBombError():
             return "it claims more pixels than Pillow's limit of 178,956,970"
         case UnidentifiedImageError():
-            return (
-                "SVG is not supported, rasterise it first"
-                if _is_svg(source)
-                else "it is not an image we read"
-            )
+            return "it is not an image we read"
         case _:
-            return f"it is damaged ({' '.join(str(error).split()) or type(error).__name__})"
-
-
-def _is_svg(source: ImageLike) -> bool:
-    match source:
-        case bytes():
-            return b"<svg" in source[:1024]
-        case str() | Path():
-            return Path(source).suffix.lower() in (".svg", ".svgz")
-        case _:
-            return False
+            return f"it is truncated or damaged ({' '.join(str(error).split()) or type(error).__name__})"

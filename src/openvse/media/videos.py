@@ -19,6 +19,8 @@ from PIL import Image
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError
 from openvse.media.animations import frame_starts, opened_starts
 from openvse.media.images import MAX_PIXELS, ImageLike, find_images, read_image
+from openvse.media.names import escaped, is_video_name
+from openvse.media.packed import PackedFile
 
 ClipSource: TypeAlias = ImageLike
 """What ``ImageLike`` allows, path or bytes of a video, and ``uint8 [T, H, W, 3]``: frames at the rate asked for."""
@@ -27,9 +29,6 @@ SamplingMode = Literal["run", "even"]
 
 # FFmpeg reads playlists and scripts that name other files and addresses: only containers of videos are opened.
 _CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,ogg,asf,h264,hevc,m4v"
-_VIDEO_NAME = re.compile(
-    r"[^.].*\.(3gp|asf|avi|flv|m4v|mkv|mov|mp4|mpe?g|mts|m2ts|ogv|ts|webm|wmv)", re.IGNORECASE
-)
 _ANIMATIONS = ("GIF", "WEBP")
 _TRUNCATED = "it is truncated: get the whole file again"
 _NOW = 1e-6  # seconds by which a frame may come late and still count as shown
@@ -120,8 +119,10 @@ def read_frames(
         return positions
 
     path = Path(source) if isinstance(source, str | Path) else None
-    label = str(path or "a clip")
+    label = escaped(source if isinstance(source, PackedFile) else path or "a clip")
     try:
+        if isinstance(source, PackedFile):
+            source = source.read_bytes()
         if isinstance(source, np.ndarray) and source.ndim == 4:
             return _array_frames(source, chosen.fps, choose)
         kind = _image_kind(source)
@@ -152,7 +153,7 @@ def read_poster(source: ClipSource) -> Image.Image:
 
 def is_video(path: str | Path) -> bool:
     """Say whether a file's name is that of a video; animations are images."""
-    return _VIDEO_NAME.fullmatch(Path(path).name) is not None
+    return is_video_name(Path(path).name)
 
 
 def find_clips(folder: str | Path) -> list[Path]:
@@ -184,6 +185,8 @@ def _image_kind(source: ClipSource) -> str:
             return str(source.format or "decoded")
         case np.ndarray():
             return "decoded"
+        case PackedFile():
+            return _image_kind(source.read_bytes())
         case bytes():
             file: Any = BytesIO(source)
             size = len(source)

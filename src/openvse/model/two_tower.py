@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,9 +14,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from openvse.assembly.describe import describe_part, describe_tower, joint_width
-from openvse.encoders import ImageEncoder, TextEncoder
+from openvse.encoders import ImageEncoder, TextEncoder, UnknownWord, unknown_line
 from openvse.errors import DataError, ModelError
 from openvse.functional import pad
+from openvse.media.images import one_or_many
 from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.model.mode import evaluating
@@ -22,6 +25,8 @@ from openvse.model.tower import Tower
 from openvse.similarities import SIMILARITIES, Similarity
 from openvse.specs import TwoTowerSpec
 from openvse.types import EmbeddingSet, Inputs
+
+_logger = logging.getLogger(__name__)
 
 Positions = Int[np.ndarray, "B"]
 
@@ -36,7 +41,7 @@ class TwoTower(Model):
         spec: what the model is made of; None derives it from the parts.
         provenance: where the model comes from; see ``Model``.
 
-    Example:
+    Examples:
         >>> model = openvse.load("runs/emoji/best")  # doctest: +SKIP
         >>> scores = model.score(model.encode_image(["a.jpg"]), model.encode_text(["a dog"]))  # doctest: +SKIP
     """
@@ -61,6 +66,20 @@ class TwoTower(Model):
         """Embed a batch of each modality."""
         return self.image(images), self.text(texts)
 
+    def read_images(self, images: Sequence[ClipSource]) -> Inputs:
+        """Decode images, or clips where the model reads them, into a batch for a training loop of one's own.
+
+        Raises:
+            BadImageError: an image cannot be decoded.
+            ModelError: the model reads precomputed features only.
+        """
+        backbone = self.image.encoder.backbone
+        return backbone.collate([backbone.read(image) for image in images])
+
+    def read_texts(self, captions: Sequence[str]) -> Inputs:
+        """Tokenize sentences into a padded batch for a training loop of one's own."""
+        return pad(self.text.encoder.tokenize(captions))
+
     @property
     def indexable(self) -> bool:
         """Whether a search in an index of image embeddings gives exactly the scores of this model."""
@@ -73,8 +92,12 @@ class TwoTower(Model):
         """Whether ``encode_image`` takes clips too."""
         return self.image.encoder.backbone.reads_videos
 
-    def encode_image(self, images: Sequence[ClipSource], batch_size: int = 64) -> EmbeddingSet:
+    def encode_image(self, images: ClipSource | Sequence[ClipSource], batch_size: int = 64) -> EmbeddingSet:
         """Embed images given as paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``; clips where it reads them.
+
+        Args:
+            images: any number of them; one that is given by itself is a sequence of one.
+            batch_size: images at a time.
 
         Returns:
             Embeddings on the CPU, ``[B, K, D]``, in the order given.
@@ -83,17 +106,28 @@ class TwoTower(Model):
             BadImageError: an image cannot be decoded.
             ModelError: the model reads precomputed features only.
         """
-        backbone = self.image.encoder.backbone
+        given = one_or_many(images)
 
         def batches() -> Iterator[tuple[Positions, Inputs]]:
-            for start in range(0, len(images), batch_size):
-                items = [backbone.read(image) for image in images[start : start + batch_size]]
-                yield np.arange(start, start + len(items)), backbone.collate(items)
+            for start in range(0, len(given), batch_size):
+                some = given[start : start + batch_size]
+                yield np.arange(start, start + len(some)), self.read_images(some)
 
         return embed(self.image, batches(), self.device)
 
-    def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> EmbeddingSet:
-        """Embed sentences; returns embeddings on the CPU, ``[B, K, D]``, in the order given."""
+    def encode_text(self, captions: str | Sequence[str], batch_size: int = 256) -> EmbeddingSet:
+        """Embed sentences; words that the model does not know are logged, in one warning for all sentences.
+
+        Args:
+            captions: any number of them; one that is given by itself is a sequence of one.
+            batch_size: sentences at a time.
+
+        Returns:
+            Embeddings on the CPU, ``[B, K, D]``, in the order given.
+        """
+        captions = [captions] if isinstance(captions, str) else captions
+        if unknown := unknown_line(chain.from_iterable(self.unknown_words(captions))):
+            _logger.warning("%s", unknown)
         tokens = self.text.encoder.tokenize(captions)
         # Sentences of one length share a batch, so that little of it is padding.
         order = np.argsort([len(ids) for ids in tokens], kind="stable")
@@ -102,6 +136,11 @@ class TwoTower(Model):
             for chosen in (order[start : start + batch_size] for start in range(0, len(order), batch_size))
         )
         return embed(self.text, batches, self.device)
+
+    def unknown_words(self, captions: str | Sequence[str]) -> list[list[UnknownWord]]:
+        """Return the words of each sentence that the model has not learned, and what it reads in their place."""
+        captions = [captions] if isinstance(captions, str) else captions
+        return [self.text.encoder.unknown_words(caption) for caption in captions]
 
     @torch.inference_mode()
     def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:

@@ -49,8 +49,11 @@ class MultiViewBound(RankingTerm):
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
         """Add the two directions; K = 1 is the plain contrast."""
-        views = view_scores(batch.images, batch.texts)
-        return self._one_way(views, batch.positives) + self._one_way(views.mT, batch.positives.T)
+        return self.of_views(view_scores(batch.images, batch.texts), batch.positives)
+
+    def of_views(self, views: Float[Tensor, "K I T"], positives: Bool[Tensor, "I T"]) -> Float[Tensor, ""]:
+        """Return the term's value from the scores of each view."""
+        return self._one_way(views, positives) + self._one_way(views.mT, positives.T)
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
         """Report the miner's numbers and the share of pairs that each view wins."""

@@ -25,6 +25,10 @@ class RetrievalEvaluation:
         """Return the report's table."""
         return self.report.to_markdown()
 
+    def to_json(self) -> str:
+        """Return the whole report as JSON."""
+        return self.report.to_json()
+
     def write(self, folder: Path) -> list[Path]:
         """Write the report as Markdown and JSON."""
         self.report.save(folder)
@@ -41,11 +45,15 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     Raises:
         OpenVSEError: there are more stores than models; and whatever data and stores are refused for.
     """
-    corpus = open_corpus(request.data, require_images=not request.features)
+    corpus = open_corpus(
+        request.data, require_images=not request.features, allow_outside=request.allow_outside
+    )
     chosen = corpus if request.split == "all" else corpus.split(request.split)
     paths = _one_store_each(request.features, len(models))
     stores = [open_store(path, model.image.encoder) for model, path in zip(models, paths, strict=True)]
-    embedded = embed_ensemble(models, chosen, stores)
+    embedded = embed_ensemble(
+        models, chosen, stores, batch_size=request.batch_size, progress=request.progress
+    )
     first, *others = embedded.members
     again = Reranker(others.pop(), request.rerank_top, request.rerank_weight) if request.rerank else None
     report = evaluate(
@@ -60,6 +68,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         folds=request.folds,
         published=_published(models, embedded.corpus.relevance.num_images, request.folds),
         problems=embedded.corpus.problems,
+        progress=request.progress,
     )
     return RetrievalEvaluation(report)
 

@@ -8,10 +8,19 @@ from typing import ClassVar
 from accelerate import Accelerator
 from torch import nn
 
-from openvse.batches import PairDataset, image_loader, with_features
-from openvse.corpus import Corpus
+from openvse.batches import (
+    EpochBatches,
+    ImageBatches,
+    PairDataset,
+    PairsOfImages,
+    image_loader,
+    text_loader,
+    with_features,
+)
+from openvse.corpus import Corpus, SharedTexts
 from openvse.datasets import open_corpus
-from openvse.evaluation import embed_corpus, evaluate
+from openvse.evaluation import chance_metrics, embed_corpus, evaluate
+from openvse.features import FeatureStore
 from openvse.model import TwoTower, tower_curves
 from openvse.objectives import Objective
 from openvse.retrieval.build import build_model
@@ -19,7 +28,17 @@ from openvse.retrieval.objective import build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.training.collapse import EQUAL_EMBEDDINGS
 from openvse.training.distributed import gather_batch
-from openvse.training.inputs import AUTO, RunInputs, data_of, open_features, source_of, spread
+from openvse.training.inputs import (
+    AUTO,
+    RunInputs,
+    count_words,
+    data_of,
+    open_features,
+    open_text_features,
+    source_of,
+    spread,
+)
+from openvse.training.split_size import small_split_warning
 from openvse.training.task import Step, Task
 from openvse.types import Batch, FeatureSource, ScoredBatch
 
@@ -33,11 +52,12 @@ class RetrievalTask(Task[Batch]):
         objectives: one for each phase.
         corpus: with the splits train and validation.
         features: stored local features, or None for images.
+        text_features: stored token states, or None for token ids.
         accelerator: which process of how many this is.
     """
 
     metric: ClassVar[str] = "rsum"
-    unit: ClassVar[str] = "pairs"
+    unit = "pairs"
     collapse: ClassVar[str] = EQUAL_EMBEDDINGS
 
     model: TwoTower
@@ -50,24 +70,31 @@ class RetrievalTask(Task[Batch]):
         objectives: Sequence[Objective],
         corpus: Corpus,
         features: FeatureSource | None,
+        text_features: FeatureStore | None,
         accelerator: Accelerator,
     ) -> None:
         training = corpus.split("train")
         images = image_loader(
             model.image.encoder.backbone, training, features, augment=recipe.data.random_views
         )
-        dataset = PairDataset(training, images, model.text.encoder.tokenize(training.captions))
+        texts = text_loader(model.text.encoder, training.captions, text_features)
+        dataset = PairDataset(training, images, texts)
         super().__init__(recipe, model, objectives, dataset, data_of(corpus), accelerator)
+        self._by_image: PairsOfImages | None = None
+        if recipe.data.captions_per_image is not None:
+            self.unit = "images"
+            self._by_image = PairsOfImages(training.relevance, recipe.data.captions_per_image)
         validation = corpus.split("validation")
         if recipe.training.validation_images is not None:
             validation = validation.select(spread(len(validation), recipe.training.validation_images))
-        self._validation, self._features = validation, features
+        self._validation, self._features, self._text_features = validation, features, text_features
+        self._chance = chance_metrics(validation.relevance)
 
     def step(self, wrapped: nn.Module, batch: Batch, phase: int) -> Step:
         """Embed, gather over processes, score, and compute the objective of the phase."""
         objective = self.objectives[phase]
         images, texts = wrapped(batch.images, batch.texts)
-        gathered = gather_batch(images, texts, batch.positives, batch.image_keys)
+        gathered = gather_batch(images, texts, batch.positives, batch.image_keys, batch.text_keys)
         scores = self.model.similarity(gathered.images, gathered.texts)
         scored = ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts)
         return Step(
@@ -79,30 +106,64 @@ class RetrievalTask(Task[Batch]):
 
     def validate(self) -> dict[str, float]:
         """Rank the validation split."""
-        embedded = embed_corpus(self.model, self._validation, self._features)
+        embedded = embed_corpus(
+            self.model, self._validation, self._features, text_features=self._text_features
+        )
         report = evaluate(embedded.images, embedded.texts, embedded.corpus.relevance, self.model.similarity)
         self.intervals = report.intervals
         return dict(report.metrics)
 
     def summary(self, metrics: Mapping[str, float]) -> str:
-        """Return RSUM and both R@1."""
-        return (
-            f"rsum {metrics['rsum']:5.1f}  i2t R@1 {metrics['i2t_r1']:4.1f}  t2i R@1 {metrics['t2i_r1']:4.1f}"
-        )
+        """Return RSUM, what chance would give, and both R@1."""
+        chance = f"(chance {self._chance['rsum']:.1f})"
+        return f"rsum {metrics['rsum']:5.1f} {chance}  R@1 i2t {metrics['i2t_r1']:4.1f} t2i {metrics['t2i_r1']:4.1f}"
+
+    @property
+    def num_validated(self) -> int:
+        """How many images the validation ranks."""
+        return len(self._validation)
 
     def curves(self) -> dict[str, list[float]]:
         """Return the curves of both aggregators, as ``image.NAME`` and ``text.NAME``."""
         return tower_curves({"image": self.model.image, "text": self.model.text})
 
+    def _batches(self, epoch: int, start: int) -> EpochBatches:
+        if self._by_image is None:
+            return super()._batches(epoch, start)
+        return ImageBatches(
+            self._by_image,
+            self.recipe.training.batch_size,
+            seed=self.recipe.seed,
+            epoch=epoch,
+            start=start,
+            rank=self.accelerator.process_index,
+            num_processes=self.accelerator.num_processes,
+        )
+
 
 def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     """Open data and features, and build model and objectives."""
-    corpus = open_corpus(source_of(recipe), require_images=recipe.data.features in (None, AUTO))
-    model = build_model(recipe, captions=corpus.split("train").captions, seed=recipe.seed)
+    corpus = open_corpus(
+        source_of(recipe),
+        require_images=recipe.data.features in (None, AUTO),
+        allow_outside=recipe.data.allow_outside,
+        merge_captions=recipe.data.merge_captions,
+    )
+    captions = corpus.split("train").captions
+    model = build_model(recipe, captions=captions, seed=recipe.seed)
+    coverage = count_words(model.text.encoder, captions, inputs, "caption")
     # Refused before hours of extraction, if the model does not suit them.
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
     features = open_features(recipe, model.image.encoder, corpus, inputs)
     corpus = with_features(corpus, features)
+    if shared := SharedTexts.of(corpus.relevance).describe():
+        inputs.watcher.note(shared)
     for problem in corpus.problems:
         inputs.watcher.warn(problem)
-    return RetrievalTask(recipe, model, objectives, corpus, features, inputs.accelerator)
+    texts = [caption for split in ("train", "validation") for caption in corpus.split(split).captions]
+    text_features = open_text_features(recipe, model.text.encoder, texts, inputs)
+    task = RetrievalTask(recipe, model, objectives, corpus, features, text_features, inputs.accelerator)
+    task.coverage = coverage
+    if warning := small_split_warning(task.num_validated, "images", "a recall"):
+        inputs.watcher.warn(warning)
+    return task

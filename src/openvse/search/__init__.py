@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openvse.search.backend import ExactBackend, VectorBackend
+from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
 from openvse.search.engine import Hit, SearchEngine
 from openvse.search.index import Index, Item
@@ -24,6 +25,7 @@ __all__ = [
     "StoredImages",
     "VectorBackend",
     "build_index",
+    "captions_beside",
     "contact_sheet",
     "find_model",
     "place_of",

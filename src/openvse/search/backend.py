@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from openvse.errors import IndexFormatError, ModelError
 from openvse.evaluation import Scorer
 from openvse.functional import set_max_scores
 from openvse.types import EmbeddingSet
@@ -39,6 +41,7 @@ class ExactBackend:
         vectors: embeddings of the items, ``[count, K, D]``, in memory or mapped.
         block_values: numbers of a block, of embeddings and of scores alike; memory is bounded by it.
         score: the model's similarity; the items take the side of the images, the queries that of the texts.
+        names: of the items, for messages; positions where there are none.
     """
 
     def __init__(
@@ -47,12 +50,18 @@ class ExactBackend:
         block_values: int = 1 << 22,
         *,
         score: Scorer = set_max_scores,
+        names: Sequence[str] = (),
     ) -> None:
-        self._vectors, self._block_values, self._score = vectors, block_values, score
+        self._vectors, self._block_values, self._score, self._names = vectors, block_values, score, names
 
     @torch.inference_mode()
     def search(self, queries: EmbeddingSet, top_k: int) -> tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]:
-        """Return scores, best first, and positions of the best ``min(top_k, count)`` items of every query."""
+        """Return scores, best first, and positions of the best ``min(top_k, count)`` items of every query.
+
+        Raises:
+            IndexFormatError: an item's embedding holds NaN or infinite numbers; it is named.
+            ModelError: a query's does, or the similarity yields such scores.
+        """
         count, num_embeddings, dim = self._vectors.shape
         # At least 256 items a block: queries are taken together as long as their scores fit.
         products = num_embeddings * queries.mask.shape[1]
@@ -65,9 +74,26 @@ class ExactBackend:
             items = EmbeddingSet(block, torch.ones(block.shape[:2], dtype=torch.bool))
             for number, part in enumerate(parts):
                 scores = self._score(items, part).T.contiguous()  # of one query, this copies nothing
+                if not scores.isfinite().all():
+                    self._refuse(block, start)
                 largest = _largest(_keys(scores, start), top_k)
                 best[number] = _largest(torch.cat([best[number], largest], dim=1), top_k)
         return _unpack(torch.cat(best))
+
+    def _refuse(self, block: Float[Tensor, "n K D"], start: int) -> NoReturn:
+        """Say whose fault a score is that is not finite: it would rank first."""
+        bad = (~block.isfinite().all(dim=(1, 2))).nonzero().flatten().tolist()
+        if not bad:
+            raise ModelError(
+                "a score is NaN or infinite, so nothing can be ranked: the embedding of a query is, or the weights of "
+                "the model are damaged"
+            )
+        position = start + bad[0]
+        name = self._names[position] if self._names else f"item {position}"
+        raise IndexFormatError(
+            f"the embedding of {name} in the index holds NaN or infinite numbers, so nothing can be ranked: run "
+            f"'openvse index' again"
+        )
 
 
 def _keys(scores: Float[Tensor, "Q n"], start: int) -> Int[Tensor, "Q n"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
+from openvse.encoders import UnknownWord
 from openvse.errors import DataError
+from openvse.media.images import one_or_many
 from openvse.media.videos import ClipSource
 from openvse.search.backend import ExactBackend, VectorBackend
 from openvse.search.index import Index, check_model
 from openvse.types import EmbeddingSet
+
+_logger = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -39,6 +44,15 @@ class QueryEmbedder(Protocol):
         ...
 
 
+@runtime_checkable
+class WordChecker(Protocol):
+    """A model that can say which words it does not know."""
+
+    def unknown_words(self, captions: Sequence[str]) -> list[list[UnknownWord]]:
+        """Return the words of each sentence that the model has not learned."""
+        ...
+
+
 @dataclass(frozen=True)
 class Hit:
     """An image that answers a query.
@@ -48,12 +62,14 @@ class Hit:
         score: similarity of query and image.
         id: path below the indexed folder.
         path: where the image is.
+        unknown_words: words of the query that the model does not know; the same for all hits of a query.
     """
 
     rank: int
     score: float
     id: str
     path: Path
+    unknown_words: tuple[UnknownWord, ...] = ()
 
 
 class SearchEngine:
@@ -68,7 +84,7 @@ class SearchEngine:
     Raises:
         IndexFormatError: another model made the index.
 
-    Example:
+    Examples:
         >>> engine = SearchEngine(model, Index.open("index"))  # doctest: +SKIP
         >>> engine.search(["a dog on a beach"], top_k=3)[0][0].path  # doctest: +SKIP
     """
@@ -76,33 +92,71 @@ class SearchEngine:
     def __init__(self, model: QueryEmbedder, index: Index, backend: VectorBackend | None = None) -> None:
         check_model(index.path, index.manifest, model.fingerprint)
         self._model, self._index = model, index
-        self._backend = ExactBackend(index.vectors, score=model.score) if backend is None else backend
+        names = [item.id for item in index.items]
+        self._backend = (
+            ExactBackend(index.vectors, score=model.score, names=names) if backend is None else backend
+        )
 
-    def search(self, queries: Sequence[str], top_k: int = 10) -> list[list[Hit]]:
+    @property
+    def root(self) -> Path:
+        """The folder whose images the index holds."""
+        return Path(self._index.manifest.root)
+
+    def search(self, queries: str | Sequence[str], top_k: int = 10) -> list[list[Hit]]:
         """Return the best images of every sentence, best first; fewer than ``top_k`` where there are fewer.
 
-        Raises:
-            DataError: ``top_k`` is below 1.
-        """
-        return self._hits(self._model.encode_text(queries), top_k) if queries else []
+        An empty sentence is logged, and has no hits.
 
-    def search_images(self, images: Sequence[ClipSource], top_k: int = 10) -> list[list[Hit]]:
+        Args:
+            queries: any number of sentences; one that is given by itself is a sequence of one.
+            top_k: how many images of each.
+
+        Raises:
+            DataError: ``top_k`` is below 1, or every sentence is empty.
+        """
+        queries = [queries] if isinstance(queries, str) else queries
+        asked = [query for query in queries if query.strip()]
+        if not asked:
+            if queries:
+                raise DataError("every query is empty: say what the image should show")
+            return []
+        if len(asked) < len(queries):
+            _logger.warning(
+                "an empty query has no hits (%d of %d are empty)", len(queries) - len(asked), len(queries)
+            )
+        answers = iter(self._hits(self._model.encode_text(asked), top_k, self._unknown_words(asked)))
+        return [next(answers) if query.strip() else [] for query in queries]
+
+    def search_images(self, images: ClipSource | Sequence[ClipSource], top_k: int = 10) -> list[list[Hit]]:
         """Return the images most like every given one; an image of the index finds itself first.
+
+        Args:
+            images: any number of images; one that is given by itself is a sequence of one.
+            top_k: how many images of each.
 
         Raises:
             BadImageError: an image cannot be decoded.
             DataError: ``top_k`` is below 1.
         """
-        return self._hits(self._model.encode_image(images), top_k) if images else []
+        given = one_or_many(images)
+        return self._hits(self._model.encode_image(given), top_k, [()] * len(given)) if given else []
 
-    def _hits(self, queries: EmbeddingSet, top_k: int) -> list[list[Hit]]:
+    def _unknown_words(self, queries: Sequence[str]) -> list[tuple[UnknownWord, ...]]:
+        if not isinstance(self._model, WordChecker):
+            return [()] * len(queries)
+        return [tuple(words) for words in self._model.unknown_words(queries)]
+
+    def _hits(
+        self, queries: EmbeddingSet, top_k: int, unknown: Sequence[tuple[UnknownWord, ...]]
+    ) -> list[list[Hit]]:
         if top_k < 1:
             raise DataError(f"top_k is {top_k}, allowed are 1 and more")
         scores, positions = self._backend.search(queries, top_k)
+        items = self._index.items
         return [
             [
-                Hit(rank, score, self._index.items[position].id, self._index.image_path(position))
+                Hit(rank, score, items[position].id, self._index.image_path(position), words)
                 for rank, (score, position) in enumerate(zip(*row, strict=True), start=1)
             ]
-            for row in zip(scores.tolist(), positions.tolist(), strict=True)
+            for words, *row in zip(unknown, scores.tolist(), positions.tolist(), strict=True)
         ]

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from zlib import crc32
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from openvse.errors import IndexFormatError, IndexVersionError
 from openvse.files import checksum, write_whole
@@ -95,7 +95,7 @@ class Index:
         items: the images, sorted by path.
         vectors: ``[count, K, D]``, of which only what is read comes into memory.
 
-    Example:
+    Examples:
         >>> index = Index.open("index", model.fingerprint)  # doctest: +SKIP
         >>> len(index), index.items[0].id  # doctest: +SKIP
     """
@@ -119,7 +119,7 @@ class Index:
         Args:
             path: its folder.
             model_fingerprint: the model that must have made it; None takes any.
-            check: compare the embeddings with their checksum, whatever their size; small ones always are.
+            check: call ``check``, whatever the size; small files are always compared with their checksums.
 
         Raises:
             IndexFormatError: it is missing, damaged, of another format version, or made by another model.
@@ -137,9 +137,12 @@ class Index:
         if vectors.shape != expected or vectors.dtype != manifest.dtype or len(items) != manifest.count:
             content = f"{len(items)} images, {vectors.dtype} {list(vectors.shape)}"
             raise damaged(folder, f"it holds {content} instead of {manifest.dtype} {list(expected)}")
-        if check or vectors.nbytes <= SMALL_BYTES:
-            _check_vectors(folder, manifest, vectors.nbytes)
-        return cls(folder, manifest, items, vectors)
+        index = cls(folder, manifest, items, vectors)
+        if check:
+            index.check()
+        elif vectors.nbytes <= SMALL_BYTES:
+            index.compare()
+        return index
 
     @classmethod
     def open_unfinished(cls, folder: Path, model_fingerprint: str) -> Index | None:
@@ -159,9 +162,41 @@ class Index:
     def __len__(self) -> int:
         return len(self.items)
 
+    def check(self) -> None:
+        """Read all embeddings, a block at a time: compare them with their checksum, and look for bad numbers.
+
+        Raises:
+            IndexFormatError: they are not what was written, or some hold NaN or infinite numbers; the first of their
+                images is named.
+        """
+        self.compare()
+        bad = not_finite(self.vectors)
+        if len(bad):
+            raise damaged(
+                self.path,
+                f"the embeddings of {len(bad)} images hold NaN or infinite numbers, first {self.items[bad[0]].id}",
+            )
+
+    def compare(self) -> None:
+        """Compare the embeddings with their checksum, if the index has one.
+
+        Raises:
+            IndexFormatError: they are not what was written.
+        """
+        _check_vectors(self.path, self.manifest, self.vectors.nbytes)
+
     def image_path(self, position: int) -> Path:
         """Return the path of an image."""
         return Path(self.manifest.root, self.items[position].id)
+
+
+def not_finite(vectors: Float[np.ndarray, "count K D"], block: int = 1 << 14) -> Int[np.ndarray, "n"]:
+    """Return the positions of the items with a number that is NaN or infinite, holding some items at a time."""
+    found = [
+        start + np.flatnonzero(~np.isfinite(vectors[start : start + block]).all(axis=(1, 2)))
+        for start in range(0, len(vectors), block)
+    ]
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
 def check_model(folder: Path, manifest: Manifest, fingerprint: str | None) -> None:

@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import BadImageError, DataError, ModelError
-from openvse.media.images import find_images
-from openvse.media.videos import find_clips
+from openvse.media.listing import LeftOut, list_media
 from openvse.search.index import Item, VectorDtype
 from openvse.search.model_place import Place
 from openvse.search.reuse import Keeper, Reusable, check_replaceable
@@ -85,13 +84,15 @@ class IndexReport:
         count: images in the index.
         reused: those of them that were there already and have not changed.
         failed: path and reason of each image that cannot be used.
-        stored: those that were embedded by stored features.
+        left_out: files that look like images or clips and were not tried, by kind.
+        stored: images that were embedded by stored features.
         resumed: those that an interrupted indexing had embedded; they do not count as reused.
     """
 
     count: int
     reused: int
     failed: list[tuple[Path, str]] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
     stored: int = 0
     resumed: int = 0
 
@@ -137,9 +138,11 @@ def build_index(
             "has by itself, in a fixed number; score images and sentences with model.score instead"
         )
     root, target, fingerprint = Path(folder).resolve(), Path(out), model.fingerprint
-    paths = find_clips(root) if model.reads_videos else find_images(root)
+    listing = list_media(root, videos=model.reads_videos)
+    paths = listing.paths
     if not paths:
-        raise DataError(f"there is no image in {folder}: give a folder that holds images, at any depth")
+        what = f"; {listing.left_out.describe()}" if listing.left_out else ""
+        raise DataError(f"there is no image in {folder}: give a folder that holds images, at any depth{what}")
     if not overwrite:
         check_replaceable(target, fingerprint, root)
     old = Reusable(target, fingerprint, dtype)
@@ -150,7 +153,7 @@ def build_index(
         if not len(writer):
             path, reason = images.failed[0]
             raise DataError(f"none of the {len(paths)} images in {folder} can be used, not {path}: {reason}")
-        return images.report(len(writer))
+        return images.report(len(writer), listing.left_out)
 
 
 class _Images:
@@ -182,9 +185,9 @@ class _Images:
                     done = len(writer) + len(self.failed)
                     progress(IndexProgress(done, len(paths), done / (time.perf_counter() - started)))
 
-    def report(self, count: int) -> IndexReport:
+    def report(self, count: int, left_out: LeftOut) -> IndexReport:
         """Return what became of the images."""
-        return IndexReport(count, self._reused, self.failed, self._from_store, self._resumed)
+        return IndexReport(count, self._reused, self.failed, left_out, self._from_store, self._resumed)
 
     def embedded(self, paths: Sequence[Path], batch_size: int) -> Iterator[tuple[int, list[Item], Vectors]]:
         """Yield images and their embeddings in order of path, at most ``batch_size`` new at once.

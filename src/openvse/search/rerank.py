@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from openvse.errors import BadImageError, DataError
+from openvse.errors import BadImageError, DataError, ModelError
 from openvse.model import TwoTower
 from openvse.search.engine import Hit
 from openvse.types import EmbeddingSet, FeatureSource, Inputs
@@ -32,7 +32,7 @@ class HitReranker:
     Raises:
         DataError: ``top`` is below 1, or ``weight`` outside 0 to 1.
 
-    Example:
+    Examples:
         >>> rerank = HitReranker(openvse.load("runs/score_attention/best"), top=20)  # doctest: +SKIP
         >>> hits = rerank(["a dog"], engine.search(["a dog"], top_k=20))  # doctest: +SKIP
     """
@@ -50,6 +50,9 @@ class HitReranker:
         """Rank the hits of every query again; each image is read once, whatever the number of its queries.
 
         An image that cannot be read any more is logged and stays behind those that were ranked again.
+
+        Raises:
+            ModelError: a score is NaN or infinite.
         """
         paths = {hit.id: hit.path for hits in results for hit in hits[: self.top]}
         images, rows = self._embed(paths)
@@ -59,12 +62,20 @@ class HitReranker:
         if images is None:
             return [list(hits) for hits in results]
         device = self._model.device
+        # An empty query has no hits, and no embedding.
+        asked = [number for number, hits in enumerate(results) if hits]
         scores = self._model.similarity.pairs(
             images,
-            self._model.encode_text(queries).to(device),
+            self._model.encode_text([queries[number] for number in asked]).to(device),
             torch.tensor([rows[hit.id] for _, hit in pairs], device=device),
-            torch.tensor([number for number, _ in pairs], device=device),
+            torch.tensor([asked.index(number) for number, _ in pairs], device=device),
         )
+        if not scores.isfinite().all():
+            _, hit = pairs[int((~scores.isfinite()).nonzero()[0])]
+            raise ModelError(
+                f"the re-ranking model scores {hit.id} as NaN or infinite, so nothing can be ranked: check its weights "
+                f"and features"
+            )
         anew: list[dict[str, float]] = [{} for _ in results]
         for (number, hit), score in zip(pairs, scores.tolist(), strict=True):
             anew[number][hit.id] = self._weight * score + (1 - self._weight) * hit.score

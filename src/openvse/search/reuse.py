@@ -12,7 +12,16 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import IndexFormatError, IndexVersionError, ModelError
-from openvse.search.index import MANIFEST, UNFINISHED, Index, Item, Manifest, VectorDtype, read_manifest
+from openvse.search.index import (
+    MANIFEST,
+    UNFINISHED,
+    Index,
+    Item,
+    Manifest,
+    VectorDtype,
+    not_finite,
+    read_manifest,
+)
 from openvse.search.writer import IndexWriter
 
 KEEP_SECONDS = 5.0
@@ -33,14 +42,15 @@ class Reusable:
 
     def __init__(self, folder: Path, fingerprint: str, dtype: VectorDtype) -> None:
         try:
-            # All is read that is taken over, so a checksum costs little more.
-            whole: Index | None = Index.open(folder, fingerprint, check=True)
+            opened = Index.open(folder, fingerprint)
+            opened.compare()  # all is read that is taken over, so a checksum costs little more
+            whole: Index | None = opened
         except IndexFormatError:
             whole = None
         self.model_place = None if whole is None else whole.manifest.model_place
         found = (whole, Index.open_unfinished(folder, fingerprint))
         self._indexes = [index for index in found if index is not None and index.manifest.dtype == dtype]
-        self._rows = [{item: row for row, item in enumerate(index.items)} for index in self._indexes]
+        self._rows = [_sound_rows(index) for index in self._indexes]
         self._unfinished = {item.id for item in found[1].items} if found[1] in self._indexes else set[str]()
         self._whole = set(self._rows[0]) if whole in self._indexes else set[Item]()
 
@@ -99,6 +109,12 @@ class Keeper:
         if count >= self._needed and time.perf_counter() - self._kept_at > KEEP_SECONDS:
             self._writer.keep()
             self._kept_at = time.perf_counter()
+
+
+def _sound_rows(index: Index) -> dict[Item, int]:
+    """Return the row of each image of an index, without those whose embedding is damaged."""
+    bad = set(not_finite(index.vectors).tolist())
+    return {item: row for row, item in enumerate(index.items) if row not in bad}
 
 
 def check_replaceable(folder: Path, fingerprint: str, root: Path) -> None:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import locked
-from openvse.search.index import MANIFEST, UNFINISHED, Item, Manifest, VectorDtype
+from openvse.search.index import MANIFEST, UNFINISHED, Item, Manifest, VectorDtype, not_finite
 
 
 class IndexWriter:
@@ -81,7 +81,7 @@ class IndexWriter:
 
         Raises:
             IndexFormatError: the disk refuses.
-            ModelError: K or D differ from those of the images before.
+            ModelError: K or D differ from those of the images before, or a number is NaN or infinite.
         """
         if len(self) == 0:
             self._shape = (0, *vectors.shape[1:])
@@ -92,13 +92,19 @@ class IndexWriter:
                 f"images have embeddings {list(self._shape[1:])} and {list(vectors.shape[1:])}, an index "
                 f"needs one shape: use an aggregator that yields a fixed number"
             )
-        numbers = np.ascontiguousarray(vectors, dtype=np.dtype(self._dtype)).data
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(vectors, dtype=np.dtype(self._dtype))
+        if len(bad := not_finite(stored)):
+            raise ModelError(
+                f"the embedding of {items[bad[0]].id} holds NaN or infinite numbers as {self._dtype}, and is not "
+                f"written: check the model's weights, and take the image out of the folder if they are sound"
+            )
         lines = "".join(json.dumps(asdict(item)) + "\n" for item in items).encode()
         with _disk_errors(self._folder):
-            self._vectors.write(numbers)
+            self._vectors.write(stored.data)
             self._items.write(lines)
         sums = {
-            "vectors": zlib.crc32(numbers, self._sums["vectors"]),
+            "vectors": zlib.crc32(stored.data, self._sums["vectors"]),
             "items": zlib.crc32(lines, self._sums["items"]),
         }
         self._shape, self._sums = (len(self) + len(items), *self._shape[1:]), sums

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from openvse.errors import RecipeError, nearest
+from openvse.errors import RecipeError, choices, nearest
 from openvse.specs.model import Part
 
 SpecT = TypeVar("SpecT", bound=BaseModel)
@@ -91,15 +91,26 @@ def apply_override(tree: Mapping[str, Any], path: str, value: Any) -> dict[str, 
     return changed
 
 
-def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """Put the first problem of a validation into one line: where, what was given, what is allowed."""
+def describe(
+    error: ValidationError, model: type[BaseModel], prefix: str = "", listed_by: str = "openvse recipes NAME"
+) -> str:
+    """Put the first problem of a validation into one line: where, what was given, what is allowed.
+
+    Args:
+        error: of the validation.
+        model: the schema.
+        prefix: the path of what was validated.
+        listed_by: the command that lists its keys.
+    """
     first = error.errors()[0]
     where = ".".join([prefix, *map(str, first["loc"])] if prefix else map(str, first["loc"]))
     rest = len(error.errors()) - 1
     more = f" (and {rest} more)" if rest else ""
     if first["type"] == "extra_forbidden":
         allowed = _allowed(model, first["loc"][:-1])
-        return f"unknown key {where}{nearest(str(first['loc'][-1]), allowed)} (allowed: {', '.join(allowed)}){more}"
+        return (
+            f"unknown key {where}{nearest(str(first['loc'][-1]), allowed)}{choices(allowed, listed_by)}{more}"
+        )
     if first["type"] == "value_error":  # one of our own, which says what was given
         return f"{where}: {first['ctx']['error']}{more}".removeprefix(": ")
     given = "" if first["type"] == "missing" else f", got {first['input']!r}"
@@ -112,7 +123,8 @@ def _find(source: str) -> Path:
     if found is None:
         names = list_recipes()
         raise RecipeError(
-            f"no recipe {source!r}{nearest(source, names)}: give a YAML file or one of: {', '.join(names)}"
+            f"no recipe {source!r}{nearest(source, names)}{choices(names, 'openvse recipes')}: give a YAML file, or "
+            f"the name of a recipe"
         )
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -16,15 +16,28 @@ class DataSpec(Strict):
         source: a folder or file whose kind is detected, or ``NAME:ROOT`` (``flickr8k:/data/flickr8k``).
         features: a feature store to read instead of decoding images, or a folder of stores, of which the one that
             fits the encoder is taken; ``auto`` extracts into the run's folder.
+        text_features: a feature store of token states to read instead of running the text model, or a folder of stores;
+            ``auto`` extracts into the run's folder where the text model is frozen and the augmentation of tokens can do
+            with its states, and runs it anew for each batch elsewhere; None always does that.
         num_workers: processes that load batches ahead.
         random_views: training sees a random crop of each decoded image, mirrored half of the time, and other frames of
             a clip; false shows the same whole image in every epoch. Stored features have no views.
+        allow_outside: take images that lie outside of the folder of one's own data: ``../``, absolute paths, links.
+        merge_captions: in data of one's own, captions of different images that are equal but for case are one text,
+            relevant to all of these images; false makes them wrong for each other.
+        captions_per_image: for retrieval. None draws pairs at random. Otherwise each image comes once an epoch with
+            this many of its captions, which are drawn anew, or with ``all`` of them; ``training.batch_size`` then
+            counts images.
     """
 
     source: str = ""
     features: str | None = None
+    text_features: str | None = "auto"
     num_workers: int = Field(default=0, ge=0)
     random_views: bool = True
+    allow_outside: bool = False
+    merge_captions: bool = True
+    captions_per_image: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
 
 
 class OptimizerSpec(Strict):
@@ -87,7 +100,8 @@ class TrainingSpec(Strict):
     """How to train.
 
     Attributes:
-        batch_size: positive pairs, or questions, a batch, over all processes.
+        batch_size: positive pairs, or questions, a batch, over all processes; images where
+            ``data.captions_per_image`` is set.
         phases: run in order.
         plateau: lowers the learning rate when validation stagnates; None leaves it to the phases.
         clip_norm: largest gradient norm; None does not clip.

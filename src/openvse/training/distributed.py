@@ -24,7 +24,11 @@ class Gathered:
 
 
 def gather_batch(
-    images: EmbeddingSet, texts: EmbeddingSet, positives: Bool[Tensor, "I T"], image_keys: Int[Tensor, "I"]
+    images: EmbeddingSet,
+    texts: EmbeddingSet,
+    positives: Bool[Tensor, "I T"],
+    image_keys: Int[Tensor, "I"],
+    text_keys: Int[Tensor, "T"] | None = None,
 ) -> Gathered:
     """Join the batches of all processes; with one process, return what was given.
 
@@ -37,6 +41,7 @@ def gather_batch(
         positives: local pairs.
         image_keys: one number an image, equal in all processes: an image that two processes hold is a positive
             of its texts in both.
+        text_keys: likewise for texts, where one may be relevant to images of several processes.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return Gathered(images, texts, positives)
@@ -44,7 +49,12 @@ def gather_batch(
     # [all I, T]: an image is positive to a local text when it is one of the text's local positives.
     same = (all_keys.unsqueeze(1) == image_keys.unsqueeze(0)).to(torch.float32)
     columns = same @ positives.to(torch.float32) > 0
-    return Gathered(_gather_set(images), _gather_set(texts), _gather_rows(columns.T.contiguous()).T)
+    everywhere = _gather_rows(columns.T.contiguous()).T
+    if text_keys is not None:
+        keys = _gather_rows(text_keys)
+        copies = (keys.unsqueeze(1) == keys.unsqueeze(0)).to(torch.float32)
+        everywhere = everywhere.to(torch.float32) @ copies > 0
+    return Gathered(_gather_set(images), _gather_set(texts), everywhere)
 
 
 def _gather_set(embedded: EmbeddingSet) -> EmbeddingSet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,15 @@ from jaxtyping import Int
 from openvse.batches import own_features
 from openvse.corpus import Corpus
 from openvse.datasets import FACTS
-from openvse.encoders import ImageEncoder
+from openvse.encoders import Coverage, ImageEncoder, TextEncoder, TokenStatesEncoder
 from openvse.errors import RecipeError
-from openvse.features import ExtractionProgress, FeatureStore, extract_features, open_store
+from openvse.features import (
+    ExtractionProgress,
+    FeatureStore,
+    extract_features,
+    extract_text_features,
+    open_store,
+)
 from openvse.specs import RunRecipe
 from openvse.training.records import Watcher
 from openvse.types import FeatureSource
@@ -85,6 +91,62 @@ def open_features(
             _logger.warning("skipped an image: %s", reason)
     accelerator.wait_for_everyone()
     return FeatureStore.open(store, encoder.fingerprint)
+
+
+def open_text_features(
+    recipe: RunRecipe, encoder: TextEncoder, texts: Sequence[str], inputs: RunInputs
+) -> FeatureStore | None:
+    """Open the recipe's store of token states; ``auto`` first extracts what it lacks into the run's folder.
+
+    None means that the encoder reads token ids: the recipe says so, or with ``auto`` it cannot do with stored states.
+
+    Args:
+        recipe: says in ``data.text_features`` what is wanted.
+        encoder: whose text model makes the states.
+        texts: all that the run reads.
+        inputs: of the run.
+
+    Raises:
+        StoreError: no store, or one that another text model made; no store of a folder fits, or several do.
+        RecipeError: a store is named, and the encoder cannot do with stored states.
+    """
+    where = recipe.data.text_features
+    if where is None:
+        return None
+    if not isinstance(encoder, TokenStatesEncoder):
+        reason: str | None = (
+            f"text.encoder {recipe.text.encoder.name} has no text model whose states could be stored"
+        )
+    else:
+        reason = encoder.why_not_stored()
+    if not isinstance(encoder, TokenStatesEncoder) or reason is not None:
+        if where != AUTO:
+            raise RecipeError(f"recipe: data.text_features names a store, but {reason}")
+        return None
+    if where != AUTO:
+        return open_store(Path(where), encoder)
+    store, accelerator = inputs.folder / "text_features", inputs.accelerator
+    if accelerator.is_main_process:
+        extract_text_features(encoder, texts, store, device=accelerator.device, progress=inputs.on_extraction)
+    accelerator.wait_for_everyone()
+    return FeatureStore.open(store, encoder.fingerprint)
+
+
+def count_words(
+    encoder: TextEncoder, sentences: Sequence[str], inputs: RunInputs, called: str
+) -> Coverage | None:
+    """Count what a text encoder knows of the training sentences, and tell whoever watches the run.
+
+    Args:
+        encoder: made for these sentences.
+        sentences: all of them.
+        inputs: whose watcher is told.
+        called: what one sentence is called.
+    """
+    coverage = encoder.coverage(sentences)
+    if coverage is not None:
+        inputs.watcher.note(coverage.describe(called))
+    return coverage
 
 
 def data_of(corpus: Corpus) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from openvse.specs import ModelSpec, RunRecipe
+from openvse.types import OnProgress
 
 if TYPE_CHECKING:
     from openvse.model import Model
@@ -28,6 +29,9 @@ class Request:
         rerank: the last of the models ranks the proposals of the others again.
         rerank_top: how many proposals of each query.
         rerank_weight: weight of its score; that of the others has the rest of 1.
+        allow_outside: take images outside of the folder of one's own data too.
+        batch_size: images, sentences or questions at a time.
+        progress: called after every batch.
     """
 
     data: str
@@ -37,6 +41,9 @@ class Request:
     rerank: bool = False
     rerank_top: int = 20
     rerank_weight: float = 1.0
+    allow_outside: bool = False
+    batch_size: int = 128
+    progress: OnProgress | None = None
 
 
 @runtime_checkable
@@ -50,6 +57,10 @@ class Evaluation(Protocol):
 
     def to_markdown(self) -> str:
         """Return the figures as a table."""
+        ...
+
+    def to_json(self) -> str:
+        """Return the figures as JSON."""
         ...
 
     def write(self, folder: Path) -> Sequence[Path]:

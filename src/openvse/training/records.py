@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from openvse.encoders import Coverage
 from openvse.files import refusal_of_disk, write_whole, writing
 
 ENDS_EPOCH = ("validation", "curves")
@@ -61,7 +62,7 @@ class EpochReport:
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Whoever watches a run; the command line draws a progress bar."""
+    """Whoever watches a run; the command line shows its progress."""
 
     def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
         """Training begins, or goes on."""
@@ -79,6 +80,10 @@ class Watcher(Protocol):
         """Something needs the user's attention."""
         ...
 
+    def note(self, message: str) -> None:
+        """Something is worth a line, and nothing is wrong."""
+        ...
+
 
 class Silent:
     """Watches and says nothing."""
@@ -93,6 +98,9 @@ class Silent:
         """Say nothing."""
 
     def warn(self, message: str) -> None:
+        """Say nothing."""
+
+    def note(self, message: str) -> None:
         """Say nothing."""
 
 
@@ -132,6 +140,16 @@ class MetricsLog:
         """Add one record of curves (``"kind": "curves"``), which TensorBoard has no scalar for."""
         self._append({"kind": "curves", "epoch": epoch, "global_step": global_step, **curves})
 
+    def write_coverage(self, coverage: Coverage) -> None:
+        """Add the record of what the text encoder knows of the training sentences (``"kind": "vocabulary"``)."""
+        self._append({"kind": "vocabulary", "epoch": 0, "global_step": 0, **asdict(coverage)})
+
+    def write_phase(self, epoch: int, global_step: int, phase: int, changes: Mapping[str, object]) -> None:
+        """Add the record of a phase that begins (``"kind": "phase"``), with what it sets."""
+        self._append(
+            {"kind": "phase", "epoch": epoch, "global_step": global_step, "phase": phase, "sets": changes}
+        )
+
     def close(self) -> None:
         """Flush TensorBoard."""
         try:
@@ -152,6 +170,9 @@ class MetricsLog:
 
 def _keep_until(path: Path, last_step: int, epochs: int | None) -> None:
     if not path.exists():
+        return
+    if last_step == 0:  # of a run that was killed before its first checkpoint, nothing stays
+        path.unlink()
         return
     kept = []
     for line in path.read_text().splitlines():

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from openvse.batches import EpochBatches
+from openvse.encoders import Coverage
 from openvse.model import Model
 from openvse.specs import RunRecipe
 
@@ -48,6 +49,7 @@ class Task(ABC, Generic[BatchT]):
         objectives: what is learned beside the model, one for each phase; empty where nothing is.
         data: the data set's name, how many images each split has, and its terms where they are known.
         intervals: of the last validation's metrics, as far as there are any.
+        coverage: what the text encoder knows of the training sentences; None where it cannot tell.
 
     Args:
         recipe: batch size, seed.
@@ -59,7 +61,7 @@ class Task(ABC, Generic[BatchT]):
     """
 
     metric: ClassVar[str]
-    unit: ClassVar[str]
+    unit: str
     collapse: ClassVar[str]
 
     model: Model
@@ -77,6 +79,7 @@ class Task(ABC, Generic[BatchT]):
         self.recipe, self.model, self.objectives = recipe, model, objectives
         self.training, self.data, self.accelerator = training, data, accelerator
         self.intervals: Mapping[str, tuple[float, float]] = {}
+        self.coverage: Coverage | None = None
 
     @property
     def steps_per_epoch(self) -> int:

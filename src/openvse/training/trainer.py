@@ -17,6 +17,7 @@ from openvse.training.checkpoint import CHECKPOINT, Progress, load_checkpoint, s
 from openvse.training.clock import EpochClock
 from openvse.training.collapse import CollapseDetector
 from openvse.training.optimizer import build_optimizer, check_prefixes, freeze
+from openvse.training.phase_changes import announcement, phase_changes
 from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
 from openvse.training.schedule import Schedule
 from openvse.training.task import AnyTask, Step
@@ -74,6 +75,8 @@ class Trainer:
         )
         try:
             if done.global_step == 0:
+                if log is not None and self.task.coverage is not None:
+                    log.write_coverage(self.task.coverage)
                 # A kill never leaves best/ without it, and a disk without room shows before the first epoch.
                 self._checkpoint()
             while self.progress.epoch < self.schedule.num_epochs:
@@ -105,7 +108,7 @@ class Trainer:
         progress, spec = self.progress, self.recipe.training
         phase = self.schedule.phase_index(progress.epoch)
         freeze(self.trainable, spec.phases[phase].frozen)
-        self._enter_phase(progress.epoch)
+        self._enter_phase(progress.epoch, log)
         self.wrapped.train()
         clock = EpochClock(progress.seconds, progress.step)
         for batch in self.task.epoch(progress.epoch, progress.step):
@@ -176,11 +179,18 @@ class Trainer:
         broadcast_object_list(metrics)
         return metrics[0]
 
-    def _enter_phase(self, epoch: int) -> None:
-        """Hand what an objective learned in the phase before (a temperature) to the one that begins."""
+    def _enter_phase(self, epoch: int, log: MetricsLog | None) -> None:
+        """Announce a phase that begins, and hand it what an objective learned in the one before (a temperature)."""
         index = self.schedule.phase_index(epoch)
         begins = index and self.schedule.phase_index(epoch - 1) < index and self.progress.step == 0
-        if begins and len(self.objectives):
+        if not begins:
+            return
+        self.watcher.note(announcement(self.recipe, index))
+        if log is not None:
+            sets = {key: new for key, (_, new) in phase_changes(self.recipe, index).items()}
+            # It holds from the next step on; a run that is resumed before that announces it again.
+            log.write_phase(epoch + 1, self.progress.global_step + 1, index + 1, sets)
+        if len(self.objectives):
             self.objectives[index].load_state_dict(self.objectives[index - 1].state_dict(), strict=False)
 
     def _step_report(self, terms: dict[str, float], rate: float, speed: float) -> StepReport:

@@ -7,6 +7,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -20,18 +21,33 @@ IMAGE_PX = 960
 VEIL = 0.82
 """How dark a part without any weight becomes."""
 
+STEPS_OF_TWO = 2.0
+"""How far the scale of weights reaches to either side of the even share: two doublings, so a quarter to four times."""
+
+NEARLY_EVEN = 1.25
+"""A largest weight below so many even shares singles nothing out."""
+
 WHOLE = [0.0, 0.0, 1.0, 1.0]
 """Where a class token lies, which stands for the whole image; a veil of its own would darken the cells."""
 
 BOXES_SHOWN = 5
 """Outlines of regions at most; they overlap, and those that weigh little say little."""
 
+_LEGEND = """<div class="legend" role="img" aria-label="the scale of weights">
+<div class="scales"><span class="of-cells"></span><span class="of-words"></span></div>
+<div class="ticks">
+<span>a quarter of the even share, or less</span><span>even</span><span>four times, or more</span>
+</div>
+</div>"""
+
 
 def answer_page(image: Path, answered: Sequence[Explained]) -> str:
     """Return an HTML page with each question, its answers, and the weights over image and words.
 
-    A cell of a grid is darker the less weight it has, relative to the largest weight. Of the regions, those with the
-    largest weights are outlined, with stronger lines for larger weights. Words are shaded in the same way.
+    Weights are shown against the even share, which each of N parts would have if all had the same: a cell of a grid is
+    darker the less it has, from clear at four times the even share to darkest at a quarter of it, on a logarithmic
+    scale. Where attention is even, all cells are therefore equally dim. Of the regions, those with the largest weights
+    are outlined, with stronger lines for larger weights. Words are shaded on the same scale.
 
     Args:
         image: the file that was asked about.
@@ -48,6 +64,8 @@ def answer_page(image: Path, answered: Sequence[Explained]) -> str:
         f"background-image: url({image_uri(shown, quality=85)}); }}\n"
     )
     sections = "\n".join(_section(one) for one in answered)
+    if any(one.word_weights is not None for one in answered):
+        sections = f"{_LEGEND}\n{sections}"
     return html_page(f"openvse ask: {image.name}", sections, note=_note(answered), style=style + photo)
 
 
@@ -56,8 +74,8 @@ def _note(answered: Sequence[Explained]) -> str:
     if any(one.word_weights is not None for one in answered):
         note += (
             " Bright parts of the image and shaded words have the largest weights in the sums that the answer is "
-            "made of. A part has read the question and the other parts by then: its weight says where the model "
-            "took it from, not why."
+            "made of; where all are alike, attention is even. A part has read the question and the other parts by "
+            "then: its weight says where the model took it from, not why."
         )
     return note
 
@@ -96,7 +114,24 @@ def _reductions(one: Explained) -> str:
 def _caption(name: str, weights: Float[Tensor, "N"] | None) -> str:
     if weights is None:
         return "this model shows no weights"
-    return f"{name}: at most {100 * float(weights.max()):.1f} % a part, evenly {100 / len(weights):.1f} %"
+    largest, even = float(weights.max()), 1 / len(weights)
+    verdict = "nearly even; " if len(weights) > 1 and largest < NEARLY_EVEN * even else ""
+    return (
+        f"{name}: {verdict}at most {100 * largest:.1f} % a part, {largest / even:.1f} times the even share "
+        f"of {100 * even:.1f} %"
+    )
+
+
+def brightness(weights: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    """Return where weights that add up to 1 lie on the scale: 0 at a quarter of the even share, 1/2 at it, 1 at four.
+
+    Where there is one part alone, or no weight at all, nothing is to be compared, and all parts are bright.
+    """
+    count, total = len(weights), float(weights.sum())
+    if count == 1 or total <= 0:
+        return torch.ones_like(weights)
+    doublings = torch.log2(weights * count / total)
+    return ((doublings + STEPS_OF_TWO) / (2 * STEPS_OF_TWO)).clamp(0, 1)
 
 
 def _photo(one: Explained, weights: Float[Tensor, "N"] | None) -> str:
@@ -125,9 +160,8 @@ def _outlines(boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]) -> str:
 def _by_share(
     boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]
 ) -> list[tuple[list[float], float, float]]:
-    """Return each box with its weight, and that in shares of the largest."""
-    shares = weights / weights.max()
-    return list(zip(boxes.tolist(), weights.tolist(), shares.tolist(), strict=True))
+    """Return each box with its weight, and where that lies on the scale."""
+    return list(zip(boxes.tolist(), weights.tolist(), brightness(weights).tolist(), strict=True))
 
 
 def _rectangle(box: list[float], kind: str, opacity: str, weight: float) -> str:
@@ -140,10 +174,9 @@ def _rectangle(box: list[float], kind: str, opacity: str, weight: float) -> str:
 
 
 def _words(words: Sequence[str], weights: Float[Tensor, "M"]) -> str:
-    largest = float(weights.max())
     spans = " ".join(
-        f'<span style="background: rgba(var(--shade), {0.75 * weight / largest:.3f})" title="{100 * weight:.1f} %">'
+        f'<span style="background: rgba(var(--shade), {0.75 * bright:.3f})" title="{100 * weight:.1f} %">'
         f"{escape(word)}</span>"
-        for word, weight in zip(words, weights.tolist(), strict=True)
+        for word, weight, bright in zip(words, weights.tolist(), brightness(weights).tolist(), strict=True)
     )
     return f'<p class="words">{spans}</p>'

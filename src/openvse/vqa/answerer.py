@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from openvse.assembly.describe import describe_part, describe_tower
-from openvse.encoders import ImageEncoder, TextEncoder
+from openvse.encoders import ImageEncoder, TextEncoder, UnknownWord, unknown_line
 from openvse.errors import DataError, ModelError
 from openvse.functional import pad
 from openvse.fusion import FUSIONS, Fusion
@@ -21,6 +23,8 @@ from openvse.model import Model, Tower, evaluating
 from openvse.types import EmbeddingSet, Inputs
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.recipe import AnswererSpec, HeadSpec
+
+_logger = logging.getLogger(__name__)
 
 ANSWERS_FILE = "answers.json"
 
@@ -45,10 +49,17 @@ class Attended(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """The most probable answers to one question, and their attention weights; None where a model has no weights."""
+    """The answer to one question.
+
+    Attributes:
+        guesses: the most probable answers, best first; none to an empty question.
+        attended: the attention weights behind them; None where the model has none.
+        unknown_words: words of the question that the model does not know.
+    """
 
     guesses: list[Guess]
     attended: Attended | None
+    unknown_words: tuple[UnknownWord, ...] = ()
 
 
 class FeedForward(nn.Module):
@@ -84,7 +95,7 @@ class Answerer(Model):
         spec: what the model is made of; None derives it from the parts.
         provenance: where the model comes from; see ``Model``.
 
-    Example:
+    Examples:
         >>> model = openvse.load("runs/daquar/best")  # doctest: +SKIP
         >>> model.ask("kitchen.jpg", ["how many chairs are there?"], top_k=1)  # doctest: +SKIP
         [[Guess(answer='4', probability=0.62)]]
@@ -152,40 +163,56 @@ class Answerer(Model):
     def ask(
         self,
         image: ClipSource | None,
-        questions: Sequence[str],
+        questions: str | Sequence[str],
         *,
         top_k: int = 5,
         batch_size: int = 64,
     ) -> list[list[Guess]]:
         """Answer questions about an image, which is encoded once for each batch of them.
 
+        Words that the model does not know are logged, in one warning for all questions; ``answer`` and ``explain``
+        return them. An empty question is logged too, and has no answers.
+
         Args:
             image: a path, bytes, a PIL image or an array ``uint8 [H, W, 3]``; not read by the question-only model.
-            questions: one or more.
+            questions: one or more; one that is given by itself is a sequence of one.
             top_k: how many answers to each, the most probable first.
             batch_size: questions at a time.
 
         Raises:
             BadImageError: the image cannot be decoded.
             ModelError: there is no image for a model that sees, or it reads precomputed features only.
-            DataError: there is no question, or one is empty.
+            DataError: there is no question, or every one is empty.
         """
         answered = self.answer(self.read(image), questions, top_k=top_k, batch_size=batch_size)
         return [each.guesses for each in answered]
 
     @torch.inference_mode()
     def answer(
-        self, images: Inputs | None, questions: Sequence[str], *, top_k: int = 5, batch_size: int = 64
+        self, images: Inputs | None, questions: str | Sequence[str], *, top_k: int = 5, batch_size: int = 64
     ) -> list[Answered]:
         """Answer questions about one image that ``read`` returned, with the attention weights of each; see ``ask``."""
-        if not questions:
-            raise DataError("there is no question: give at least one")
+        questions = [questions] if isinstance(questions, str) else questions
+        asked = _not_empty(questions)
+        unknown = self.unknown_words(asked)
+        if line := unknown_line(chain.from_iterable(unknown)):
+            _logger.warning("%s", line)
         batches = [
-            self.read_questions(questions[start : start + batch_size])
-            for start in range(0, len(questions), batch_size)
+            self.read_questions(asked[start : start + batch_size])
+            for start in range(0, len(asked), batch_size)
         ]
         with evaluating(self):
-            return [answered for tokens in batches for answered in self._answer(images, tokens, top_k)]
+            answers = [answered for tokens in batches for answered in self._answer(images, tokens, top_k)]
+        told = iter(
+            answered._replace(unknown_words=tuple(words))
+            for answered, words in zip(answers, unknown, strict=True)
+        )
+        return [next(told) if question.strip() else Answered([], None) for question in questions]
+
+    def unknown_words(self, questions: str | Sequence[str]) -> list[list[UnknownWord]]:
+        """Return the words of each question that the model has not learned, and what it reads in their place."""
+        questions = [questions] if isinstance(questions, str) else questions
+        return [self.text.encoder.unknown_words(question) for question in questions]
 
     def read(self, image: ClipSource | None) -> Inputs | None:
         """Return an image as a batch of one, on the model's device; None for the question-only model."""
@@ -244,3 +271,16 @@ class Answerer(Model):
     def _classify(self, x: Float[Tensor, "Q E"]) -> Float[Tensor, "Q A"]:
         logits: Tensor = self.classifier(x)
         return logits
+
+
+def _not_empty(questions: Sequence[str]) -> list[str]:
+    """Return the questions that ask something, and log how many do not; raise DataError if none does."""
+    if not questions:
+        raise DataError("there is no question: give at least one")
+    asked = [question for question in questions if question.strip()]
+    if not asked:
+        raise DataError("every question is empty: ask something, such as 'how many chairs are there?'")
+    if len(asked) < len(questions):
+        empty = len(questions) - len(asked)
+        _logger.warning("an empty question has no answer (%d of %d are empty)", empty, len(questions))
+    return asked

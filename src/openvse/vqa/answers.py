@@ -53,7 +53,7 @@ def normalize_answer(answer: str) -> str:
 
     Deviation: an answer of which nothing would be left ("a", "the", "?") stays as it is, in lower case.
 
-    Example:
+    Examples:
         >>> normalize_answer("The two dogs."), normalize_answer("1,000"), normalize_answer("dont know")
         ('2 dogs', '1000', "don't know")
     """
@@ -128,7 +128,7 @@ class AnswerVocabulary:
         answers: the answers, in the order of their ids.
         votes: what ``targets`` takes the answers to a question for; see ``are_votes``.
 
-    Example:
+    Examples:
         >>> vocabulary = AnswerVocabulary.from_answers([["Two"], ["a cup"], ["2"]], min_count=1)
         >>> vocabulary.answers
         ('2', 'cup')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from openvse.batches.image_loaders import ImageLoader
 from openvse.batches.pairs import BatchKey
-from openvse.batches.tokens import TokenTable
+from openvse.batches.texts import TextLoader
 from openvse.corpus.questions import QuestionSet
 from openvse.errors import BadImageError, DataError
 from openvse.types import QuestionBatch
@@ -31,7 +31,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
     Args:
         questions: the set.
         images: loads the images of ``questions.image_ids``; None for a model that reads questions alone.
-        tokens: token ids of each question.
+        texts: loads each question.
         answers: the answers to choose from.
 
     Raises:
@@ -45,16 +45,16 @@ class QuestionDataset(Dataset[QuestionBatch]):
         self,
         questions: QuestionSet,
         images: ImageLoader | None,
-        tokens: Sequence[Tensor],
+        texts: TextLoader,
         answers: AnswerVocabulary,
     ) -> None:
-        if len(tokens) != len(questions) or (images is not None and len(images) != len(questions.image_ids)):
+        if len(texts) != len(questions) or (images is not None and len(images) != len(questions.image_ids)):
             raise DataError(
                 f"{questions.name} has {len(questions)} questions about {len(questions.image_ids)} images, but "
-                f"{len(tokens)} token lists and another number of images are given; make them from one question set"
+                f"{len(texts)} texts and another number of images are given; make them from one question set"
             )
         self._questions, self._images, self._answers = questions, images, answers
-        self._tokens = TokenTable(tokens)
+        self._texts = texts
         self.image_of = questions.images_of()
 
     def __len__(self) -> int:
@@ -99,7 +99,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
         return chosen, QuestionBatch(
             images=inputs,
             image_of=torch.from_numpy(rows),
-            questions=self._tokens.take(chosen),
+            questions=self._texts.take(chosen),
             targets=torch.from_numpy(self._answers.targets([question.answers for question in asked])),
             divisor=float(len(chosen)) if key.num_processes == 1 else len(key.pairs) / key.num_processes,
             description=f"{len(asked)} questions: {asked[0].question_id} to {asked[-1].question_id}",

@@ -38,6 +38,10 @@ class AnswersEvaluation:
         """Return the report's table; nothing where there is no report."""
         return "" if self.report is None else self.report.to_markdown()
 
+    def to_json(self) -> str:
+        """Return the report as JSON; null where there is none."""
+        return "null" if self.report is None else self.report.to_json()
+
     def write(self, folder: Path) -> list[Path]:
         """Write the predictions, and the report as Markdown and JSON."""
         write_results(folder / PREDICTIONS, self.questions, self.answers)
@@ -63,9 +67,14 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     if request.folds > 1:
         raise OpenVSEError("--folds is for retrieval: leave it out for a model that answers questions")
     store = _store(model, request.features)
-    questions = open_questions(request.data, require_images=model.sees and store is None)
+    questions = open_questions(
+        request.data,
+        require_images=model.sees and store is None,
+        allow_outside=request.allow_outside,
+    )
     chosen = questions if request.split == "all" else questions.split(request.split)
-    predicted = {guess.question_id: guess.answer for guess in predict(model, chosen, store)}
+    found = predict(model, chosen, store, batch_size=request.batch_size, progress=request.progress)
+    predicted = {guess.question_id: guess.answer for guess in found}
     kept = chosen.select(np.flatnonzero([question.question_id in predicted for question in chosen.questions]))
     answers = tuple(predicted[question.question_id] for question in kept.questions)
     left_out = len(chosen) - len(kept)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from openvse.encoders import ImageEncoder
+from openvse.encoders import ImageEncoder, UnknownWord
 from openvse.media.videos import ClipSource
 from openvse.model import evaluating
 from openvse.types import Inputs
@@ -29,6 +29,7 @@ class Explained:
         boxes: left, top, right and bottom of the image's parts in shares of its width and height.
         image_weights: of these parts.
         tiled: whether the parts are cells that cover the image; otherwise regions, which overlap.
+        unknown_words: words of the question that the model does not know.
     """
 
     question: str
@@ -38,25 +39,27 @@ class Explained:
     boxes: Float[Tensor, "N 4"] | None = None
     image_weights: Float[Tensor, "k N"] | None = None
     tiled: bool = True
+    unknown_words: tuple[UnknownWord, ...] = ()
 
 
 @torch.inference_mode()
 def explain(
-    model: Answerer, image: ClipSource | None, questions: Sequence[str], *, top_k: int = 5
+    model: Answerer, image: ClipSource | None, questions: str | Sequence[str], *, top_k: int = 5
 ) -> list[Explained]:
     """Answer questions about an image, and return the attention weights behind each answer.
 
     Args:
         model: the model that answers.
         image: what ``Answerer.ask`` takes.
-        questions: one or more.
+        questions: one or more; one that is given by itself is a sequence of one.
         top_k: how many answers to each.
 
     Raises:
         BadImageError: the image cannot be decoded.
         ModelError: the model looks at images and there is none, or it reads precomputed features only.
-        DataError: there is no question, or one is empty.
+        DataError: there is no question, or every one is empty.
     """
+    questions = [questions] if isinstance(questions, str) else questions
     images = model.read(image)
     boxes, tiled = None, True
     with evaluating(model):
@@ -64,13 +67,13 @@ def explain(
             images, boxes, tiled = _located(model.image.encoder, images)
         answered = model.answer(images, questions, top_k=top_k)
     explained = []
-    for question, (guesses, attended) in zip(questions, answered, strict=True):
-        words = model.text.encoder.pieces(question)
-        if attended is None:
-            explained.append(Explained(question, guesses, words))
-            continue
-        of_words, of_image = attended.words[:, : len(words)].cpu(), attended.image.cpu()
-        explained.append(Explained(question, guesses, words, of_words, boxes, of_image, tiled))
+    for question, (guesses, attended, unknown) in zip(questions, answered, strict=True):
+        words = model.text.encoder.pieces(question) if question.strip() else []
+        one = Explained(question, guesses, words, unknown_words=unknown)
+        if attended is not None:
+            of_words, of_image = attended.words[:, : len(words)].cpu(), attended.image.cpu()
+            one = replace(one, word_weights=of_words, boxes=boxes, image_weights=of_image, tiled=tiled)
+        explained.append(one)
     return explained
 
 

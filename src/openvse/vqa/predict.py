@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from openvse.batches import ImageLoader, image_loader, own_features, with_features
+from openvse.batches import ImageLoader, image_loader, own_features, text_loader, with_features
 from openvse.corpus import QuestionSet
 from openvse.errors import DataError
+from openvse.features import FeatureStore
 from openvse.model import evaluating
-from openvse.types import FeatureSource, QuestionBatch
+from openvse.types import FeatureSource, OnProgress, QuestionBatch
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.batches import QuestionDataset, question_batches
 
@@ -28,7 +29,12 @@ class Prediction(NamedTuple):
 
 
 def question_dataset(
-    model: Answerer, questions: QuestionSet, features: FeatureSource | None = None, *, augment: bool = False
+    model: Answerer,
+    questions: QuestionSet,
+    features: FeatureSource | None = None,
+    *,
+    text_features: FeatureStore | None = None,
+    augment: bool = False,
 ) -> tuple[QuestionSet, QuestionDataset]:
     """Prepare questions for a model; those about images that a store lacks are left out, and reported.
 
@@ -36,13 +42,14 @@ def question_dataset(
         model: gives the tokens and the answers.
         questions: the set.
         features: stored local features of its images; without them the images are decoded.
+        text_features: stored token states of the questions; without them the text model reads the questions.
         augment: decode the random views that a batch's key asks for, for training.
 
     Returns:
         The questions that are left, and their batches.
 
     Raises:
-        StoreError: the store has none of the images.
+        StoreError: the store has none of the images, or the store of texts lacks a question.
     """
     images: ImageLoader | None = None
     if model.image is not None:
@@ -52,8 +59,9 @@ def question_dataset(
         if len(corpus) < len(questions.image_ids):
             questions = questions.about(corpus.image_ids)
         images = image_loader(model.image.encoder.backbone, corpus, features, augment=augment)
-    tokens = model.text.encoder.tokenize([question.text for question in questions.questions])
-    return questions, QuestionDataset(questions, images, tokens, model.answers)
+    asked = [question.text for question in questions.questions]
+    texts = text_loader(model.text.encoder, asked, text_features)
+    return questions, QuestionDataset(questions, images, texts, model.answers)
 
 
 def predict_batches(
@@ -75,7 +83,12 @@ def predict_batches(
 
 
 def predict(
-    model: Answerer, questions: QuestionSet, features: FeatureSource | None = None, *, batch_size: int = 128
+    model: Answerer,
+    questions: QuestionSet,
+    features: FeatureSource | None = None,
+    *,
+    batch_size: int = 128,
+    progress: OnProgress | None = None,
 ) -> list[Prediction]:
     """Answer every question of a set, in its order; those about images that cannot be used are left out.
 
@@ -84,6 +97,7 @@ def predict(
         questions: the set.
         features: stored local features of its images; without them the images are decoded.
         batch_size: questions at a time.
+        progress: called after every batch.
 
     Raises:
         DataError: not one image can be used.
@@ -96,6 +110,8 @@ def predict(
         for position, chance, answer in zip(positions.tolist(), best.tolist(), ids.tolist(), strict=True):
             question = questions.questions[position]
             predictions[position] = Prediction(question.question_id, model.answers.answers[answer], chance)
+        if progress is not None:
+            progress("answering questions", len(predictions), len(questions))
     if not predictions:
         raise DataError(f"{questions.name}: no question can be answered, as not one image can be used")
     return [predictions[position] for position in sorted(predictions)]

@@ -90,4 +90,8 @@ class VQARecipe(AnswererSpec, RunRecipe):
             )
         if self.training.plateau is not None and self.training.plateau.metric != "accuracy":
             raise ValueError("training.plateau.metric is not one of answering: set metric: accuracy")
+        if self.data.captions_per_image is not None:
+            raise ValueError(
+                "data.captions_per_image is of retrieval, and questions are no captions: remove it"
+            )
         return self

@@ -17,7 +17,17 @@ from openvse.datasets import open_questions
 from openvse.errors import DataError
 from openvse.model import tower_curves
 from openvse.training.collapse import EQUAL_ANSWERS
-from openvse.training.inputs import AUTO, RunInputs, data_of, open_features, source_of, spread
+from openvse.training.inputs import (
+    AUTO,
+    RunInputs,
+    count_words,
+    data_of,
+    open_features,
+    open_text_features,
+    source_of,
+    spread,
+)
+from openvse.training.split_size import small_split_warning
 from openvse.training.task import Step, Task
 from openvse.types import QuestionBatch
 from openvse.vqa.answerer import Answerer
@@ -43,7 +53,7 @@ class AnsweringTask(Task[QuestionBatch]):
     """
 
     metric: ClassVar[str] = "accuracy"
-    unit: ClassVar[str] = "questions"
+    unit = "questions"
     collapse: ClassVar[str] = EQUAL_ANSWERS
 
     model: Answerer
@@ -60,6 +70,7 @@ class AnsweringTask(Task[QuestionBatch]):
     ) -> None:
         super().__init__(recipe, model, (), training, data, accelerator)
         self._validation = validation
+        self._frequent, self._chance = int(prior.argmax()), 0.0
         # What a model says that knows the frequencies and nothing else.
         self._uninformed = prior.clamp(1e-6, 1 - 1e-6).logit().to(accelerator.device)
 
@@ -77,21 +88,24 @@ class AnsweringTask(Task[QuestionBatch]):
     def validate(self) -> dict[str, float]:
         """Return the accuracy on the validation split in percent, and the loss."""
         right: list[np.ndarray] = []
+        by_frequency = 0.0
         images: list[np.ndarray] = []
         loss = 0.0
         for positions, batch, logits in predict_batches(self.model, self._validation):
             right.append(batch.targets.gather(1, logits.argmax(dim=1, keepdim=True)).squeeze(1).cpu().numpy())
             images.append(self._validation.image_of[positions])
+            by_frequency += float(batch.targets[:, self._frequent].sum())
             loss += float(cross_entropy(logits, batch)) * batch.divisor
         if not right:
             raise DataError("no validation question can be answered, as not one image can be used")
         worth, of_image = np.concatenate(right), np.unique(np.concatenate(images), return_inverse=True)[1]
+        self._chance = 100 * by_frequency / len(worth)
         self.intervals = score_intervals({"accuracy": worth}, of_image, resamples=1000, seed=0)
         return {"accuracy": 100 * float(worth.sum(dtype=np.float64)) / len(worth), "loss": loss / len(worth)}
 
     def summary(self, metrics: Mapping[str, float]) -> str:
-        """Return the accuracy and the loss."""
-        return f"accuracy {metrics['accuracy']:5.2f}  loss {metrics['loss']:.3f}"
+        """Return the accuracy beside that of the most frequent training answer."""
+        return f"accuracy {metrics['accuracy']:5.2f} (most frequent answer {self._chance:.2f})"
 
     def curves(self) -> dict[str, list[float]]:
         """Return the curves of the aggregators, as ``image.NAME`` and ``text.NAME``."""
@@ -107,14 +121,16 @@ def cross_entropy(logits: Float[Tensor, "Q A"], batch: QuestionBatch) -> Float[T
 def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     """Open data and features, and build the model and its answers."""
     with_images = recipe.image is not None and recipe.data.features in (None, AUTO)
-    questions = open_questions(source_of(recipe), require_images=with_images)
+    questions = open_questions(
+        source_of(recipe), require_images=with_images, allow_outside=recipe.data.allow_outside
+    )
     asked = questions.split("train").questions
     answers = AnswerVocabulary.from_answers(
         [question.answers for question in asked], min_count=recipe.answers.min_count
     )
-    model = build_answerer(
-        recipe, questions=[question.text for question in asked], answers=answers, seed=recipe.seed
-    )
+    texts = [question.text for question in asked]
+    model = build_answerer(recipe, questions=texts, answers=answers, seed=recipe.seed)
+    coverage = count_words(model.text.encoder, texts, inputs, "question")
     corpus, features = questions.as_corpus(), None
     if model.image is not None:
         features = open_features(recipe, model.image.encoder, corpus, inputs)
@@ -126,11 +142,16 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     if recipe.training.validation_images is not None:
         ids = held_out.image_ids
         held_out = held_out.about([ids[i] for i in spread(len(ids), recipe.training.validation_images)])
+    to_learn = questions.split("train")
+    texts = [question.text for each in (to_learn, held_out) for question in each.questions]
+    stored = open_text_features(recipe, model.text.encoder, texts, inputs)
     _, training = question_dataset(
-        model, questions.split("train"), features, augment=recipe.data.random_views
+        model, to_learn, features, text_features=stored, augment=recipe.data.random_views
     )
-    _, validation = question_dataset(model, held_out, features)
-    return AnsweringTask(
+    held_out, validation = question_dataset(model, held_out, features, text_features=stored)
+    if warning := small_split_warning(len(held_out), "questions", "an accuracy"):
+        inputs.watcher.warn(warning)
+    task = AnsweringTask(
         recipe,
         model,
         training,
@@ -139,3 +160,5 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         data_of(corpus),
         inputs.accelerator,
     )
+    task.coverage = coverage
+    return task

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from openvse.cli.commands.data import data
+from openvse.cli.options import Quiet
 from openvse.cli.stopping import going_on
 
 
@@ -43,6 +44,7 @@ def import_features(
     boxes: Annotated[
         bool, typer.Option("--boxes/--no-boxes", help="Keep the boxes, if the source has any.")
     ] = True,
+    quiet: Quiet = False,
 ) -> None:
     """Import features that other tools made into a feature store; an interrupted run can be continued."""
     from openvse.cli.progress import bar, counted, warn
@@ -50,9 +52,9 @@ def import_features(
     from openvse.features import FeatureStore
     from openvse.features import import_features as run
 
-    image_ids = open_corpus(match, require_images=False).image_ids if match else None
+    image_ids = open_corpus(match, require_images=False, allow_outside=True).image_ids if match else None
     with bar() as progress:
-        show = counted(progress, "importing")
+        show = counted(progress, "importing", "items")
         report = run(
             source,
             out,

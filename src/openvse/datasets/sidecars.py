@@ -1,0 +1,84 @@
+"""Captions in a text file beside each image: the layout of kohya's trainers, img2dataset and many downloaders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from openvse.corpus.corpus import Corpus, Record, build_corpus
+from openvse.datasets.csv_file import read_lines
+from openvse.datasets.layout_splits import with_folder_splits
+from openvse.errors import DataError
+from openvse.media.listing import list_media, walk_files
+from openvse.media.names import is_image, is_video_name
+from openvse.media.videos import is_video
+
+SIDECAR_SUFFIXES = (".txt", ".caption")
+"""What the text file of an image ends with, in place of the image's own ending."""
+
+MAX_SIDECAR_BYTES = 1 << 20
+"""A larger text file is refused: it is no caption."""
+
+
+def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
+    """Open a folder of images with a text file beside each.
+
+    ``a.jpg`` has its captions in ``a.txt`` or ``a.caption``, one a line, at any depth. If all images lie in folders
+    called train, validation and test (or a synonym), these are the splits. An image without a text file counts as
+    one without a caption. Items may be clips; where one with a text file is a video, that holds for videos too.
+
+    Args:
+        root: the folder; image identifiers are paths relative to it.
+        require_images: see ``build_corpus``.
+
+    Raises:
+        DataError: when no image has a text file, one is not UTF-8 or no caption, and as ``build_corpus`` does.
+    """
+    listing = list_media(root, videos=True)
+    captions = {path: read_sidecar(path) for path in listing.paths}
+    if not any(map(_has_captions, captions.values())):
+        raise DataError(
+            f"{root}: no image has a text file beside it (a.jpg with a.txt, a caption a line); write them"
+        )
+    videos = any(is_video(path) for path, lines in captions.items() if lines is not None)
+    left_out = (listing if videos else list_media(root)).left_out
+    records = [
+        Record(path.relative_to(root).as_posix(), path, lines or ())
+        for path, lines in captions.items()
+        if videos or not is_video(path)
+    ]
+    corpus = build_corpus(root.resolve().name, with_folder_splits(records), require_images=require_images)
+    problems = (left_out.describe(),) if left_out else ()
+    return replace(corpus, problems=(*corpus.problems, *problems))
+
+
+def detect_sidecars(root: Path) -> bool:
+    """Say whether a folder holds an image with a text file beside it."""
+    files = walk_files(root)
+    return any((is_image(path.name) or is_video_name(path.name)) and _sidecar(path) for path in files)
+
+
+def read_sidecar(image: Path) -> Sequence[str] | None:
+    """Return the captions beside an image, one a line, or None where there is no such file.
+
+    Raises:
+        DataError: the file is not UTF-8, or larger than a caption can be.
+    """
+    path = _sidecar(image)
+    if path is None:
+        return None
+    if path.stat().st_size > MAX_SIDECAR_BYTES:
+        raise DataError(
+            f"{path}: {path.stat().st_size:,} bytes are no caption of {image.name}; "
+            f"at most {MAX_SIDECAR_BYTES:,} are read"
+        )
+    return [line.strip() for line in read_lines(path) if line.strip()]
+
+
+def _sidecar(image: Path) -> Path | None:
+    return next((path for end in SIDECAR_SUFFIXES if (path := image.with_suffix(end)).is_file()), None)
+
+
+def _has_captions(lines: Sequence[str] | None) -> bool:
+    return lines is not None

@@ -1,0 +1,162 @@
+"""WebDataset shards: tar archives in which ``key.jpg`` and ``key.txt`` or ``key.json`` make an item."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from openvse.corpus.corpus import Corpus, Record, build_corpus
+from openvse.datasets.fields import read_captions, read_split
+from openvse.datasets.layout_splits import named_splits
+from openvse.errors import DataError
+from openvse.media.listing import LeftOut, kind_left_out, walk_files
+from openvse.media.names import escaped, is_image, is_video_name
+from openvse.media.packed import FileSlice
+
+MAX_TEXT_BYTES = 1 << 20
+"""A larger text or JSON member is refused: it is no caption."""
+
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
+
+def open_webdataset(root: Path, *, require_images: bool = True) -> Corpus:
+    """Open WebDataset shards.
+
+    A shard is a .tar archive (not compressed); its members up to the first dot of their names are the items:
+    ``0001.jpg`` with ``0001.txt`` (a caption a line), or ``0001.json`` with a key ``captions``, ``caption``,
+    ``text`` or ``description``, and perhaps ``split``. Where the names of shards state splits (``train-0000.tar``,
+    ``val-0000.tar``), these are the splits. Nothing is unpacked: images are read from their places in the archives.
+
+    Args:
+        root: a folder of shards, at any depth, or one shard. An image is called ``SHARD/MEMBER``.
+        require_images: see ``build_corpus``; the images are always there.
+
+    Raises:
+        DataError: when there is no shard, one is compressed, a member has a value of a type that is not allowed (shard,
+            member and key are named), and as ``build_corpus`` does.
+    """
+    folder = root.parent if root.is_file() else root
+    shards = [root] if root.is_file() else find_shards(root)
+    if not shards:
+        raise DataError(f"{root}: no .tar archive there; check the folder")
+    splits = named_splits([shard.relative_to(folder) for shard in shards])
+    return shards_corpus(root, shards, splits, require_images=require_images)
+
+
+def shards_corpus(root: Path, shards: list[Path], splits: list[str], *, require_images: bool) -> Corpus:
+    """Join shards, each of a split or "", into a corpus; ``root`` names it."""
+    folder = root.parent if root.is_file() else root
+    records: list[Record] = []
+    problems: list[str] = []
+    left_out: dict[str, list[Path]] = {}
+    for shard, split in zip(shards, splits, strict=True):
+        read = _read_shard(shard, left_out)
+        records += read.records(shard.relative_to(folder).with_suffix("").as_posix(), split)
+        problems += read.problems
+    corpus = build_corpus(root.resolve().name, records, require_images=require_images)
+    if left_out:
+        problems.append(LeftOut(left_out).describe())
+    return replace(corpus, problems=(*corpus.problems, *problems))
+
+
+def find_shards(root: Path) -> list[Path]:
+    """List the tar archives below a folder; raise DataError for compressed ones, in which no place can be read."""
+    files = sorted(walk_files(root))
+    packed = next((path for path in files if path.name.lower().endswith(_COMPRESSED)), None)
+    shards = [path for path in files if path.suffix.lower() == ".tar"]
+    if packed is not None and not shards:
+        raise DataError(f"{packed}: compressed archives are not read; decompress it to .tar")
+    return shards
+
+
+@dataclass
+class _Item:
+    image: FileSlice | None = None
+    captions: list[str] | None = None
+    split: str = ""
+
+    def ends_within(self, size: int) -> bool:
+        return self.image is not None and self.image.offset + self.image.size <= size
+
+
+@dataclass
+class _Shard:
+    items: dict[str, _Item] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def records(self, place: str, split: str) -> Iterator[Record]:
+        for item in self.items.values():
+            if item.image is not None:
+                name = f"{place}/{item.image.member}"
+                yield Record(name, item.image, item.captions or (), item.split or split)
+
+
+def _read_shard(path: Path, left_out: dict[str, list[Path]]) -> _Shard:
+    shard = _Shard()
+    try:
+        with tarfile.open(path, "r:") as archive:
+            _read_members(path, archive, shard, left_out)
+    except tarfile.TarError as error:
+        if not shard.items:
+            raise DataError(
+                f"{path}: not a tar archive, or a compressed or damaged one ({error}); "
+                "decompress it, or get it again"
+            ) from error
+        size = path.stat().st_size
+        shard.items = {key: item for key, item in shard.items.items() if item.ends_within(size)}
+        shard.problems.append(
+            f"{path} ends within a member: its first {len(shard.items)} item(s) are used; get it again"
+        )
+    except OSError as error:
+        raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
+    return shard
+
+
+def _read_members(
+    path: Path, archive: tarfile.TarFile, shard: _Shard, left_out: dict[str, list[Path]]
+) -> None:
+    """Take up the members one after the other; only regular files count, and nothing is written anywhere."""
+    for member in archive:
+        folder, slash, name = member.name.rpartition("/")
+        if not member.isreg() or member.sparse is not None or name.startswith("."):
+            continue
+        stem, _, ending = name.partition(".")
+        item = shard.items.setdefault(f"{folder}{slash}{stem}", _Item())
+        if is_image(f"x.{ending}") or is_video_name(f"x.{ending}"):
+            if item.image is None:
+                item.image = FileSlice(path, member.name, member.offset_data, member.size)
+        elif kind := kind_left_out(name, videos=True):
+            left_out.setdefault(kind, []).append(path / member.name)
+        elif ending in ("txt", "caption", "json"):
+            _read_text(path, archive, member, item, ending)
+
+
+def _read_text(
+    path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, item: _Item, ending: str
+) -> None:
+    """Read the captions of a member; text goes before JSON."""
+    where = f"{path}, member {escaped(member.name)}"
+    if member.size > MAX_TEXT_BYTES:
+        raise DataError(f"{where}: {member.size:,} bytes are no caption; at most {MAX_TEXT_BYTES:,} are read")
+    file = archive.extractfile(member)
+    content = file.read() if file else b""
+    try:
+        text = content.decode("utf-8-sig")
+        if ending != "json":
+            item.captions = [line.strip() for line in text.split("\n") if line.strip()]
+            return
+        entry = json.loads(text)
+        if not isinstance(entry, dict):
+            raise DataError('not an object; write {"caption": "a sentence"}')
+        said, item.split = read_captions(entry), read_split(entry)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: byte {error.start} is not UTF-8; save it as UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where}: not JSON ({error.msg}); write an object") from error
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+    if item.captions is None:
+        item.captions = said

@@ -1,0 +1,121 @@
+"""Two arrays of embeddings, whatever made them -> Report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from openvse.errors import DataError
+from openvse.evaluation.evaluator import evaluate as evaluate_sets
+from openvse.evaluation.report import Report
+from openvse.functional import require_one_space, unit_embeddings
+from openvse.similarities import SetMax, Similarity
+from openvse.types import EmbeddingSet, Relevance
+
+Array: TypeAlias = np.ndarray | Tensor
+Pairs: TypeAlias = Relevance | Array | Sequence[Any]
+"""Which texts belong to which image, in one of the forms that ``evaluate`` lists."""
+
+
+def evaluate(
+    images: Array | EmbeddingSet,
+    texts: Array | EmbeddingSet,
+    relevance: Pairs | None = None,
+    *,
+    similarity: Similarity | None = None,
+    name: str = "",
+    folds: int = 1,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Report:
+    """Evaluate retrieval in both directions from embeddings, whatever made them.
+
+    The embeddings are scaled to unit length, and two items score as their cosine. Of several embeddings of an item, the
+    best pair counts.
+
+    Args:
+        images: float ``[I, D]``, or ``[I, K, D]`` for K embeddings an image.
+        texts: float ``[T, D]``, or ``[T, K, D]``.
+        relevance: which texts belong to which image. By default T is a multiple of I and the texts follow the order of
+            their images: with five texts an image, the first five texts belong to the first image. Otherwise one of:
+            int ``[T]``, the image of each text; int ``[P, 2]``, pairs (image, text); bool ``[I, T]``; a ``Relevance``.
+        similarity: scores embeddings in another way than the cosine, such as ``openvse.similarities.Order()``.
+        name: what the report calls the data.
+        folds: how many runs of consecutive images, each with its texts, to evaluate separately and average (COCO: 5).
+        resamples: of the bootstrap that yields the intervals; 0 leaves the intervals out.
+        seed: of the bootstrap.
+
+    Returns:
+        Recalls, RSUM and ranks with their intervals, and the level of chance: ``report.metrics["rsum"]``,
+        ``print(report.to_markdown())``.
+
+    Raises:
+        DataError: embeddings or relevance have a shape or a number that does not fit, or are not finite.
+
+    Examples:
+        >>> report = evaluate(np.eye(3), np.repeat(np.eye(3), 2, axis=0))
+        >>> report.metrics["i2t_r1"], report.protocol.num_texts
+        (100.0, 6)
+    """
+    score = SetMax() if similarity is None else similarity
+    if not score.reads_unit_vectors:
+        raise DataError(
+            f"{type(score).__name__} does not score embeddings of unit length, so arrays cannot be evaluated with it: "
+            f"evaluate its model with openvse evaluate"
+        )
+    units = _units(images, "images"), _units(texts, "texts")
+    require_one_space(*units)
+    pairs = _relevance(relevance, len(units[0]), len(units[1]))
+    if units[0].vectors.dtype != units[1].vectors.dtype:  # one of them is double
+        units = _double(units[0]), _double(units[1])
+    return evaluate_sets(*units, pairs, score, name=name, folds=folds, resamples=resamples, seed=seed)
+
+
+def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
+    """Return embeddings of unit length, without gradient, after a look for NaN and infinity."""
+    if isinstance(given, EmbeddingSet):
+        return unit_embeddings(given.detach(), side)
+    tensor = given.detach() if isinstance(given, Tensor) else torch.from_numpy(np.ascontiguousarray(given))
+    units = unit_embeddings(tensor, side)
+    bad = (~tensor.isfinite()).flatten(1).any(dim=1).nonzero()
+    if len(bad):
+        raise DataError(
+            f"row {int(bad[0])} of the {side} holds NaN or infinity ({len(bad)} such row(s)): look for it in what made "
+            f"the embeddings"
+        )
+    return units
+
+
+def _double(units: EmbeddingSet) -> EmbeddingSet:
+    return replace(units, vectors=units.vectors.double())
+
+
+def _relevance(given: Pairs | None, num_images: int, num_texts: int) -> Relevance:
+    if isinstance(given, Relevance):
+        return given
+    if given is None:
+        if num_texts % num_images:
+            raise DataError(
+                f"{num_texts} texts are not a multiple of {num_images} images, so it is not clear which belong "
+                f"together: give relevance, the image of each text (int [{num_texts}]) or pairs (int [P, 2])"
+            )
+        owners = np.arange(num_texts) // (num_texts // num_images)
+        return Relevance(owners, np.arange(num_texts), num_images, num_texts)
+    array = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    if array.dtype == bool and array.shape == (num_images, num_texts):
+        rows, columns = np.nonzero(array)
+    elif array.dtype.kind in "iu" and array.shape == (num_texts,):
+        rows, columns = array, np.arange(num_texts)
+    elif array.dtype.kind in "iu" and array.ndim == 2 and array.shape[1] == 2:
+        rows, columns = array.T
+    else:
+        raise DataError(
+            f"relevance is {array.dtype} {list(array.shape)}: give the image of each text (int [{num_texts}]), pairs "
+            f"of image and text (int [P, 2]), or a matrix (bool [{num_images}, {num_texts}])"
+        )
+    return Relevance(rows.astype(np.int64), columns.astype(np.int64), num_images, num_texts)

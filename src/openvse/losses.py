@@ -1,0 +1,210 @@
+"""The ranking losses of the papers for a training loop of one's own: two tensors of embeddings, or scores, in.
+
+Each function makes a ``Loss``, a module that computes the same number as the objective term that a recipe names::
+
+    loss = openvse.losses.adopt(temperature=0.1)
+    loss(images, texts).backward()         # [B, D] each; the i-th text belongs to the i-th image
+    loss.from_scores(scores).backward()    # or a matrix of scores, images in rows
+
+A loss adds both directions: images that ask for texts, and texts that ask for images.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from openvse.errors import DataError
+from openvse.functional import require_one_space, set_max_scores, unit_embeddings
+from openvse.objectives import MINERS, AdaptiveTopK, Contrast, Hinge, InfoNCE, MultiViewBound, RankingTerm
+from openvse.types import EmbeddingSet, ScoredBatch
+
+__all__ = ["Loss", "adopt", "info_nce", "mil", "multi_view_bound", "triplet"]
+
+Negatives: TypeAlias = Literal["hardest", "all"]
+Reduction: TypeAlias = Literal["sum", "mean"]
+
+
+class Loss(nn.Module):
+    """A ranking loss on embeddings or on scores.
+
+    Args:
+        term: what computes it; see ``openvse.objectives``.
+    """
+
+    def __init__(self, term: RankingTerm) -> None:
+        super().__init__()
+        self.term = term
+
+    def forward(
+        self, images: Tensor | EmbeddingSet, texts: Tensor | EmbeddingSet, positives: Tensor | None = None
+    ) -> Float[Tensor, ""]:
+        """Compute the loss of a batch of embeddings, which are scaled to unit length first.
+
+        Two items score as the cosine of their embeddings; of several embeddings an item, the best pair counts.
+
+        Args:
+            images: float ``[I, D]``, or ``[I, K, D]`` for K embeddings an item; or what a tower yields.
+            texts: the same of the texts; their K may be another.
+            positives: which text belongs to which image: int ``[T]``, the image of each text, or bool ``[I, T]``. By
+                default the i-th text belongs to the i-th image.
+
+        Raises:
+            DataError: shapes do not fit together, or ``positives`` is missing although I and T differ.
+        """
+        image_set, text_set = unit_embeddings(images, "images"), unit_embeddings(texts, "texts")
+        require_one_space(image_set, text_set)
+        scores = set_max_scores(image_set, text_set)
+        pairs = _positives(scores, positives)
+        value: Tensor = self.term(ScoredBatch(scores, pairs, image_set, text_set))
+        return value
+
+    def from_scores(self, scores: Tensor, positives: Tensor | None = None) -> Float[Tensor, ""]:
+        """Compute the loss from scores, which may come from anything; higher is better.
+
+        Args:
+            scores: float ``[I, T]``. The MV-VSE bound takes ``[K, I, T]`` too: the scores of each of the K views.
+            positives: as for a call.
+
+        Raises:
+            DataError: shapes do not fit together, or ``positives`` is missing although I and T differ.
+        """
+        is_bound = isinstance(self.term, MultiViewBound)
+        if scores.dim() not in ((2, 3) if is_bound else (2,)) or not scores.is_floating_point():
+            views = " or [views, images, texts]" if is_bound else ""
+            raise DataError(
+                f"the scores are {scores.dtype} {list(scores.shape)}: give a float tensor [images, texts]{views}"
+            )
+        if isinstance(self.term, MultiViewBound):
+            views_of_pairs = scores if scores.dim() == 3 else scores.unsqueeze(0)
+            return self.term.of_views(views_of_pairs, _positives(views_of_pairs[0], positives))
+        return self.term.both_ways(scores, _positives(scores, positives))
+
+
+def triplet(*, margin: float = 0.2, negatives: Negatives = "hardest", reduction: Reduction = "sum") -> Loss:
+    """Return the triplet loss of VSE++, ``[margin - s(i,t) + s(i,t^)]_+`` (Faghri et al. 2018, eq. 5 and 6).
+
+    Args:
+        margin: how much better a positive pair must score than a negative one.
+        negatives: ``hardest`` counts the one negative that scores best (VSE++), ``all`` adds all of them up.
+        reduction: over the positive pairs of the batch.
+    """
+    return Loss(Contrast(miner=MINERS.get(negatives)(), criterion=Hinge(margin=margin), reduction=reduction))
+
+
+def info_nce(
+    *,
+    temperature: float = 0.05,
+    margin: float = 0.0,
+    learned: bool = False,
+    reduction: Reduction = "mean",
+) -> Loss:
+    """Return InfoNCE over all negatives of the batch, the loss of CLIP (van den Oord et al. 2018).
+
+    Args:
+        temperature: divides the scores.
+        margin: is added to the scores of the negatives.
+        learned: train the temperature: give ``loss.parameters()`` to the optimiser too.
+        reduction: over the positive pairs of the batch.
+
+    Raises:
+        RecipeError: the temperature is not positive.
+    """
+    criterion = InfoNCE(temperature=temperature, learned=learned, margin=margin)
+    return Loss(Contrast(miner=MINERS.get("all")(), criterion=criterion, reduction=reduction))
+
+
+def adopt(
+    *,
+    temperature: float = 0.05,
+    margin: float = 0.2,
+    rule: Literal["released", "paper"] = "released",
+    uniformity: Literal["off_diagonal", "all_cells"] = "off_diagonal",
+    reduction: Reduction = "mean",
+) -> Loss:
+    """Return AdOpt, the adaptive objective of VSE+2AD (Zhang et al. 2023, section 3.3).
+
+    It is InfoNCE over the K hardest negatives, where K shrinks as the scores of the batch mature.
+
+    Args:
+        temperature: divides the scores.
+        margin: is added to the scores of the negatives.
+        rule: how K follows from the scores; see ``openvse.objectives.AdaptiveTopK``.
+        uniformity: over which pairs the released rule averages; ``all_cells`` is what the released code does.
+        reduction: over the positive pairs of the batch.
+
+    Raises:
+        RecipeError: the temperature is not positive.
+    """
+    criterion = InfoNCE(temperature=temperature, margin=margin)
+    miner = AdaptiveTopK(rule=rule, uniformity=uniformity)
+    return Loss(Contrast(miner=miner, criterion=criterion, reduction=reduction))
+
+
+def mil(*, margin: float = 0.1, negatives: Negatives = "all", reduction: Reduction = "mean") -> Loss:
+    """Return the multiple-instance loss of PVSE (Song and Soleymani 2019, section 3.4), for K embeddings an item.
+
+    The best of the K x K pairs of embeddings stands for two items; their violations of the margin are averaged over the
+    negatives.
+
+    Args:
+        margin: how much better a positive pair must score than a negative one.
+        negatives: ``all``, or only the ``hardest``.
+        reduction: over the positive pairs of the batch.
+    """
+    criterion = Hinge(margin=margin, reduction="mean")
+    return Loss(Contrast(miner=MINERS.get(negatives)(), criterion=criterion, reduction=reduction))
+
+
+def multi_view_bound(
+    *, margin: float = 0.2, negatives: Negatives = "hardest", gated: bool = True, reduction: Reduction = "sum"
+) -> Loss:
+    """Return MV-VSE's upper bound loss, for images with K embeddings, their views (Li et al. 2022, eq. 10 to 13).
+
+    MV-VSE trains with ``0.7 * triplet()(images, texts) + 0.3 * multi_view_bound()(images, texts)`` (eq. 15).
+
+    Args:
+        margin: how much better a positive pair must score than a negative one.
+        negatives: the ``hardest`` under the best view, or ``all``.
+        gated: a negative that does not trouble the best view costs no view anything (L_Up); False is L_Rough.
+        reduction: over the positive pairs of the batch.
+    """
+    criterion = Hinge(margin=margin)
+    miner = MINERS.get(negatives)()
+    return Loss(MultiViewBound(miner=miner, criterion=criterion, reduction=reduction, gated=gated))
+
+
+def _positives(scores: Float[Tensor, "I T"], positives: Tensor | None) -> Bool[Tensor, "I T"]:
+    """Return which pairs are positive as a matrix."""
+    num_images, num_texts = scores.shape
+    images = torch.arange(num_images, device=scores.device)
+    if positives is None:
+        if num_images != num_texts:
+            raise DataError(
+                f"there are {num_images} images and {num_texts} texts, so the i-th text cannot belong to the i-th "
+                f"image: give positives, the image of each text (int [{num_texts}])"
+            )
+        positives = images
+    if positives.dtype == torch.bool and positives.shape == scores.shape:
+        pairs = positives.to(scores.device)
+    elif positives.shape == (num_texts,) and not (
+        positives.is_floating_point() or positives.dtype == torch.bool
+    ):
+        owners = positives.to(scores.device)
+        if num_texts and not 0 <= int(owners.min()) <= int(owners.max()) < num_images:
+            raise DataError(
+                f"positives names images {int(owners.min())} to {int(owners.max())}, allowed are 0 to "
+                f"{num_images - 1}: give the row of each text's image"
+            )
+        pairs = images.unsqueeze(1) == owners
+    else:
+        raise DataError(
+            f"positives is {positives.dtype} {list(positives.shape)}: give the image of each text, int [{num_texts}], "
+            f"or bool [{num_images}, {num_texts}]"
+        )
+    if not pairs.any():
+        raise DataError("no pair is positive, so there is nothing to learn: give at least one")
+    return pairs

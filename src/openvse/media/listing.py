@@ -1,0 +1,101 @@
+"""What a folder holds: images, perhaps clips, and what is left out, counted by kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from openvse.errors import DataError
+from openvse.media.names import escaped, foreign_kind, is_image, is_video_name, remedy
+
+LINE_BREAK = "with a line break in the name"
+VIDEO = "video"
+_REMEDIES = {
+    LINE_BREAK: "rename files whose names have line breaks",
+    VIDEO: "videos need a model of clips",
+}
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Files that look like images or clips and are not taken.
+
+    Attributes:
+        files: by kind ("video", "HEIC", "SVG", ...), in the order of their names.
+    """
+
+    files: dict[str, list[Path]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.files)
+
+    def counts(self) -> str:
+        """Return how many there are of each kind: "27 videos, 3 HEIC, 1 SVG"."""
+        ordered = sorted(self.files.items(), key=lambda item: -len(item[1]))
+        return ", ".join(f"{len(paths):,} {_plural(kind, len(paths))}" for kind, paths in ordered)
+
+    def describe(self) -> str:
+        """Return one line: the counts, what to do about each kind, and one file by name."""
+        remedies = dict.fromkeys(_REMEDIES.get(kind) or remedy(kind) for kind in self.files)
+        first = next(iter(self.files.values()))[0]
+        return f"left out {self.counts()}: {'; '.join(remedies)} (first: {escaped(first)})"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The images and clips below a folder.
+
+    Attributes:
+        paths: those to take, sorted; each begins with the folder.
+        left_out: what is like them and not taken.
+    """
+
+    paths: list[Path]
+    left_out: LeftOut
+
+
+def list_media(folder: str | Path, *, videos: bool = False) -> Listing:
+    """List the images below a folder, recursively and sorted; hidden files and folders are skipped.
+
+    Args:
+        folder: where to look.
+        videos: take videos too; else they are left out and counted.
+
+    Raises:
+        DataError: when there is no such folder.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise DataError(f"{escaped(root)}: there is no such folder; give a folder of images")
+    paths: list[Path] = []
+    left_out: dict[str, list[Path]] = {}
+    for path in sorted(walk_files(root)):
+        kind = kind_left_out(path.name, videos=videos)
+        if kind:
+            left_out.setdefault(kind, []).append(path)
+        elif is_image(path.name) or (videos and is_video_name(path.name)):
+            paths.append(path)
+    return Listing(paths, LeftOut(left_out))
+
+
+def walk_files(root: Path) -> Iterator[Path]:
+    """Yield the files below a folder; hidden files and folders are skipped, links to folders are not followed."""
+    for parent, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(parent, name) for name in names if not name.startswith("."))
+
+
+def kind_left_out(name: str, *, videos: bool) -> str:
+    """Return the kind under which a file is left out; "" for one that is taken, or is neither image nor clip."""
+    if "\n" in name:
+        flat = name.replace("\n", " ")
+        return LINE_BREAK if is_image(flat) or is_video_name(flat) else ""
+    if is_video_name(name):
+        return "" if videos else VIDEO
+    return foreign_kind(name)
+
+
+def _plural(kind: str, count: int) -> str:
+    return "videos" if kind == VIDEO and count != 1 else kind

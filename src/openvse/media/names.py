@@ -1,0 +1,83 @@
+"""Names of files: what kind of file a name promises, and how a name with odd characters is printed."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache
+from importlib.util import find_spec
+
+HEIF_NEEDED = "HEIC needs pillow-heif: pip install 'openvse[heif]'"
+AVIF_NEEDED = "AVIF needs Pillow 11.3 or newer: pip install --upgrade pillow"
+VECTOR = "vector graphics are not read, export PNG"
+PDF = "documents are not read, export the pages as PNG"
+RAW = "raw files of cameras are not read, export JPEG"
+LAYERS = "files with layers are not read, export PNG"
+
+_IMAGE = re.compile(r"[^.].*\.(avif|bmp|gif|jfif|jp2|jpe?g|pgm|png|ppm|tiff?|webp)", re.IGNORECASE)
+_HEIF = re.compile(r"[^.].*\.(heic|heif|hif)", re.IGNORECASE)
+_VIDEO = re.compile(
+    r"[^.].*\.(3gp|asf|avi|flv|m4v|mkv|mov|mp4|mpe?g|mts|m2ts|ogv|ts|webm|wmv)", re.IGNORECASE
+)
+# What people keep beside their images and take for images; the suffix, the name of the kind, and what to do.
+_FOREIGN = {
+    "SVG": (("svg", "svgz"), VECTOR),
+    "EPS": (("eps", "ps", "ai"), VECTOR),
+    "PDF": (("pdf",), PDF),
+    "camera raw": (("arw", "cr2", "cr3", "dng", "nef", "orf", "raf", "rw2"), RAW),
+    "PSD": (("psd", "psb", "xcf", "kra"), LAYERS),
+}
+_KIND_OF = {suffix: kind for kind, (suffixes, _) in _FOREIGN.items() for suffix in suffixes}
+_ODD = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control characters, undecodable bytes, separators of lines
+
+
+@cache
+def reads_heif() -> bool:
+    """Say whether the decoder of HEIC files is installed."""
+    return find_spec("pillow_heif") is not None
+
+
+def is_image(name: str) -> bool:
+    """Say whether a file's name is that of an image that can be read here; animations are images."""
+    if _IMAGE.fullmatch(name) is not None:
+        return True
+    return _HEIF.fullmatch(name) is not None and reads_heif()
+
+
+def is_video_name(name: str) -> bool:
+    """Say whether a file's name is that of a video."""
+    return _VIDEO.fullmatch(name) is not None
+
+
+def foreign_kind(name: str) -> str:
+    """Return the kind of a file that looks like an image and is not read here: "HEIC", "SVG", ...; else ""."""
+    if _HEIF.fullmatch(name) is not None:
+        return "" if reads_heif() else "HEIC"
+    stem, _, suffix = name.rpartition(".")
+    return _KIND_OF.get(suffix.lower(), "") if stem else ""
+
+
+def remedy(kind: str) -> str:
+    """Return what to do about files of a kind that ``foreign_kind`` returns."""
+    return HEIF_NEEDED if kind == "HEIC" else _FOREIGN[kind][1]
+
+
+def is_odd(name: str) -> bool:
+    """Say whether a name holds line breaks, control characters or bytes that are not UTF-8."""
+    return not name.isprintable() and any(unicodedata.category(letter) in _ODD for letter in name)
+
+
+def escaped(text: object) -> str:
+    r"""Return a text for one line of a terminal, in which odd characters are written as escapes.
+
+    Example:
+        >>> print(escaped("a\nb.jpg"))
+        a\nb.jpg
+    """
+    plain = str(text)
+    if not is_odd(plain):
+        return plain
+    return "".join(
+        letter.encode("unicode_escape").decode() if unicodedata.category(letter) in _ODD else letter
+        for letter in plain
+    )

@@ -1,0 +1,80 @@
+"""Images that are no files of their own but lie in a larger one: an archive, a table."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from openvse.errors import BadImageError
+
+
+class PackedFile(ABC):
+    """A file within a larger one. It stands wherever a path to an image or clip does.
+
+    It says where its bytes are and does not hold them, so that memory is bounded and worker processes receive a few
+    words an image. ``str`` of it is what messages call it.
+    """
+
+    @abstractmethod
+    def read_bytes(self) -> bytes:
+        """Return the bytes of the file.
+
+        Raises:
+            BadImageError: they are not there any more.
+            OSError: the larger file cannot be read.
+        """
+
+    @property
+    @abstractmethod
+    def container(self) -> Path:
+        """The larger file."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the file in the larger one."""
+
+    def __str__(self) -> str:
+        return f"{self.container}: {self.name}"
+
+
+ImageFile: TypeAlias = Path | PackedFile
+"""Where an image or clip of a corpus lies: a file, or a part of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice(PackedFile):
+    """Consecutive bytes of a larger file, such as a member of a tar archive that is not compressed.
+
+    Attributes:
+        file: the larger file.
+        member: the name of the file in it.
+        offset: where its first byte lies.
+        size: how many bytes it has.
+    """
+
+    file: Path
+    member: str
+    offset: int
+    size: int
+
+    @property
+    def container(self) -> Path:
+        """The larger file."""
+        return self.file
+
+    @property
+    def name(self) -> str:
+        """The name of the file in the larger one."""
+        return self.member
+
+    def read_bytes(self) -> bytes:
+        """Read the bytes; raise BadImageError if the larger file ends before the last of them."""
+        with self.file.open("rb") as file:
+            file.seek(self.offset)
+            content = file.read(self.size)
+        if len(content) < self.size:
+            raise BadImageError(f"{self.file} ends within it: get the whole archive again")
+        return content

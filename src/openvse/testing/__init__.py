@@ -1,0 +1,21 @@
+"""Contract tests for parts and data sets of your own, to call from a test of yours.
+
+A check raises ``BrokenContractError``, an ``AssertionError`` with a line for each promise that is broken::
+
+    from openvse.testing import check_aggregator
+
+    def test_my_pool() -> None:
+        check_aggregator(MyPool)
+        check_aggregator(MyPool, options={"temperature": 0.01})
+
+openvse's own parts are held to the same promises.
+"""
+
+from __future__ import annotations
+
+from openvse.testing.aggregators import check_aggregator
+from openvse.testing.contract import BrokenContractError
+from openvse.testing.datasets import check_dataset
+from openvse.testing.similarities import check_similarity
+
+__all__ = ["BrokenContractError", "check_aggregator", "check_dataset", "check_similarity"]

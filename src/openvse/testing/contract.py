@@ -1,0 +1,77 @@
+"""What a contract is: promises, each of which is a function that raises where it is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from openvse.assembly.parts import build_part, construct
+from openvse.registry import Maker, Registry
+from openvse.specs import Part
+
+PartT = TypeVar("PartT")
+SubjectT = TypeVar("SubjectT")
+
+
+class BrokenContractError(AssertionError):
+    """A part or data set breaks a promise that the rest of openvse relies on; each line names one."""
+
+
+def hold(subject: SubjectT, promises: Mapping[str, Callable[[SubjectT], None]], name: str) -> None:
+    """Check every promise.
+
+    Args:
+        subject: what is checked.
+        promises: the checks by name.
+        name: what messages call the subject.
+
+    Raises:
+        BrokenContractError: at least one promise is broken; all that are have a line.
+    """
+    broken = []
+    for promise, check in promises.items():
+        try:
+            check(subject)
+        except BrokenContractError as error:
+            broken.append(f"{name} breaks the promise {promise!r}: {error}")
+    if broken:
+        raise BrokenContractError("\n".join(broken))
+
+
+def require(kept: bool, message: str) -> None:
+    """Raise BrokenContractError with a message unless the promise is kept."""
+    if not kept:
+        raise BrokenContractError(message)
+
+
+def require_close(actual: Tensor, expected: Tensor, message: str, *, atol: float = 1e-12) -> None:
+    """Raise BrokenContractError unless two tensors agree to rounding; NaN agrees with nothing."""
+    if actual.shape != expected.shape:
+        raise BrokenContractError(f"{message} (shape {list(actual.shape)} and {list(expected.shape)})")
+    difference = (actual.detach() - expected.detach()).abs().nan_to_num(torch.inf)
+    if difference.numel() and float(difference.max()) > atol:
+        raise BrokenContractError(f"{message} (by up to {float(difference.max()):.2g})")
+
+
+def make_part(
+    registry: Registry[PartT],
+    part: str | Maker[PartT],
+    options: Mapping[str, Any],
+    context: Mapping[str, Any],
+) -> PartT:
+    """Make a part from its name or its class, as a recipe with these options would.
+
+    Raises:
+        RecipeError: the part refuses an option.
+    """
+    if isinstance(part, str):
+        return build_part(registry, Part(name=part, **options), registry.kind, context)
+    return construct(part, options, part_name(part), context)
+
+
+def part_name(part: Any) -> str:
+    """Return what messages call a part."""
+    return part if isinstance(part, str) else getattr(part, "__name__", repr(part))

@@ -1,0 +1,164 @@
+"""The contract of a data set's loader."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from openvse.corpus import Corpus, QuestionSet
+from openvse.corpus.splits import SPLITS
+from openvse.datasets import Loader, find_loader
+from openvse.errors import BadImageError, OpenVSEError
+from openvse.media.videos import read_poster
+from openvse.testing.contract import BrokenContractError, hold, part_name, require
+
+AnyLoader: TypeAlias = Loader[Corpus] | Loader[QuestionSet] | Loader[Corpus | QuestionSet]
+
+
+def check_dataset(loader: str | AnyLoader, root: str | Path, *, decode: int = 8) -> None:
+    """Check that a loader opens a copy of its data set as training and evaluation rely on.
+
+    A small copy in the real layout is enough. The copy opens, twice to the same; identifiers are unique; every image
+    has a caption and every caption an image; splits have known names; images decode; without image files the same
+    items open; and an empty folder is refused with one line.
+
+    Args:
+        loader: the function, or its registered name.
+        root: a copy of the data set, complete with its images.
+        decode: how many images are decoded, evenly spread over the data set.
+
+    Raises:
+        BrokenContractError: a promise is broken; the message names each.
+
+    Examples:
+        >>> check_dataset("folder", "photos")  # doctest: +SKIP
+    """
+    function = find_loader(loader) if isinstance(loader, str) else loader
+    try:
+        corpus = _open(function, Path(root))
+    except (OpenVSEError, OSError) as error:
+        raise BrokenContractError(f"{part_name(loader)} does not open {root}: {error}") from error
+    hold(_Copy(function, Path(root), corpus, decode), DATASET_PROMISES, part_name(loader))
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A copy of a data set, opened once."""
+
+    loader: AnyLoader
+    root: Path
+    corpus: Corpus
+    decode: int
+
+
+def _open(loader: AnyLoader, root: Path, *, require_images: bool = True) -> Corpus:
+    opened = loader(root, require_images=require_images)
+    return opened.as_corpus() if isinstance(opened, QuestionSet) else opened
+
+
+def _require_equal(first: Corpus, second: Corpus, what: str) -> None:
+    for name in ("image_ids", "captions", "splits"):
+        require(getattr(first, name) == getattr(second, name), f"{what} gives other {name}")
+    same = np.array_equal(first.relevance.images, second.relevance.images)
+    require(
+        same and np.array_equal(first.relevance.texts, second.relevance.texts), f"{what} gives other pairs"
+    )
+
+
+def _again(copy: _Copy) -> None:
+    _require_equal(copy.corpus, _open(copy.loader, copy.root), "opening the copy again")
+
+
+def _identifiers(copy: _Copy) -> None:
+    ids = copy.corpus.image_ids
+    repeated = (
+        sorted({image_id for image_id in ids if ids.count(image_id) > 1}) if len({*ids}) < len(ids) else []
+    )
+    require(
+        not repeated, f"image {next(iter(repeated), '')} is listed twice: list it once, with all its captions"
+    )
+    lengths = {
+        len(ids),
+        len(copy.corpus.image_paths),
+        len(copy.corpus.splits),
+        copy.corpus.relevance.num_images,
+    }
+    require(
+        len(lengths) == 1, "image_ids, image_paths, splits and relevance differ in number: use build_corpus"
+    )
+
+
+def _partners(copy: _Copy) -> None:
+    relevance, captions = copy.corpus.relevance, copy.corpus.captions
+    require(relevance.num_texts == len(captions), "captions and relevance differ in number: use build_corpus")
+    for what, paired, count in (
+        ("image", relevance.images, relevance.num_images),
+        ("caption", relevance.texts, relevance.num_texts),
+    ):
+        alone = np.setdiff1d(np.arange(count), paired)
+        require(
+            not len(alone),
+            f"{what} {next(iter(alone), '')} belongs to nothing: use build_corpus, which leaves it out",
+        )
+        require(
+            not len(np.setdiff1d(paired, np.arange(count))), f"relevance names a {what} that is not there"
+        )
+    blank = [number for number, caption in enumerate(captions) if not caption.strip()]
+    require(not blank, f"caption {next(iter(blank), '')} is empty: use build_corpus, which leaves it out")
+
+
+def _splits(copy: _Copy) -> None:
+    unknown = sorted({*copy.corpus.splits} - {*SPLITS, ""})
+    require(not unknown, f"unknown split(s) {unknown}: allowed are {', '.join(SPLITS)}, or '' for none")
+
+
+def _images(copy: _Copy) -> None:
+    paths = copy.corpus.image_paths
+    if copy.corpus.features is not None:  # the data set brings features along in place of images
+        return
+    for number in np.unique(np.linspace(0, len(paths) - 1, min(copy.decode, len(paths))).astype(int)):
+        try:
+            read_poster(paths[number])
+        except BadImageError as error:
+            raise BrokenContractError(str(error)) from error
+
+
+def _without_images(copy: _Copy) -> None:
+    opened = _open(copy.loader, copy.root, require_images=False)
+    missing = {*copy.corpus.image_ids} - {*opened.image_ids}
+    require(
+        not missing, f"require_images=False loses {len(missing)} image(s), such as {min(missing, default='')}"
+    )
+
+
+def _empty(copy: _Copy) -> None:
+    with tempfile.TemporaryDirectory() as empty:
+        try:
+            _open(copy.loader, Path(empty))
+        except OpenVSEError as error:
+            require("\n" not in str(error), "the error for an empty folder has several lines")
+        except OSError:  # names the file that is missing; the command line makes one line of it
+            pass
+        except Exception as error:
+            raise BrokenContractError(
+                f"an empty folder raises {type(error).__name__}: raise a DataError that says what is missing"
+            ) from error
+        else:
+            raise BrokenContractError("an empty folder opens: raise a DataError that says what is missing")
+
+
+DATASET_PROMISES: Mapping[str, Callable[[_Copy], None]] = {
+    "the same each time": _again,
+    "identifiers": _identifiers,
+    "partners": _partners,
+    "splits": _splits,
+    "images": _images,
+    "without images": _without_images,
+    "an empty folder": _empty,
+}
+"""The checks by the promise that each is about."""

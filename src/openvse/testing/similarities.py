@@ -1,0 +1,134 @@
+"""The contract of a similarity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from openvse.functional import normalize
+from openvse.registry import Maker
+from openvse.similarities import SIMILARITIES, Similarity, score_blocks
+from openvse.testing.contract import hold, make_part, part_name, require, require_close
+from openvse.types import EmbeddingSet
+
+_WIDTH = 6
+_COUNTS = ((1, 1), (3, 1), (3, 2))
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+
+
+def check_similarity(part: str | Maker[Similarity], *, options: Mapping[str, Any] = _NO_OPTIONS) -> None:
+    """Check that a similarity keeps what evaluation, training and search rely on.
+
+    Blocks and listed pairs equal the whole; an embedding that does not exist never wins, also if all scores are
+    negative; one embedding a side scores as the cosine unless ``is_cosine`` is False; where ``indexable`` is True,
+    items are ordered as by the largest inner product; both sides get a finite gradient.
+
+    Args:
+        part: the similarity's class, or its name in ``SIMILARITIES``.
+        options: as in a recipe; the embeddings are 6 wide.
+
+    Raises:
+        BrokenContractError: a promise is broken; the message names each.
+        RecipeError: the similarity refuses the options.
+
+    Examples:
+        >>> check_similarity("set_max")
+    """
+    hold(made_similarity(part, options), SIMILARITY_PROMISES, part_name(part))
+
+
+def made_similarity(part: str | Maker[Similarity], options: Mapping[str, Any] = _NO_OPTIONS) -> Similarity:
+    """Return the similarity that is checked; the arguments are those of ``check_similarity``."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make_part(SIMILARITIES, part, options, {"embed_dim": _WIDTH}).double().eval()
+
+
+def _embeddings(items: int, k: int, seed: int) -> EmbeddingSet:
+    """Return unit vectors; of several an item has the first, and some of the others."""
+    generator = torch.Generator().manual_seed(seed)
+    vectors = normalize(torch.randn(items, k, _WIDTH, dtype=torch.float64, generator=generator))
+    mask = torch.ones(items, k, dtype=torch.bool)
+    mask[:, 1:] = torch.rand(items, k - 1, generator=generator) > 0.5
+    return EmbeddingSet(vectors, mask)
+
+
+def _blocks(similarity: Similarity) -> None:
+    for k_images, k_texts in _COUNTS:
+        images, texts = _embeddings(7, k_images, 0), _embeddings(5, k_texts, 1)
+        full = similarity(images, texts)
+        for block_size in (1, 3, 100):
+            joined = torch.full_like(full, torch.nan)
+            for rows, columns, scores in score_blocks(similarity, images, texts, block_size):
+                joined[rows, columns] = scores
+            require_close(joined, full, f"blocks of {block_size} differ from the whole matrix")
+
+
+def _pairs(similarity: Similarity) -> None:
+    rows, columns = torch.tensor([0, 6, 3, 3, 6]), torch.tensor([4, 0, 1, 1, 2])
+    for k_images, k_texts in _COUNTS:
+        images, texts = _embeddings(7, k_images, 0), _embeddings(5, k_texts, 1)
+        scores = similarity.pairs(images, texts, rows, columns)
+        require_close(
+            scores, similarity(images, texts)[rows, columns], "pairs() differs from the whole matrix"
+        )
+        empty = similarity.pairs(images, texts, rows[:0], columns[:0])
+        require(empty.shape == (0,), "pairs() of no pairs is not empty")
+
+
+def _cosine(similarity: Similarity) -> None:
+    images, texts = _embeddings(4, 1, 0), _embeddings(6, 1, 1)
+    cosine = images.vectors[:, 0] @ texts.vectors[:, 0].T
+    same = torch.allclose(similarity(images, texts), cosine, rtol=0, atol=1e-12)
+    require(
+        same is similarity.is_cosine, f"is_cosine is {similarity.is_cosine}, but single embeddings say {same}"
+    )
+    require(similarity.is_cosine or not similarity.indexable, "indexable is True, but is_cosine is False")
+
+
+def _indexable(similarity: Similarity) -> None:
+    images, texts = _embeddings(30, 3, 0), _embeddings(5, 2, 1)
+    products = torch.einsum("ikd,tld->itkl", images.vectors, texts.vectors)
+    exists = images.mask[:, None, :, None] & texts.mask[None, :, None, :]
+    largest = products.masked_fill(~exists, -torch.inf).amax(dim=(2, 3))
+    same = torch.equal(similarity(images, texts).argsort(dim=0), largest.argsort(dim=0))
+    require(
+        same or not similarity.indexable, "indexable is True, but the largest inner product orders otherwise"
+    )
+
+
+def _masked(similarity: Similarity) -> None:
+    axis = torch.eye(1, _WIDTH, dtype=torch.float64)
+    away = normalize(
+        -3 * torch.eye(1, _WIDTH, dtype=torch.float64) - 4 * torch.eye(2, _WIDTH, dtype=torch.float64)[1:]
+    )
+    # The second embedding would score best, but is not there.
+    several = EmbeddingSet(torch.stack([away, axis], dim=1), torch.tensor([[True, False]]))
+    alone, other = (EmbeddingSet(v.unsqueeze(1), torch.ones(1, 1, dtype=torch.bool)) for v in (away, axis))
+    message = "an embedding that does not exist changes the score"
+    require_close(similarity(several, other), similarity(alone, other), f"{message} of an image")
+    require_close(similarity(other, several), similarity(other, alone), f"{message} of a text")
+
+
+def _gradient(similarity: Similarity) -> None:
+    images, texts = _embeddings(4, 2, 0), _embeddings(3, 1, 1)
+    sides = [images.vectors.requires_grad_(), texts.vectors.requires_grad_()]
+    for side, gradient in zip(
+        ("images", "texts"), torch.autograd.grad(similarity(images, texts).sum(), sides), strict=True
+    ):
+        require(bool(gradient.isfinite().all()), f"the gradient of the {side} is not finite")
+        require(bool(gradient.any()), f"the gradient of the {side} is 0")
+
+
+SIMILARITY_PROMISES: Mapping[str, Callable[[Similarity], None]] = {
+    "blocks": _blocks,
+    "pairs": _pairs,
+    "cosine": _cosine,
+    "indexable": _indexable,
+    "what is masked": _masked,
+    "gradient": _gradient,
+}
+"""The checks by the promise that each is about."""

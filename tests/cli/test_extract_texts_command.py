@@ -1,0 +1,53 @@
+"""``openvse extract`` of captions and questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
+from openvse.datasets import open_corpus
+from openvse.features import FeatureStore, text_id
+from tests.tiny import write_tiny_corpus
+from tests.tiny_questions import write_tiny_questions
+
+
+@pytest.mark.medium
+def test_captions_of_all_splits_are_stored_once(tmp_path: Path, invoke, bert_checkpoint: str) -> None:  # noqa: F811
+    data, store = write_tiny_corpus(tmp_path) / "tiny.csv", tmp_path / "texts"
+    words = ("extract", "transformers_text", data, store, f"model={bert_checkpoint}")
+    done = invoke(*words)
+    assert done.exit_code == 0, done.output
+    captions = set(open_corpus(data, require_images=False).captions)
+    assert f"{store}: {len(captions)} new, 0 were there, " in done.output and "texts/s" in done.output
+    assert set(FeatureStore.open(store).ids) == {text_id(caption) for caption in captions}
+    assert f": 0 new, {len(captions)} were there, " in invoke(*words, "--batch-size", "7").output
+    # What would train with the states, and how, is no part of them.
+    assert ": 0 new" in invoke(*words, "size_augmentation=drop", "pooled=mean", "projection=none").output
+
+
+@pytest.mark.medium
+def test_questions_are_texts_too(tmp_path: Path, invoke, bert_checkpoint: str) -> None:  # noqa: F811
+    data = write_tiny_questions(tmp_path / "questions")
+    done = invoke("extract", "transformers_text", data, tmp_path / "texts", f"model={bert_checkpoint}")
+    assert ": 4 new" in done.output, done.output
+
+
+def test_what_has_no_states_and_what_is_missing_is_one_line(tmp_path: Path, invoke) -> None:
+    data = write_tiny_corpus(tmp_path) / "tiny.csv"
+    for words, message in {
+        (
+            "bigru",
+            "min_count=1",
+        ): "bigru has no text model whose states could be stored: extract with transformers_text",
+        ("transformers_text",): "recipe: transformers_text.model: field required",
+        (
+            "transformers_text",
+            "model=package:no_such",
+        ): "transformers_text: no package 'no_such' is installed: run pip",
+    }.items():
+        done = invoke("extract", words[0], data, tmp_path / "texts", *words[1:])
+        assert done.exit_code == 2
+        assert message in done.output and len(done.output.strip().splitlines()) == 1, done.output
+    assert not (tmp_path / "texts").exists()

@@ -1,0 +1,168 @@
+"""The check of one's own data: broken images, duplicates, leakage, captions."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from openvse.datasets import check_own
+from openvse.datasets.near_duplicates import look_of, near_pairs
+
+
+def scene(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
+    """Draw rectangles at random; another seed draws another image."""
+    random = np.random.default_rng(seed)
+    image = Image.new("RGB", size, tuple(random.integers(0, 255, 3).tolist()))
+    draw = ImageDraw.Draw(image)
+    for _ in range(8):
+        x, y = random.integers(0, size[0] - 40), random.integers(0, size[1] - 40)
+        w, h = random.integers(20, 80, 2)
+        draw.rectangle(
+            [int(x), int(y), int(x + w), int(y + h)], fill=tuple(random.integers(0, 255, 3).tolist())
+        )
+    return image
+
+
+def write(root, *, splits=("train", "validation", "test"), count: int = 6):
+    """Write scenes with a caption each, in the splits in turn."""
+    root.mkdir()
+    lines = []
+    for number in range(count):
+        scene(number).save(root / f"{number}.png")
+        lines.append(
+            {
+                "file_name": f"{number}.png",
+                "text": f"scene number {number}",
+                "split": splits[number % len(splits)],
+            }
+        )
+    (root / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return root
+
+
+def found(source, mark: str, **options) -> dict[str, tuple[str, ...]]:
+    return {finding.text: finding.cases for finding in check_own(source, **options) if finding.mark == mark}
+
+
+def test_sound_data_have_neither_faults_nor_notes(tmp_path):
+    root = write(tmp_path / "x")
+    assert found(root, "WRONG") == {} and found(root, "note") == {}
+    assert len(found(root, "ok")) == 7
+
+
+def test_broken_images_are_listed(tmp_path):
+    root = write(tmp_path / "x")
+    (root / "1.png").write_bytes((root / "1.png").read_bytes()[:200])
+    (root / "2.png").write_bytes(b"")
+    (root / "3.png").write_text("<svg/>")
+    wrong = found(root, "WRONG")
+    cases = wrong["3 of 6 images are broken"]
+    assert cases[0].startswith("1.png: it is truncated or damaged")
+    assert cases[1:] == (
+        "2.png: the file is empty",
+        "3.png: it is SVG: vector graphics are not read, export PNG",
+    )
+    assert found(root, "WRONG", quick=True) == {}
+
+
+def test_the_same_file_in_two_splits_is_a_fault_and_twice_in_one_a_note(tmp_path):
+    root = write(tmp_path / "x")
+    (root / "4.png").write_bytes((root / "0.png").read_bytes())  # train and validation
+    (root / "5.png").write_bytes((root / "2.png").read_bytes())  # test and test
+    assert found(root, "WRONG") == {
+        "leakage: 1 pair(s) of images in two splits are the same": ("0.png (train) = 4.png (validation)",)
+    }
+    assert found(root, "note") == {"1 pair(s) of images are the same": ("2.png = 5.png",)}
+
+
+def test_near_duplicates_are_told_apart_from_the_same(tmp_path):
+    root = write(tmp_path / "x")
+    scene(0).resize((80, 60)).save(root / "4.jpg", quality=60)
+    (root / "4.png").unlink()
+    (root / "4.jpg").rename(root / "4.png")
+    assert found(root, "WRONG") == {}
+    assert found(root, "note") == {
+        "leakage: 1 pair(s) of images in two splits are alike": ("0.png (train) ~ 4.png (validation)",)
+    }
+
+
+def test_captions(tmp_path):
+    root = write(tmp_path / "x")
+    texts = ["a dog", "A dog", "x", "a cat", "", "a dog"]
+    lines = [{"file_name": f"{n}.png", "text": text} for n, text in enumerate(texts)]
+    (root / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    notes = found(root, "note")
+    assert notes["3 of 5 images share a caption with another one (1 captions)"] == ("3 images: a dog",)
+    assert notes["1 caption(s) have fewer than 3 letters"] == ("2.png: x",)
+    assert any("empty caption" in text for text in notes)
+
+
+def test_a_caption_without_its_image_is_a_fault(tmp_path):
+    root = write(tmp_path / "x")
+    (root / "3.png").unlink()
+    assert any("without a file" in text for text in found(root, "WRONG"))
+
+
+def test_data_that_do_not_open_are_one_fault(tmp_path):
+    (finding,) = check_own(tmp_path)
+    assert finding.mark == "WRONG" and "no image(s) and no captions there" in finding.text
+
+
+def test_images_in_an_archive(tmp_path):
+    with tarfile.open(tmp_path / "s.tar", "w") as archive:
+        for name, content in (("a", scene(0)), ("b", scene(0)), ("c", None)):
+            file = io.BytesIO()
+            if content is not None:
+                content.save(file, "PNG")
+            for ending, data in (("png", file.getvalue()), ("txt", f"scene {name}".encode())):
+                info = tarfile.TarInfo(f"{name}.{ending}")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    assert found(tmp_path, "WRONG")["1 of 3 images are broken"] == ("s/c.png: the file is empty",)
+    assert any("the same" in text for text in [*found(tmp_path, "note"), *found(tmp_path, "WRONG")])
+
+
+def test_progress(tmp_path):
+    seen = []
+    folder = write(tmp_path / "x")
+    check_own(folder, progress=lambda *told: seen.append(told))
+    assert seen == [("decoding images", number, 6) for number in range(1, 7)]
+    seen.clear()
+    check_own(folder, quick=True, progress=lambda *told: seen.append(told))
+    assert seen[0] == ("comparing sizes of files", 6, 6)
+
+
+@pytest.mark.parametrize("change", ["size", "jpeg", "brightness"])
+def test_small_changes_stay_near(change):
+    image = scene(3)
+    match change:
+        case "size":
+            other = image.resize((97, 71))
+        case "jpeg":
+            file = io.BytesIO()
+            image.save(file, "JPEG", quality=40)
+            other = Image.open(file)
+        case _:
+            other = image.point(lambda value: min(255, round(value * 1.03)))
+    assert near_pairs([look_of(image), look_of(other)]) == [(0, 1)]
+
+
+def test_other_images_are_not_near_and_blocks_find_all(monkeypatch):
+    looks = [look_of(scene(number)) for number in range(40)]
+    looks += [looks[7], looks[30], looks[7]]
+    expected = [(7, 40), (7, 42), (30, 41), (40, 42)]
+    assert near_pairs(looks) == expected
+    monkeypatch.setattr("openvse.datasets.near_duplicates._CELLS", 300)
+    assert near_pairs(looks) == expected
+    assert near_pairs(looks, limit=1) == expected[:1]
+    assert near_pairs([]) == []
+
+
+def test_plain_images_of_other_colours_are_not_near():
+    looks = [look_of(Image.new("RGB", (30, 30), colour)) for colour in ("red", "blue", "white")]
+    assert near_pairs(looks) == []

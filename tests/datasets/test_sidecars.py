@@ -1,0 +1,77 @@
+"""A text file beside each image."""
+
+from __future__ import annotations
+
+import pytest
+from drawn import drawn
+
+from openvse.datasets import open_corpus
+from openvse.errors import DataError
+
+
+def write(root, *names):
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(drawn(number % 8))
+
+
+def test_one_caption_a_line(tmp_path):
+    write(tmp_path, "a.png", "deep/b.png", "c.png")
+    (tmp_path / "a.txt").write_text("a dog\n\n it runs \n")
+    (tmp_path / "deep" / "b.caption").write_text("\ufeffa cat\n", encoding="utf-8")
+    corpus = open_corpus(tmp_path)
+    assert dict(zip(corpus.captions, corpus.relevance.images, strict=True)) == {
+        "a dog": 0,
+        "it runs": 0,
+        "a cat": 1,
+    }
+    assert corpus.image_ids == ("a.png", "deep/b.png")
+    assert corpus.problems == ("skipped 1 image(s) without a caption (first: c.png)",)
+
+
+def test_folders_that_are_splits(tmp_path):
+    for split in ("train", "val", "test"):
+        write(tmp_path, f"{split}/1.png")
+        (tmp_path / split / "1.txt").write_text(f"for {split}")
+    assert open_corpus(tmp_path).split("validation").captions == ("for val",)
+
+
+def test_other_files_are_counted(tmp_path):
+    write(tmp_path, "a.png", "b.mp4", "c.svg")
+    (tmp_path / "a.txt").write_text("a dog")
+    (problem,) = open_corpus(tmp_path).problems
+    assert problem.startswith("left out 1 video, 1 SVG: videos need a model of clips; vector graphics")
+
+
+def test_a_clip_with_a_text_file(tmp_path):
+    write(tmp_path, "a.mp4")
+    (tmp_path / "a.txt").write_text("a dog")
+    assert open_corpus(f"sidecars:{tmp_path}").image_ids == ("a.mp4",)
+
+
+def test_a_text_file_that_is_no_caption(tmp_path):
+    write(tmp_path, "a.png")
+    (tmp_path / "a.txt").write_text("word " * 300_000)
+    with pytest.raises(DataError, match=r"a\.txt: 1,500,000 bytes are no caption of a\.png"):
+        open_corpus(tmp_path)
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"a\.txt: byte 3 is not UTF-8"):
+        open_corpus(tmp_path)
+
+
+def test_img2dataset_s_folder(tmp_path):
+    """Its table of addresses names no image; the text files count."""
+    write(tmp_path, "00000/000000000.png")
+    (tmp_path / "00000" / "000000000.txt").write_text("a dog")
+    (tmp_path / "00000" / "000000000.json").write_text('{"caption": "a dog", "url": "x"}')
+    (tmp_path / "00000_stats.json").write_text("{}")
+    (tmp_path / "00000.csv").write_text("url,caption,key\nx,a dog,000000000\n")
+    assert open_corpus(tmp_path).captions == ("a dog",)
+
+
+def test_no_text_file(tmp_path):
+    write(tmp_path, "a.png")
+    with pytest.raises(DataError, match=r"no image has a text file beside it"):
+        open_corpus(f"sidecars:{tmp_path}")
+    with pytest.raises(DataError, match=r"1 image\(s\) and no captions there"):
+        open_corpus(tmp_path)

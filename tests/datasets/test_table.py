@@ -1,0 +1,141 @@
+"""One file of captions: the same names in every format, alone in a folder or by its path."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from drawn import drawn
+
+from openvse.datasets import open_corpus
+from openvse.datasets.fields import CAPTION_FIELDS, IMAGE_FIELDS
+from openvse.errors import DataError
+
+
+def write(folder, suffix: str, rows: list[dict], name: str = "pets"):
+    """Write rows as a table of some kind."""
+    path = folder / f"{name}{suffix}"
+    match suffix:
+        case ".jsonl":
+            path.write_text("\n".join(map(json.dumps, rows)))
+        case ".parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        case _:
+            mark = {".csv": ",", ".tsv": "\t"}[suffix]
+            lines = [mark.join(rows[0]), *(mark.join(row.values()) for row in rows)]
+            path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture
+def pets(tmp_path):
+    for number, name in enumerate("ab"):
+        (tmp_path / f"{name}.png").write_bytes(drawn(number))
+    return tmp_path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("image", IMAGE_FIELDS)
+@pytest.mark.parametrize("caption", CAPTION_FIELDS)
+def test_the_same_names_in_every_format(pets, suffix, image, caption):
+    rows = [{image: f"{n}.png", caption: f"pet {n}", "split": s} for n, s in (("a", "train"), ("b", "test"))]
+    path = write(pets, suffix, rows)
+    for source in (pets, path):
+        corpus = open_corpus(source)
+        assert corpus.image_ids == ("a.png", "b.png")
+        assert corpus.captions == ("pet a", "pet b")
+        assert corpus.splits == ("train", "test")
+        assert all(image.is_file() for image in corpus.image_paths)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_several_captions_in_a_list(pets, suffix):
+    write(pets, suffix, [{"image": "a.png", "captions": ["a dog", "it runs"]}])
+    assert open_corpus(pets).captions == ("a dog", "it runs")
+
+
+def test_one_caption_as_a_string(pets):
+    (pets / "metadata.jsonl").write_text('{"file_name": "a.png", "captions": "one string"}')
+    assert open_corpus(pets).captions == ("one string",)
+
+
+def test_rows_of_one_image_are_joined_in_parquet(pets):
+    rows = [{"image": f"{n}.png", "caption": text} for n, text in (("a", "x"), ("b", "y"), ("a", "z"))]
+    corpus = open_corpus(write(pets, ".parquet", rows))
+    assert corpus.captions == ("x", "z", "y")
+
+
+def test_tables_named_after_splits(pets):
+    write(pets, ".csv", [{"image": "a.png", "text": "x"}], "train")
+    write(pets, ".csv", [{"image": "b.png", "text": "y"}], "test")
+    corpus = open_corpus(pets)
+    assert dict(zip(corpus.captions, corpus.splits, strict=True)) == {"x": "train", "y": "test"}
+
+
+def test_several_tables_of_other_names_are_refused(pets):
+    write(pets, ".csv", [{"image": "a.png", "text": "x"}], "one")
+    write(pets, ".csv", [{"image": "b.png", "text": "y"}], "two")
+    with pytest.raises(DataError, match=r"2 files of captions there \(one\.csv, two\.csv\); name one"):
+        open_corpus(pets)
+
+
+def test_a_table_of_something_else_does_not_count(pets):
+    write(pets, ".csv", [{"image": "a.png", "text": "x"}], "pets")
+    write(pets, ".csv", [{"image": "a.png", "width": "4"}], "sizes")
+    assert open_corpus(pets).captions == ("x",)
+
+
+def test_types_that_are_refused_name_file_row_and_key(pets):
+    path = write(
+        pets,
+        ".parquet",
+        [
+            {"image": "a.png", "caption": "x", "split": ""},
+            {"image": "b.png", "caption": "y", "split": "trian"},
+        ],
+    )
+    with pytest.raises(
+        DataError, match=r"pets\.parquet, row 1: 'split' is the string 'trian': use one of train"
+    ):
+        open_corpus(path)
+    path = write(pets, ".parquet", [{"image": "a.png", "caption": 5}])
+    with pytest.raises(DataError, match=r"pets\.parquet, row 0: 'caption' is the number 5: write a string"):
+        open_corpus(path)
+    path = write(pets, ".parquet", [{"image": 5, "caption": "x"}])
+    with pytest.raises(DataError, match=r"column 'image' has the type int64; allowed are paths"):
+        open_corpus(path)
+    path = write(pets, ".csv", [{"image": "a.png", "caption": "x", "split": "trian"}])
+    with pytest.raises(DataError, match=r"pets\.csv, line 2: split 'trian'; use one of train"):
+        open_corpus(path)
+
+
+def test_pyarrow_is_named_where_it_is_missing(pets, monkeypatch):
+    path = write(pets, ".parquet", [{"image": "a.png", "caption": "x"}])
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(Exception, match=r"need pyarrow: pip install 'openvse\[parquet\]'"):
+        open_corpus(path)
+
+
+def test_metadata_in_parquet_and_folders_that_are_splits(tmp_path):
+    rows = []
+    for number, split in enumerate(("train", "validation", "test")):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "1.png").write_bytes(drawn(number))
+        rows.append({"file_name": f"{split}/1.png", "text": split})
+    write(tmp_path, ".parquet", rows, "metadata")
+    corpus = open_corpus(tmp_path)
+    assert dict(zip(corpus.captions, corpus.splits, strict=True)) == {
+        s: s for s in ("train", "validation", "test")
+    }
+
+
+def test_an_imagefolder_below_data(tmp_path):
+    for number, split in enumerate(("train", "test")):
+        folder = tmp_path / "data" / split
+        folder.mkdir(parents=True)
+        (folder / "1.png").write_bytes(drawn(number))
+        (folder / "metadata.csv").write_text(f"file_name,text\n1.png,for {split}\n")
+    assert open_corpus(tmp_path).split("test").image_ids == ("data/test/1.png",)

@@ -1,0 +1,118 @@
+"""WebDataset shards: read in place, without unpacking anything."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import tarfile
+
+import numpy as np
+import pytest
+from drawn import COLOURS, drawn
+from PIL import ImageColor
+
+from openvse.datasets import open_corpus
+from openvse.errors import BadImageError, DataError
+from openvse.media.images import read_image
+
+
+def shard(path, members: dict[str, bytes | str], mode: str = "w"):
+    with tarfile.open(path, mode) as archive:
+        for name, content in members.items():
+            data = content.encode() if isinstance(content, str) else content
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_images_are_read_from_their_places(tmp_path):
+    shard(
+        tmp_path / "train-0.tar",
+        {"a.png": drawn(0), "a.txt": "a dog\nit runs\n", "b.txt": "a cat", "b.jpg": drawn(1, "JPEG")},
+    )
+    shard(tmp_path / "val-0.tar", {"x/a.json": json.dumps({"caption": "a bird"}), "x/a.png": drawn(2)})
+    corpus = open_corpus(tmp_path)
+    assert corpus.image_ids == ("train-0/a.png", "train-0/b.jpg", "val-0/x/a.png")
+    assert corpus.captions == ("a dog", "it runs", "a cat", "a bird")
+    assert corpus.splits == ("train", "train", "validation")
+    for number, image in enumerate(corpus.image_paths):
+        again = pickle.loads(pickle.dumps(image))
+        assert len(pickle.dumps(image)) < 1000
+        pixel = read_image(again).getpixel((8, 6))
+        np.testing.assert_allclose(pixel, ImageColor.getrgb(COLOURS[number]), atol=4)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+def test_text_goes_before_json_and_json_may_state_a_split(tmp_path):
+    entry = json.dumps({"captions": ["from json"], "split": "val", "width": 3})
+    path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.txt": "from text", "a.json": entry})
+    corpus = open_corpus(path)
+    assert (corpus.captions, corpus.splits) == (("from text",), ("validation",))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"caption": 5}', r"s\.tar, member a\.json: 'caption' is the number 5: write a string"),
+        ('{"caption": "x", "split": "trian"}', r"member a\.json: 'split' is the string 'trian'"),
+        ("[1]", r"member a\.json: not an object"),
+        ("{", r"member a\.json: not JSON"),
+    ],
+)
+def test_a_type_that_is_refused_names_shard_member_and_key(tmp_path, content, message):
+    path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.json": content})
+    with pytest.raises(DataError, match=message):
+        open_corpus(path)
+
+
+def test_a_huge_text_is_refused_before_it_is_read(tmp_path):
+    path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.txt": b"x" * (1 << 20) + b"y"})
+    with pytest.raises(DataError, match=r"member a\.txt: 1,048,577 bytes are no caption"):
+        open_corpus(path)
+
+
+def test_links_and_hidden_members_are_passed_over(tmp_path):
+    path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.txt": "x", "._a.png": b"mac"})
+    with tarfile.open(path, "a") as archive:
+        for name, kind in (("b.png", tarfile.SYMTYPE), ("c.png", tarfile.LNKTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "/etc/passwd"
+            archive.addfile(info)
+    assert open_corpus(path).image_ids == ("s/a.png",)
+
+
+def test_what_is_left_out_is_counted(tmp_path):
+    path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.txt": "x", "b.svg": "<svg/>", "b.txt": "y"})
+    assert open_corpus(path).problems[0].startswith("left out 1 SVG: vector graphics")
+
+
+def test_a_truncated_shard_keeps_what_is_whole(tmp_path):
+    path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.txt": "x", "b.txt": "y", "b.png": b"z" * 50_000})
+    path.write_bytes(path.read_bytes()[:8000])
+    corpus = open_corpus(path)
+    assert corpus.image_ids == ("s/a.png",)
+    assert any("ends within a member: its first 1 item(s) are used" in problem for problem in corpus.problems)
+
+
+def test_a_shard_that_shrinks_later_is_a_bad_image(tmp_path):
+    path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.txt": "x"})
+    (image,) = open_corpus(path).image_paths
+    path.write_bytes(path.read_bytes()[:520])
+    with pytest.raises(BadImageError, match=r"s\.tar: a\.png: .*ends within it"):
+        read_image(image)
+
+
+def test_compressed_and_foreign_archives(tmp_path):
+    packed = shard(tmp_path / "s.tar.gz", {"a.png": drawn(0), "a.txt": "x"}, "w:gz")
+    with pytest.raises(DataError, match=r"compressed archives are not read; decompress it"):
+        open_corpus(tmp_path)
+    packed.rename(tmp_path / "s.tar")
+    with pytest.raises(DataError, match=r"not a tar archive, or a compressed or damaged one"):
+        open_corpus(tmp_path)
+
+
+def test_no_shard(tmp_path):
+    with pytest.raises(DataError, match=r"no \.tar archive there"):
+        open_corpus(f"webdataset:{tmp_path}")

@@ -1,0 +1,75 @@
+"""What text encoders say of words that they do not know."""
+
+from __future__ import annotations
+
+import pytest
+
+from openvse.encoders import BiGRU, TransformersText, UnknownWord, unknown_line
+from openvse.encoders.bigru import MAX_WORDS
+
+CAPTIONS = ["a dog runs", "a dog sits", "the cat sits"]
+
+
+def bigru(**options: object) -> BiGRU:
+    return BiGRU(**({"embed_dim": 4, "captions": CAPTIONS, "min_count": 2, "word_dim": 3} | options))
+
+
+def test_a_vocabulary_counts_what_it_leaves_out() -> None:
+    coverage = bigru().coverage(CAPTIONS)
+    assert (coverage.num_tokens, coverage.num_unknown) == (9, 3)
+    assert (coverage.num_words, coverage.num_known, coverage.min_count) == (6, 3, 2)
+    assert coverage.describe() == (
+        "vocabulary: 3 of 6 words kept (min_count 2); 33.3 % of the caption tokens are unknown words"
+    )
+    assert bigru(min_count=1).coverage(CAPTIONS).describe() == "vocabulary: all 6 words kept (min_count 1)"
+
+
+def test_a_vocabulary_names_unknown_words_once() -> None:
+    words = bigru().unknown_words("The dog sits, the zebra sits: a Zebra!")
+    assert words == [UnknownWord("the"), UnknownWord("zebra")]
+    assert bigru(max_words=1).unknown_words("a zebra") == []
+
+
+def test_long_captions_are_cut_and_counted(bert_checkpoint: str) -> None:
+    long = " ".join(["a dog runs"] * 7000)
+    encoder = bigru(min_count=1)
+    assert [len(ids) for ids in encoder.tokenize([long, "a dog"])] == [MAX_WORDS + 2, 4]
+    assert encoder.coverage([long, "a dog runs"]).describe() == (
+        "vocabulary: all 3 words kept (min_count 1); 1 of 2 captions are cut at 256 words (max_words)"
+    )
+    assert len(bigru(max_words=None).tokenize([long])[0]) == 21002
+    pieces = TransformersText(embed_dim=4, model=bert_checkpoint, max_length=8).coverage(
+        ["a a a a a a", "a " * 7]
+    )
+    assert pieces.num_cut == 1 and pieces.describe().endswith(
+        "1 of 2 captions are cut at 8 pieces (max_length)"
+    )
+
+
+def test_a_tokenizer_counts_pieces_that_it_lacks(bert_checkpoint: str) -> None:
+    encoder = TransformersText(embed_dim=4, model=bert_checkpoint)
+    assert encoder.unknown_words("a dog 犬 犬 runs") == [UnknownWord("犬")]
+    assert encoder.unknown_words("a dog") == []
+    assert encoder.coverage(["a dog"]).describe() == "tokenizer: every caption token is known"
+    coverage = encoder.coverage(["a 犬", "a"])
+    assert (coverage.num_tokens, coverage.num_unknown) == (3, 1)
+    assert coverage.describe("question") == "tokenizer: 33.3 % of the question tokens are unknown"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], ""),
+        ([UnknownWord("zebra"), UnknownWord("zebra")], "the model does not know the word 'zebra'"),
+        (
+            [UnknownWord("elefant", "elephant"), UnknownWord("zebra")],
+            "the model does not know the words 'elefant' (read as 'elephant'), 'zebra'",
+        ),
+    ],
+)
+def test_the_line_names_each_word_once(words: list[UnknownWord], line: str) -> None:
+    assert unknown_line(words) == line
+
+
+def test_a_long_line_is_cut() -> None:
+    assert unknown_line(UnknownWord(f"w{number}") for number in range(25)).endswith("'w19' and 5 more")

@@ -1,0 +1,115 @@
+"""Arrays of embeddings give the report that a model with these embeddings gets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import openvse
+from openvse.errors import DataError
+from openvse.evaluation import evaluate as evaluate_sets
+from openvse.functional import normalize
+from openvse.similarities import Fused, Order, SetMax
+from openvse.types import EmbeddingSet, Relevance
+
+
+def vectors(items: int, seed: int, k: int | None = None, noise: float = 1.0) -> np.ndarray:
+    """Return embeddings that resemble those of the same position, of any length."""
+    shared = np.random.default_rng(9).normal(size=(40, 1, 6))[np.arange(items) % 40]
+    drawn = shared + noise * np.random.default_rng(seed).normal(size=(items, k or 1, 6))
+    return (5 * drawn if k else 5 * drawn[:, 0]).astype(np.float32)
+
+
+def as_set(array: np.ndarray) -> EmbeddingSet:
+    tensor = torch.from_numpy(array)
+    tensor = normalize(tensor if tensor.dim() == 3 else tensor.unsqueeze(1))
+    return EmbeddingSet(tensor, torch.ones(tensor.shape[:2], dtype=torch.bool))
+
+
+@pytest.mark.parametrize("k", [None, 3])
+def test_it_is_the_report_of_the_evaluator(k: int | None) -> None:
+    images, texts = vectors(40, 0, k), np.repeat(vectors(40, 1), 2, axis=0)
+    texts = texts + np.random.default_rng(2).normal(size=texts.shape).astype(np.float32)
+    pairs = Relevance(np.arange(80) // 2, np.arange(80), 40, 80)
+    expected = evaluate_sets(as_set(images), as_set(texts), pairs, SetMax(), name="mine")
+    report = openvse.evaluate(images, texts, name="mine")
+    assert 0 < report.metrics["i2t_r1"] < 100
+    assert report == expected
+    assert report.intervals["rsum"][0] < report.metrics["rsum"] < report.intervals["rsum"][1]
+    assert openvse.evaluate(torch.from_numpy(images), torch.from_numpy(texts), name="mine") == expected
+    assert openvse.evaluate(as_set(images), as_set(texts), name="mine").metrics == expected.metrics
+
+
+def test_relevance_in_every_form_is_the_same() -> None:
+    images, texts = vectors(5, 0), vectors(7, 1)
+    owners = np.array([4, 0, 1, 2, 3, 0, 2])
+    pairs = np.stack([owners, np.arange(7)], axis=1)
+    matrix = owners == np.arange(5)[:, None]
+    forms = [owners, owners.tolist(), torch.from_numpy(owners), pairs, [tuple(p) for p in pairs], matrix]
+    reports = [openvse.evaluate(images, texts, form) for form in forms]
+    reports.append(openvse.evaluate(images, texts, Relevance(owners, np.arange(7), 5, 7)))
+    assert all(report.metrics == reports[0].metrics for report in reports)
+    assert openvse.evaluate(images, texts[:5]).metrics != reports[0].metrics
+
+
+def test_the_first_texts_belong_to_the_first_image() -> None:
+    images = np.eye(3)
+    assert openvse.evaluate(images, np.repeat(images, 5, axis=0)).metrics["rsum"] == 600
+    assert openvse.evaluate(images, np.tile(images, (5, 1))).metrics["i2t_r1"] < 100
+
+
+def test_precisions_may_differ_and_gradients_are_dropped() -> None:
+    images, texts = vectors(6, 0), vectors(6, 1)
+    expected = openvse.evaluate(images, texts).metrics
+    assert openvse.evaluate(images.astype(np.float64), texts).metrics == expected
+    assert openvse.evaluate(torch.from_numpy(images).requires_grad_(), texts).metrics == expected
+    assert openvse.evaluate(images.astype(np.float16), texts).protocol.num_images == 6
+
+
+def test_options_reach_the_evaluator() -> None:
+    images, texts = vectors(10, 0), vectors(10, 1)
+    report = openvse.evaluate(images, texts, folds=2, resamples=0)
+    assert (report.protocol.folds, report.intervals) == (2, {})
+    assert (
+        openvse.evaluate(images, texts, similarity=Order()).metrics != openvse.evaluate(images, texts).metrics
+    )
+    with pytest.raises(DataError, match="Fused does not score embeddings of unit length"):
+        openvse.evaluate(images, texts, similarity=Fused(embed_dim=8))
+
+
+def broken() -> np.ndarray:
+    array = vectors(4, 0)
+    array[2, 1] = np.nan
+    return array
+
+
+@pytest.mark.parametrize(
+    ("images", "texts", "relevance", "message"),
+    [
+        (
+            vectors(4, 0),
+            vectors(6, 1),
+            None,
+            r"6 texts are not a multiple of 4 images.*give relevance.*int \[6\]",
+        ),
+        (vectors(4, 0), vectors(4, 1)[:, :5], None, "images are 6 wide and those of the texts 5"),
+        (
+            vectors(4, 0)[0],
+            vectors(4, 1),
+            None,
+            r"images are torch.float32 \[6\]: give floats \[items, width\]",
+        ),
+        (np.ones((4, 6), int), vectors(4, 1), None, r"images are torch.int64 \[4, 6\]: give floats"),
+        (broken(), vectors(4, 1), None, r"row 2 of the images holds NaN or infinity \(1 such"),
+        (vectors(4, 0), vectors(4, 1), [0, 1, 2], r"relevance is int64 \[3\]: give the image of each text"),
+        (vectors(4, 0), vectors(4, 1), [0, 1, 2, 4], "names image 4, allowed are 0 to 3"),
+        (vectors(4, 0), vectors(4, 1), [(0, 9)], "names text 9, allowed are 0 to 3"),
+        (vectors(4, 0), vectors(4, 1), np.zeros((4, 4), bool), "no image is relevant to any text"),
+        (vectors(4, 0), vectors(4, 1), [0.0, 1.0, 2.0, 3.0], "relevance is float64"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(images, texts, relevance, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        openvse.evaluate(images, texts, relevance)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,56 @@
+"""The front door: what `import openvse` offers, in the editor and at the prompt."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import openvse
+
+FRONT = Path(openvse.__file__)
+
+
+def in_a_fresh_process(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_dir_lists_names_and_rooms_and_each_is_there() -> None:
+    listed = dir(openvse)
+    assert {*openvse.__all__, "losses", "aggregators", "testing"} <= {*listed}
+    assert all(getattr(openvse, name) is not None for name in listed)
+
+
+def test_editors_see_what_the_prompt_sees() -> None:
+    typed = {
+        alias.asname or alias.name
+        for block in ast.parse(FRONT.read_text()).body
+        if isinstance(block, ast.If)
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert typed | {"__version__"} == {*dir(openvse)}
+
+
+def test_a_room_needs_no_import_of_its_own_and_costs_nothing_before() -> None:
+    code = "import sys, openvse; dir(openvse); before = 'torch' in sys.modules\n"
+    code += "print(before, openvse.losses.__name__, openvse.aggregators.GPO.__name__)"
+    assert in_a_fresh_process(code) == "False openvse.losses GPO"
+
+
+def test_the_prompt_completes_names() -> None:
+    code = "import openvse, rlcompleter\ncompleter = rlcompleter.Completer({'openvse': openvse})\n"
+    code += "print(completer.complete('openvse.los', 0), completer.complete('openvse.pool', 0))"
+    pytest.importorskip("rlcompleter")
+    assert in_a_fresh_process(code) == "openvse.losses openvse.pooling("
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'openvse' has no attribute 'lossess'"):
+        _ = openvse.lossess

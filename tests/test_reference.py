@@ -1,0 +1,38 @@
+"""The API reference names what is there, and everything that `import openvse` offers is in it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import openvse
+
+PAGES = sorted((Path(__file__).parent.parent / "docs" / "reference").glob("*.md"))
+SHOWN = [name for page in PAGES for name in re.findall(r"^::: ([\w.]+)$", page.read_text(), re.MULTILINE)]
+
+
+def found(name: str) -> object:
+    """Return the module, class or function of a dotted name."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        room, _, own = name.rpartition(".")
+        return getattr(importlib.import_module(room), own)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_the_reference_names_is_there(name: str) -> None:
+    assert (found(name).__doc__ or "").strip()
+
+
+def test_everything_that_openvse_offers_is_in_the_reference() -> None:
+    elsewhere = {"openvse.model", "openvse.SearchEngine"}  # its classes by themselves; in openvse.search
+    offered = {f"openvse.{name}" for name in dir(openvse) if not name.startswith("__")}
+    assert offered - elsewhere - {*SHOWN} == set()
+
+
+def test_nothing_is_in_the_reference_twice() -> None:
+    assert len(SHOWN) == len({*SHOWN})

@@ -1,0 +1,176 @@
+"""A frozen text model reads each text of a run once; training and validation read its states from disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from encoders.conftest import SPECIALS
+from openvse.datasets import open_corpus
+from openvse.errors import RecipeError, StoreError
+from openvse.evaluation import embed_corpus
+from openvse.features import ExtractionProgress, FeatureStore, extract_text_features, text_id
+from openvse.model import TwoTower
+from openvse.retrieval.build import build_model
+from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.tasks.load import load_as
+from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.run import train
+from openvse.training.records import Silent
+from tests.tiny import WORDS, read_metrics, tiny_tree, write_tiny_corpus
+from tests.tiny_questions import THINGS, answering_tree, write_tiny_questions
+
+ONE_EPOCH = [{"epochs": 1}]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_corpus(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a tiny BERT that knows the words of the tiny data set."""
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("bert")
+    torch.manual_seed(0)
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "hidden_size": 16}
+    vocabulary = [*SPECIALS, *WORDS]
+    BertModel(BertConfig(vocab_size=len(vocabulary), max_position_embeddings=32, **layers)).save_pretrained(
+        folder
+    )
+    (folder / "vocab.txt").write_text("\n".join(vocabulary))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    return str(folder)
+
+
+def recipe_of(tiny: Path, bert: str, text_features: str | None = "auto", **encoder: Any) -> RetrievalRecipe:
+    tree = tiny_tree(tiny, phases=ONE_EPOCH)
+    options = {"fine_tune": False, "size_augmentation": "none"} | encoder
+    tree["text"]["encoder"] = {"name": "transformers_text", "model": bert, **options}
+    tree["data"]["text_features"] = text_features
+    return parse_recipe(tree)
+
+
+def losses(run: Path) -> list[float]:
+    return [record["loss"] for record in read_metrics(run) if record["kind"] == "step"]
+
+
+@pytest.fixture(scope="module")
+def live_run(tiny: Path, bert: str) -> Path:
+    run = tiny / "live"
+    train(recipe_of(tiny, bert, None), run)
+    assert not (run / "text_features").exists()
+    return run
+
+
+@pytest.mark.medium
+def test_a_run_from_stored_states_is_the_run_that_computes_them(
+    tiny: Path, bert: str, live_run: Path, tmp_path: Path
+) -> None:
+    shown: list[ExtractionProgress] = []
+    result = train(recipe_of(tiny, bert), tmp_path / "run", on_extraction=shown.append)
+    corpus = open_corpus(tiny / "tiny.csv", require_images=False)
+    assert [(state.done, state.total, state.unit) for state in shown][-1] == (80, 80, "texts")
+    store = FeatureStore.open(tmp_path / "run" / "text_features")
+    assert set(store.ids) == {text_id(caption) for caption in corpus.captions}
+    assert losses(tmp_path / "run") == pytest.approx(losses(live_run), rel=2e-3)
+    model = load_as(TwoTower, result.best)
+    images = FeatureStore.open(tiny / "features")
+    validation = corpus.split("validation")
+    live = embed_corpus(model, validation, images).texts.vectors
+    stored = embed_corpus(model, validation, images, text_features=store).texts.vectors
+    torch.testing.assert_close(stored, live, rtol=0, atol=2e-3)
+    assert not torch.equal(stored, live), "the store was not read"
+
+
+@pytest.mark.medium
+def test_states_of_single_precision_are_those_of_the_model(tiny: Path, bert: str, tmp_path: Path) -> None:
+    corpus = open_corpus(tiny / "tiny.csv", require_images=False)
+    model = build_model(recipe_of(tiny, bert), captions=corpus.captions)
+    encoder: Any = model.text.encoder
+    extract_text_features(encoder, corpus.captions, tmp_path, dtype="float32")
+    images = FeatureStore.open(tiny / "features")
+    live = embed_corpus(model, corpus, images)
+    stored = embed_corpus(model, corpus, images, text_features=FeatureStore.open(tmp_path))
+    torch.testing.assert_close(stored.texts.vectors, live.texts.vectors)
+
+
+@pytest.mark.medium
+def test_a_store_made_before_serves_and_other_ones_are_refused(
+    tiny: Path, bert: str, live_run: Path, tmp_path: Path
+) -> None:
+    encoder: Any = build_model(recipe_of(tiny, bert), captions=["dog"]).text.encoder
+    captions = open_corpus(tiny / "tiny.csv", require_images=False).captions
+    extract_text_features(encoder, captions, tmp_path / "texts")
+    recipe = recipe_of(tiny, bert, str(tmp_path / "texts"))
+    workers = recipe.model_copy(update={"data": recipe.data.model_copy(update={"num_workers": 1})})
+    train(workers, tmp_path / "run")
+    assert losses(tmp_path / "run") == pytest.approx(losses(live_run), rel=2e-3)
+    assert not (tmp_path / "run" / "text_features").exists()
+    with pytest.raises(StoreError, match="was made by encoder"):
+        train(recipe_of(tiny, bert, str(tmp_path / "texts"), max_length=9), tmp_path / "length")
+    extract_text_features(encoder, captions[:3], tmp_path / "few")
+    with pytest.raises(StoreError, match=r"lacks \d+ of 64 texts"):
+        train(recipe_of(tiny, bert, str(tmp_path / "few")), tmp_path / "lacking")
+
+
+@pytest.mark.medium
+def test_auto_runs_the_text_model_where_states_cannot_stand_in(tiny: Path, bert: str, tmp_path: Path) -> None:
+    for number, options in enumerate(({"fine_tune": True}, {"size_augmentation": "bert_style"})):
+        train(recipe_of(tiny, bert, **options), tmp_path / str(number))
+        assert not (tmp_path / str(number) / "text_features").exists()
+        with pytest.raises(RecipeError, match=r"data\.text_features names a store, but .*: set "):
+            train(recipe_of(tiny, bert, "texts", **options), tmp_path / "named")
+
+
+def test_an_encoder_without_a_text_model_has_nothing_to_store(tiny: Path, tmp_path: Path) -> None:
+    tree = tiny_tree(tiny, phases=ONE_EPOCH)
+    tree["data"]["text_features"] = "texts"
+    with pytest.raises(
+        RecipeError,
+        match=r"names a store, but text\.encoder bigru has no text model whose states could be stored",
+    ):
+        train(parse_recipe(tree), tmp_path / "run")
+
+
+@pytest.mark.medium
+def test_a_run_that_drops_states_resumes_to_the_same_numbers(tiny: Path, bert: str, tmp_path: Path) -> None:
+    two = {"phases": [{"epochs": 2}]}
+    tree = recipe_of(tiny, bert, size_augmentation="drop").to_dict()
+    recipe = parse_recipe({**tree, "training": {**tree["training"], **two}})
+    train(recipe, tmp_path / "whole")
+
+    class Killed(Exception):
+        pass
+
+    class Killer(Silent):
+        def step(self, report: Any) -> None:
+            if report.epoch == 2:
+                raise Killed
+
+    with pytest.raises(Killed):
+        train(recipe, tmp_path / "cut", watcher=Killer())
+    train(recipe, tmp_path / "cut", resume=True)
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+@pytest.mark.medium
+def test_questions_are_stored_too(bert: str, tmp_path: Path) -> None:
+    folder = write_tiny_questions(tmp_path / "questions")
+    runs = {}
+    for name, where in (("live", None), ("stored", "auto")):
+        tree = answering_tree(folder, phases=ONE_EPOCH)
+        options = {"fine_tune": False, "size_augmentation": "none"}
+        tree["text"]["encoder"] = {"name": "transformers_text", "model": bert, **options}
+        tree["data"]["text_features"] = where
+        train(parse_recipe(tree), tmp_path / name)
+        runs[name] = losses(tmp_path / name)
+    assert runs["stored"] == pytest.approx(runs["live"], rel=2e-3)
+    kept = FeatureStore.open(tmp_path / "stored" / "text_features")
+    assert set(kept.ids) == {text_id(f"what colour is the {thing}") for thing in THINGS}
