@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,31 @@ def test_a_signal_stops_a_run_that_then_goes_on(
     again.terminate()
     again.communicate(timeout=60)
     assert again.returncode == 143
+
+
+@pytest.mark.medium
+def test_bars_end_before_the_line_of_a_stop(recipe: Path, tmp_path: Path) -> None:
+    words = ("train", recipe, "training.phases.0.epochs=4000", "--out", tmp_path / "run")
+    terminal, end = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *map(str, words)],
+        stdout=subprocess.DEVNULL,
+        stderr=end,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+    )
+    os.close(end)
+    told = b""
+    with suppress(OSError):  # the other end is closed
+        while block := os.read(terminal, 1 << 16):
+            if b"epoch   2/" in told + block and b"epoch   2/" not in told:
+                process.send_signal(signal.SIGINT)
+            told += block
+    os.close(terminal)
+    assert process.wait(timeout=60) == 130
+    drawn, _, line = told.decode().replace("\r", "").rpartition("openvse: ")
+    assert line == f"interrupted: {GO_ON}\n"
+    assert drawn.endswith(("\n", "\x1b[?25h"))  # a line of its own, and the cursor is back
+    assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == 1
 
 
 @pytest.mark.slow
