@@ -14,7 +14,14 @@ from openvse.files import write_whole
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
-from openvse.search import Hit, Index, SearchEngine, build_index, contact_sheet
+from openvse.search import (
+    Hit,
+    Index,
+    SearchEngine,
+    build_index,
+    contact_sheet,
+    place_of,
+)
 from openvse.specs import read_recipe, validated
 from openvse.tasks.load import load_as
 from openvse.tasks.run import train
@@ -99,7 +106,7 @@ def run_demo(
     result = train(
         recipe,
         run,
-        resume=(run / "last.pt").exists(),
+        resume=True,
         watcher=watcher,
         on_extraction=lambda state: on_images(state.done, state.total, state.images_per_s),
     )
@@ -114,6 +121,8 @@ def run_demo(
         trained,
         Path(str(corpus.image_paths[0])).parent,
         out / "index",
+        overwrite=True,  # of another seed
+        model_place=place_of(result.best, out / "index"),
         progress=lambda state: on_images(state.done, state.total, state.images_per_s),
     )
     engine = SearchEngine(trained, Index.open(out / "index", trained.fingerprint))

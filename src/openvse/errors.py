@@ -45,8 +45,27 @@ class IndexFormatError(OpenVSEError):
     """A search index is missing, damaged, of another version, or made by another model."""
 
 
+class IndexVersionError(IndexFormatError):
+    """A search index is of a format that this openvse does not read."""
+
+
 class TrainingError(OpenVSEError):
     """Training cannot start or go on (a NaN loss, a run folder that belongs to another recipe)."""
+
+
+class DiskError(OpenVSEError, OSError):
+    """A file cannot be written: the disk is full, or refuses. What was there before is whole.
+
+    It is an OSError too, so that code which expects one of whoever writes goes on working.
+
+    Args:
+        message: the one line.
+        reason: the system's words, as ``strerror``.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.strerror = reason
 
 
 FEW = 6

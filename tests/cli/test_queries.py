@@ -80,6 +80,12 @@ def test_an_empty_sentence_does_not_cancel_the_others(trained: Path, invoke) -> 
 def test_images_that_are_gone_are_said(trained: Path, album: Path, tmp_path: Path, invoke) -> None:
     best, index = trained / "run" / "best", tmp_path / "index"
     assert invoke("index", best, album, "--out", index).exit_code == 0
+    for number in range(3, 20):
+        (album / f"{number:02d}.png").unlink()
+    result = invoke("search", best, index, "red sky", "-k", 20)
+    assert "warning: 17 of the images found are no longer there (first: " in result.stderr
     album.rename(tmp_path / "moved")
-    result = invoke("search", best, index, "red sky", "-k", 3)
-    assert "warning: 3 of the images found are no longer there (first: " in result.stderr
+    result = invoke("search", best, index, "red sky", "-k", 20)
+    assert result.stderr == (
+        f"warning: the images of index {index} are no longer in {album}: run 'openvse index' again\n"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from torch import Tensor
 from openvse.backbones import Backbone
 from openvse.errors import BadImageError, DataError, ModelError
 from openvse.features.layout import StoreDtype
+from openvse.features.sources import SourceLog
 from openvse.features.writer import FeatureStoreWriter
 from openvse.media.packed import ImageFile
 from openvse.model import evaluating
@@ -114,6 +116,7 @@ def extract_features(
     started = committed = time.perf_counter()
     with (
         _open_store(store, backbone, dtype) as writer,
+        SourceLog(store, anew=not len(writer)) as sources,
         evaluating(backbone.to(device)),
         torch.inference_mode(),
         ThreadPoolExecutor(max(1, num_workers)) as pool,
@@ -123,7 +126,7 @@ def extract_features(
         # As many images at once as asked for: a clip counts for each of its frames.
         items_at_once = max(1, batch_size // backbone.stored_images)
         for batch in _decoded(pool, backbone, new, items_at_once):
-            report.done += _store(writer, backbone, device, batch)
+            report.done += _store(writer, sources, backbone, device, batch)
             report.failed += [(image.path, image.reason) for image in batch if image.pixels is None]
             now = time.perf_counter()
             report.seconds = now - started
@@ -140,11 +143,12 @@ def extract_features(
 
 @dataclass(frozen=True)
 class _Image:
-    """An image on its way to the backbone: its pixels, or why there are none."""
+    """An image on its way to the backbone: its pixels and the state of its file, or why there are none."""
 
     item: str
     path: ImageFile
     pixels: Tensor | None
+    status: os.stat_result | None = None
     reason: str = ""
 
 
@@ -164,26 +168,30 @@ def _decoded(
 
 def _decode(backbone: Backbone, item: str, path: ImageFile) -> _Image:
     try:
-        return _Image(item, path, backbone.read(path, to_store=True))
+        status = path.stat() if isinstance(path, Path) and path.exists() else None  # before it is read
+        return _Image(item, path, backbone.read(path, to_store=True), status)
     except BadImageError as error:
-        return _Image(item, path, None, str(error))
+        return _Image(item, path, None, reason=str(error))
 
 
 def _store(
     writer: FeatureStoreWriter,
+    sources: SourceLog,
     backbone: Backbone,
     device: torch.device | str,
     batch: Sequence[_Image],
 ) -> int:
     """Encode what could be decoded, add it to the store and return how many items that were."""
-    good = [(image.item, image.pixels) for image in batch if image.pixels is not None]
+    good = [image for image in batch if image.pixels is not None]
     if good:
-        inputs = backbone.collate([pixels for _, pixels in good]).to(device)
+        inputs = backbone.collate([image.pixels for image in good if image.pixels is not None]).to(device)
         seen: Features = backbone(inputs)
         boxes = [None] * len(good) if seen.boxes is None else seen.boxes.cpu()
         rows = zip(seen.local.cpu(), seen.mask.cpu(), boxes, strict=True)
-        for (item, _), (local, real, found) in zip(good, rows, strict=True):
-            writer.add(item, local[real], None if found is None else found[real])
+        for image, (local, real, found) in zip(good, rows, strict=True):
+            if isinstance(image.path, Path) and image.status is not None:
+                sources.add(image.item, image.path, image.status)
+            writer.add(image.item, local[real], None if found is None else found[real])
     return len(good)
 
 

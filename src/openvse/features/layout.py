@@ -4,12 +4,14 @@
     boxes.npy      where each local feature lies in its image: [rows, 4], float32; only in a store with boxes
     lengths.npy    N of each item: int64 [items]
     ids.txt        the identifier of each item, UTF-8, one a line
+    checksums.json CRC-32 of what is committed; see features/checksums.py
+    sources.jsonl  which file each item was made from, where that is known; see features/sources.py
     store.json     the manifest: format, encoder, and how much of the other files is committed
     writer.lock    held while a process writes
 
-All but the last two only ever grow. A commit makes them durable and then replaces the manifest by rename, so its
-cost does not depend on the size of the store; what lies beyond the manifest's counts is the rest of an
-interrupted write, which readers ignore and the next writer cuts off.
+All but the manifest, its checksums and the lock only ever grow. A commit makes them durable and then replaces the
+manifest by rename, so its cost does not depend on the size of the store; what lies beyond the manifest's counts is the
+rest of an interrupted write, which readers ignore and the next writer cuts off.
 """
 
 from __future__ import annotations

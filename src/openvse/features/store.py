@@ -14,6 +14,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from openvse.errors import StoreError
+from openvse.features.checksums import check_files
 from openvse.features.items import as_inputs, positions_of
 from openvse.features.layout import BOXES, FEATURES, HEADER_BYTES, LENGTHS, damaged, read_ids, read_manifest
 from openvse.types import Inputs
@@ -35,12 +36,15 @@ class FeatureStore:
         >>> batch = store.gather(store.positions(["a.jpg", "b.jpg"]))  # doctest: +SKIP
     """
 
-    def __init__(self, path: Path, expected_fingerprint: str | None = None) -> None:
+    def __init__(self, path: Path, expected_fingerprint: str | None = None, *, check: bool = False) -> None:
         """See ``open``."""
         self.path = path
         self._manifest = read_manifest(path)
         self._manifest.check(path, expected_fingerprint)
+        check_files(path, self._manifest, all_files=check)
         self._lengths = np.fromfile(path / LENGTHS, "<i8", self._manifest.items, offset=HEADER_BYTES)
+        if (self._lengths < 1).any():
+            raise damaged(path, f"{LENGTHS} has an item without features")
         if self._lengths.sum() != self._manifest.rows:
             raise damaged(path, f"{LENGTHS} does not add up to its {self._manifest.rows} features")
         self._starts = np.cumsum(self._lengths) - self._lengths
@@ -49,17 +53,20 @@ class FeatureStore:
             weakref.finalize(self, os.close, file)
 
     @classmethod
-    def open(cls, path: Path, expected_fingerprint: str | None = None) -> FeatureStore:
+    def open(
+        cls, path: Path, expected_fingerprint: str | None = None, *, check: bool = False
+    ) -> FeatureStore:
         """Open a store for reading.
 
         Args:
             path: folder of the store.
             expected_fingerprint: the encoder that must have made it; None takes any.
+            check: compare all files with their checksums, whatever their size; small ones always are.
 
         Raises:
             StoreError: the store is missing, damaged, of another format version or made by another encoder.
         """
-        return cls(path, expected_fingerprint)
+        return cls(path, expected_fingerprint, check=check)
 
     def __reduce__(self) -> tuple[type[FeatureStore], tuple[Path, str]]:
         return FeatureStore, (self.path, self.fingerprint)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import openvse
 from openvse.errors import BadFeaturesError, StoreError
+from openvse.features.checksums import CHECKSUMS, add_checksums
 from openvse.features.layout import (
     BOXES,
     FEATURES,
@@ -135,7 +136,8 @@ class FeatureStoreWriter:
             for name in self._files:
                 self._append(name, {LENGTHS: lengths, IDS: ids}.get(name, b""), manifest.header(name))
             manifest.write(self.path)
-        self._manifest = manifest
+            self._manifest = manifest
+            add_checksums(self.path, old, manifest)
 
     def close(self) -> None:
         """Commit, and let others write."""
@@ -203,6 +205,7 @@ def _create(folder: Path, empty: Manifest) -> None:
     if features.exists() and features.stat().st_size > HEADER_BYTES:
         # Somebody's data, or a store that lost its manifest: not ours to overwrite.
         raise StoreError(f"{folder} holds {FEATURES} but no {MANIFEST}: delete it, or choose another folder")
+    (folder / CHECKSUMS).unlink(missing_ok=True)
     for name in empty.file_bytes:
         (folder / name).write_bytes(empty.header(name))
     empty.write(folder)

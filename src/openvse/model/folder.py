@@ -19,7 +19,7 @@ from torch import nn
 
 from openvse import __version__
 from openvse.errors import ModelError
-from openvse.files import replacing, write_whole
+from openvse.files import replacing_files
 from openvse.specs import ModelSpec
 
 FORMAT_VERSION = 2
@@ -54,7 +54,7 @@ def write_folder(
     provenance: Mapping[str, Any],
     assets: Callable[[Path], None],
 ) -> Path:
-    """Write a model folder; the weights appear last and by rename, so what was there stays whole until then.
+    """Write a model folder: all files beside what is there, then each takes its place, the weights last.
 
     Args:
         folder: created where it is missing.
@@ -63,9 +63,10 @@ def write_folder(
         spec: what the model is made of; paths of this machine are cut to their last name.
         provenance: where the model comes from.
         assets: writes what the weights do not hold.
+
+    Raises:
+        DiskError: the disk is full, or refuses; what was there is whole.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    assets(folder)
     config = {
         "library_name": "openvse",
         "format_version": FORMAT_VERSION,
@@ -73,9 +74,10 @@ def write_folder(
         "model": spec.portable().model_dump(mode="json"),
         "provenance": {"openvse": __version__, **provenance},
     }
-    write_whole(folder / CONFIG, json.dumps(config, indent=2, default=str) + "\n")
-    with replacing(folder / WEIGHTS) as partial:
-        save_model(modules, str(partial))
+    with replacing_files(folder, last=(CONFIG, WEIGHTS)) as partial:
+        assets(partial)
+        (partial / CONFIG).write_text(json.dumps(config, indent=2, default=str) + "\n", encoding="utf-8")
+        save_model(modules, str(partial / WEIGHTS))
     return folder
 
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openvse.files import write_whole
+from openvse.files import made, write_whole
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -51,12 +51,12 @@ def write_report(folder: str | Path, name: str, *, markdown: str, json: str) -> 
     """Write ``NAME.md`` and ``NAME.json``, each by write-then-rename, and return their folder, made if it is missing.
 
     Raises:
-        OSError: the disk refuses.
+        DiskError: the disk is full, or refuses.
     """
     target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    write_whole(target / f"{name}.md", markdown)
-    write_whole(target / f"{name}.json", json)
+    with made(target):
+        write_whole(target / f"{name}.md", markdown)
+        write_whole(target / f"{name}.json", json)
     return target
 
 

@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+LARGEST_EMBED_DIM = 65536
+"""No published model is a tenth as wide; a slip of the keyboard is."""
+
 SpecT = TypeVar("SpecT", bound="ModelSpec")
 
 
@@ -50,7 +53,7 @@ class ModelSpec(Strict):
         text: the side of the sentences.
     """
 
-    embed_dim: int = Field(1024, ge=1)
+    embed_dim: int = Field(1024, ge=1, le=LARGEST_EMBED_DIM)
     image: TowerSpec | None
     text: TowerSpec
 

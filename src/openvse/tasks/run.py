@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,15 +16,19 @@ from accelerate.state import AcceleratorState
 
 from openvse.errors import TrainingError
 from openvse.features import ExtractionProgress
-from openvse.files import locked, write_whole
+from openvse.files import locked, made, write_whole
+from openvse.model.folder import WEIGHTS
 from openvse.specs import RunRecipe, TrainingSpec
 from openvse.tasks import kind_of
 from openvse.tasks.recipes import parse_recipe
-from openvse.training.checkpoint import Progress, require_checkpoint
+from openvse.training.checkpoint import CHECKPOINT, Progress
 from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent, Watcher
 from openvse.training.task import AnyTask
 from openvse.training.trainer import Trainer
+
+RECIPE = "recipe.yaml"
+BEST = "best"
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ def train(
     folder: Path,
     *,
     resume: bool = False,
+    overwrite: bool = False,
     watcher: Watcher | None = None,
     on_extraction: Callable[[ExtractionProgress], None] | None = None,
 ) -> RunResult:
@@ -48,6 +54,8 @@ def train(
         recipe: what to do.
         folder: the run's folder: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``.
         resume: go on with the run in ``folder``; on the CPU it ends at the same numbers as one that never stopped.
+            Where there is no run yet, this one begins.
+        overwrite: begin anew where ``folder`` holds a run, and replace it; its stored features are kept.
         watcher: is notified about every step.
         on_extraction: called with the progress of the extraction of features (``data.features: auto``).
 
@@ -55,7 +63,10 @@ def train(
         RecipeError: the recipe does not build.
         DataError: the data cannot be used.
         TrainingError: the folder holds another run, another process writes there, or the loss is no number.
+        DiskError: the disk is full, or refuses.
     """
+    if resume and overwrite:
+        raise TrainingError("--resume goes on with a run and --overwrite replaces it: give one of them")
     watcher = watcher or Silent()
     spec = recipe.training
     if spec.threads is not None:
@@ -63,19 +74,22 @@ def train(
     accelerator = _accelerator(spec)
     with ExitStack() as held:
         if accelerator.is_main_process:
-            held.enter_context(_claimed(folder, recipe, resume))
+            held.enter_context(_claimed(folder, recipe, resume=resume, overwrite=overwrite))
         accelerator.wait_for_everyone()
         return _train(recipe, RunInputs(folder, accelerator, watcher, on_extraction), resume)
 
 
 def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
+    goes_on = resume and (inputs.folder / CHECKPOINT).is_file()
     task = kind_of(recipe.task).open(recipe, inputs)
     task.model.provenance = _provenance(recipe, task)
     torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
     trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher)
-    if resume:
+    if goes_on:
         trainer.resume()
-    return RunResult(inputs.folder / "best", trainer.fit())
+    elif inputs.accelerator.is_main_process:
+        _begin(inputs.folder, recipe)
+    return RunResult(inputs.folder / BEST, trainer.fit())
 
 
 def _provenance(recipe: RunRecipe, task: AnyTask) -> dict[str, Any]:
@@ -116,29 +130,51 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
 
 
 @contextmanager
-def _claimed(folder: Path, recipe: RunRecipe, resume: bool) -> Iterator[None]:
-    """Make the folder of the run, or check that it holds a run of the same recipe, and keep other processes out."""
-    if resume:  # known before hours of extraction
-        require_checkpoint(folder / "last.pt")
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, "run", TrainingError):
-        _write_recipe(folder, recipe, resume)
+def _claimed(folder: Path, recipe: RunRecipe, *, resume: bool, overwrite: bool) -> Iterator[None]:
+    """Make the folder of the run, or check that this run may write there, and keep other processes out.
+
+    A run that ends before it wrote anything, for instance because its data are not there, leaves no folder.
+    """
+    with made(folder), locked(folder, "run", TrainingError):
+        if resume and (folder / CHECKPOINT).exists():
+            _check_recipe(folder / RECIPE, recipe)
+        elif not overwrite:
+            _check_empty(folder)
         yield
 
 
-def _write_recipe(folder: Path, recipe: RunRecipe, resume: bool) -> None:
-    written = folder / "recipe.yaml"
-    tree: dict[str, Any] = recipe.to_dict()
-    if resume and written.is_file():
-        # Keys that an older openvse did not know have their defaults.
-        before = parse_recipe(yaml.safe_load(written.read_text())).to_dict()
-        changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
-        if changed:
-            raise TrainingError(
-                f"run {folder} was started with another {', '.join(changed)}: resume with its own "
-                f"{written}, or start a new run in another folder"
-            )
+def _check_recipe(written: Path, recipe: RunRecipe) -> None:
+    """Raise TrainingError unless the run that is resumed was started with this recipe."""
+    if not written.is_file():
         return
-    if not resume and (folder / "last.pt").exists():
-        raise TrainingError(f"{folder} already holds a run: go on with --resume, or choose another --out")
-    write_whole(written, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    # Keys that an older openvse did not know have their defaults.
+    before, tree = parse_recipe(yaml.safe_load(written.read_text())).to_dict(), recipe.to_dict()
+    changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
+    if changed:
+        raise TrainingError(
+            f"run {written.parent} was started with another {', '.join(changed)}: resume with its own "
+            f"{written}, or start a new run in another folder"
+        )
+
+
+def _check_empty(folder: Path) -> None:
+    """Raise TrainingError where a new run would replace what an earlier one reached."""
+    if (folder / CHECKPOINT).exists():
+        raise TrainingError(
+            f"{folder} already holds a run: go on with --resume, replace it with --overwrite, or choose another --out"
+        )
+    if (folder / BEST / WEIGHTS).exists():
+        raise TrainingError(
+            f"{folder} holds the {BEST}/ of a run without its {CHECKPOINT}, with which it could go on: "
+            f"replace it with --overwrite, or choose another --out"
+        )
+
+
+def _begin(folder: Path, recipe: RunRecipe) -> None:
+    """Remove what is left of an earlier run, all but its features, and note the recipe of this one."""
+    for name in (CHECKPOINT, "metrics.jsonl"):
+        (folder / name).unlink(missing_ok=True)
+    for name in (BEST, "tensorboard"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    tree: dict[str, Any] = recipe.to_dict()
+    write_whole(folder / RECIPE, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))

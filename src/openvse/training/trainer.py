@@ -13,7 +13,7 @@ from torch import nn
 
 from openvse.errors import TrainingError
 from openvse.specs import RunRecipe
-from openvse.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from openvse.training.checkpoint import CHECKPOINT, Progress, load_checkpoint, save_checkpoint
 from openvse.training.clock import EpochClock
 from openvse.training.collapse import CollapseDetector
 from openvse.training.optimizer import build_optimizer, check_prefixes, freeze
@@ -63,16 +63,22 @@ class Trainer:
 
         Raises:
             TrainingError: the loss is no number; the checkpoint of the last good state stays.
+            DiskError: the disk is full, or refuses; checkpoint and best model are those from before.
         """
-        log = MetricsLog(self.folder, self.progress.global_step) if self.accelerator.is_main_process else None
-        if log is not None and self.task.coverage is not None and not self.progress.global_step:
-            log.write_coverage(self.task.coverage)
+        done, log = self.progress, None
+        if self.accelerator.is_main_process:
+            log = MetricsLog(self.folder, done.global_step, done.epoch)
         self.watcher.started(
             total_steps=self.schedule.num_epochs * self.task.steps_per_epoch,
-            done_steps=self.progress.global_step,
+            done_steps=done.global_step,
             num_epochs=self.schedule.num_epochs,
         )
         try:
+            if done.global_step == 0:
+                if log is not None and self.task.coverage is not None:
+                    log.write_coverage(self.task.coverage)
+                # A kill never leaves best/ without it, and a disk without room shows before the first epoch.
+                self._checkpoint()
             while self.progress.epoch < self.schedule.num_epochs:
                 self._train_epoch(log)
                 self._finish_epoch(log)
@@ -83,7 +89,7 @@ class Trainer:
 
     def resume(self) -> None:
         """Take up the state of ``last.pt``."""
-        self.progress, state = load_checkpoint(self.folder / "last.pt")
+        self.progress, state = load_checkpoint(self.folder / CHECKPOINT)
         try:
             self.model.load_state_dict(state["model"])
             self.objectives.load_state_dict(state["objectives"])
@@ -219,7 +225,7 @@ class Trainer:
                 "scaler": {} if scaler is None else scaler.state_dict(),
                 "random": random,
             }
-            save_checkpoint(self.folder / "last.pt", self.progress, state)
+            save_checkpoint(self.folder / CHECKPOINT, self.progress, state)
 
 
 def _random_state() -> dict[str, Any]:

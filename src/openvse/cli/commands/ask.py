@@ -10,6 +10,7 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device, Json, Quiet, Threads
+from openvse.files import write_page
 
 
 @app.command()
@@ -32,7 +33,6 @@ def ask(
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import note
     from openvse.cli.queries import refuse_image_questions
-    from openvse.files import write_whole
     from openvse.tasks.load import load_as
     from openvse.vqa.answer_page import answer_page
     from openvse.vqa.answerer import Answerer
@@ -58,6 +58,5 @@ def ask(
                 typer.echo(f"  {guess.probability:.3f}  {guess.answer}")
         note("each answer has a probability of its own, so they need not add up to 1")
     if html is not None:
-        html.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(html, answer_page(image, answered))
+        write_page(html, answer_page(image, answered))
         note(f"written: {html}")

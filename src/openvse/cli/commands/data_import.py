@@ -9,10 +9,12 @@ import typer
 
 from openvse.cli.commands.data import data
 from openvse.cli.options import Quiet
+from openvse.cli.stopping import going_on
 
 
 @data.command("convert", hidden=True)
 @data.command("import")
+@going_on("what was imported is in the store; run the same command again to go on")
 def import_features(
     source: Annotated[
         Path,

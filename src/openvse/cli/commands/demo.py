@@ -9,9 +9,11 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Quiet, RunDevice, Threads
+from openvse.cli.stopping import going_on
 
 
 @app.command()
+@going_on("what was finished is kept; run the same command again to go on")
 def demo(
     out: Annotated[
         Path, typer.Option(help="The folder for images, features, model, report and contact sheet.")

@@ -9,9 +9,11 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Quiet
+from openvse.cli.stopping import going_on
 
 
 @app.command()
+@going_on("the trainings that were finished are kept; run the same command again to go on")
 def synthetic(
     out: Annotated[Path, typer.Option(help="Folder for synthetic.json, .md and .png.")] = Path("synthetic"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the weights and the random sets.")] = 0,

