@@ -39,4 +39,4 @@ def demo(
         )
         typer.echo(f"{query!r}: {shown}" + f"\n  ({remark})" * bool(remark))
     typer.echo(f"\nreport: {result.report}\ncontact sheet (open it in a browser): {result.contact_sheet}")
-    typer.echo(f"search it yourself: openvse search {result.model} {result.index} 'angry face'")
+    typer.echo(f"search it yourself: openvse search {result.index} 'angry face'")
