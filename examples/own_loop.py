@@ -17,18 +17,22 @@ paths, captions = draw(Path("shapes"))
 
 encoder = ImageEncoder(backbone=EfficientNetLite0(image_size=96), embed_dim=64)
 sentences = BiGRU(embed_dim=64, captions=captions, min_count=1, word_dim=32)
-image, text = (openvse.Tower(side, GPO(input_dim=64, embed_dim=64)) for side in (encoder, sentences))
+image = openvse.Tower(encoder, GPO(input_dim=64, embed_dim=64))
+text = openvse.Tower(sentences, GPO(input_dim=64, embed_dim=64))
 model = openvse.TwoTower(image, text, openvse.similarities.SetMax())
 
-# The frozen backbone sees each image once; to fine-tune it, read the images of a batch in every step.
+# The frozen backbone sees each image once. To fine-tune it, read the images of a
+# batch in every step.
 seen = encoder.backbone(model.read_images(paths))
-optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=2e-3)
+trained = [weight for weight in model.parameters() if weight.requires_grad]
+optimizer = torch.optim.AdamW(trained, lr=2e-3)
 loss = openvse.losses.triplet(margin=0.2, negatives="all", reduction="mean")
 for epoch in range(12):
     model.train()
     for rows in torch.randperm(len(paths)).split(16):
         images = Inputs(seen.local[rows], seen.mask[rows])
-        value = loss(*model(images, model.read_texts([captions[row] for row in rows])))
+        texts = model.read_texts([captions[row] for row in rows])
+        value = loss(*model(images, texts))
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
@@ -36,5 +40,6 @@ for epoch in range(12):
 
 model = openvse.load(model.save("my_model"))
 build_index(model, "shapes", "my_index")
-for hit in openvse.SearchEngine(model, Index.open("my_index")).search(["a large red circle"], top_k=3)[0]:
+engine = openvse.SearchEngine(model, Index.open("my_index"))
+for hit in engine.search(["a large red circle"], top_k=3)[0]:
     print(hit.rank, f"{hit.score:.2f}", hit.id)
