@@ -12,6 +12,7 @@ import yaml
 
 from openvse.errors import DataError, OpenVSEError, TrainingError
 from openvse.tasks.run import train
+from openvse.training.records import Silent, StepReport
 from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 ONE_EPOCH = [{"epochs": 1}]
@@ -70,6 +71,33 @@ def test_a_kill_after_validation_repeats_no_line(corpus: Path, tmp_path: Path) -
     assert set(lines.values()) == {1}
     train(recipe, tmp_path / "whole")
     assert read_metrics(killed) == read_metrics(tmp_path / "whole")
+
+
+class StopsAt(Silent):
+    """Is stopped by Ctrl-C after a step."""
+
+    def __init__(self, global_step: int) -> None:
+        self.at = global_step
+
+    def step(self, report: StepReport) -> None:
+        """Stop at the step."""
+        if report.global_step == self.at:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.medium
+def test_what_is_recorded_once_a_run_or_phase_is_not_repeated(corpus: Path, tmp_path: Path) -> None:
+    phases = [{"epochs": 1}, {"epochs": 1, "frozen": ["text.encoder.words"]}]
+    recipe = tiny_recipe(corpus, phases=phases, log_every=1, threads=1)
+    train(recipe, tmp_path / "whole")
+    whole = read_metrics(tmp_path / "whole")
+    (begin,) = [record["global_step"] for record in whole if record["kind"] == "phase"]
+    assert [record["kind"] for record in whole].count("vocabulary") == 1
+    for step in (1, begin, begin + 1):
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / "stopped", watcher=StopsAt(step), resume=True)
+    train(recipe, tmp_path / "stopped", resume=True)
+    assert read_metrics(tmp_path / "stopped") == whole
 
 
 def test_a_best_model_without_checkpoint_is_not_replaced(corpus: Path, run: Path, tmp_path: Path) -> None:
