@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -44,6 +45,30 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``folder`` to write to; when the block ends, it takes the name.
+
+    Whoever reads ``folder`` sees all of it or nothing. A block that raises leaves nothing; what a killed process left
+    beside is removed by the next that writes the same folder.
+
+    Args:
+        folder: must not exist, or be empty.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    folder = folder.resolve()
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_whole(path: Path, content: str) -> None:

@@ -16,7 +16,7 @@ from openvse.errors import OpenVSEError
 def evaluate(
     models: Annotated[
         list[str],
-        typer.Argument(help="Model folders (a run's best/) or hub ids; the scores of several are averaged."),
+        typer.Argument(help="Model folders, hub ids or names of 'openvse models'; scores are averaged."),
     ],
     data: Annotated[
         str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
