@@ -107,7 +107,7 @@ def _efficientnet() -> dict[str, Any]:
     )
 
 
-def write_tokenizer(family: str, folder: Path) -> None:
+def write_tokenizer(family: str, folder: Path, *, extra: int = 0) -> None:
     """Write a tokenizer of whole words between the special tokens that the family puts around a caption."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -118,7 +118,7 @@ def write_tokenizer(family: str, folder: Path) -> None:
         "metaclip_2": ["<s>", "</s>", "<unk>"],
         "altclip": ["<s>", "<pad>", "</s>", "<unk>"],
     }.get(family, ["[PAD]", "[CLS]", "[SEP]", "[UNK]"])
-    ids = {word: index for index, word in enumerate([*specials, *WORDS])}
+    ids = {word: index for index, word in enumerate([*specials, *WORDS, *map(str, range(extra))])}
     unknown = next(word for word in ids if word.lower() in ("<unk>", "[unk]"))
     words = Tokenizer(models.WordLevel(ids, unk_token=unknown))
     words.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -31,6 +31,14 @@ from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
 
 _COMMIT_DIGITS = 12
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
 
 
 def open_dual(source: str) -> LocalFolder | HubFolder:
@@ -62,11 +70,14 @@ def convert_dual(
         CheckpointError: the files hold no dual encoder that is converted, or are incomplete or damaged.
     """
     with tempfile.TemporaryDirectory() as temporary:
-        files, weights = _as_transformers(place, Path(temporary) / "transformers", tokenizer)
+        made = Path(temporary) / "transformers"
+        files, weights = _as_transformers(place, made, tokenizer)
         config = _read_config(files)
         plan = plan_dual(config, weights)
         assets = Path(temporary) / "assets"
-        _write_assets(files, tokenizer or str(files), config, plan, assets, _identity(place, config))
+        _write_assets(files, tokenizer, config, plan, assets, _identity(place, config))
+        if files == made:  # of OpenCLIP, whose preprocessing is torchvision's
+            plan.spec["image"]["encoder"]["round_crop"] = True
         model = _build(plan, place.name, overrides, assets)
     _fill(model, plan.weights)
     kind = str(config.model_type)
@@ -116,30 +127,48 @@ def _identity(place: LocalFolder | HubFolder, config: Any) -> str:
 
 
 def _write_assets(
-    files: Path, tokenizer: str, config: Any, plan: DualPlan, folder: Path, identity: str
+    files: Path, tokenizer: str | None, config: Any, plan: DualPlan, folder: Path, identity: str
 ) -> None:
     """Write what the two encoders need besides their weights, as they write it themselves."""
-    from transformers import AutoTokenizer
-
     towers = {"image": config.vision_config, "text": config.text_config}
     for (side, own), kind in zip(towers.items(), plan.classes, strict=True):
         (folder / side).mkdir(parents=True)
         own.architectures = [kind]
-        for end in ("bos_token_id", "eos_token_id"):  # of SigLIP: no ids of its words, and read by nobody
-            if isinstance(getattr(own, end, None), int) and getattr(own, end) >= own.vocab_size:
-                setattr(own, end, None)
         own.save_pretrained(folder / side)
     (folder / "image" / FINGERPRINT_FILE).write_text(f"{identity}\n", encoding="utf-8")
     try:
         load_processor(str(files)).save_pretrained(folder / "image")
-        words = load_or_explain(
-            lambda: AutoTokenizer.from_pretrained(tokenizer),
-            what="the tokenizer",
-            source=Path(tokenizer).name,
-        )
+        _load_tokenizer(files, tokenizer, config.text_config.vocab_size).save_pretrained(folder / "text")
     except ModelError as error:
         raise CheckpointError(str(error)) from error
-    words.save_pretrained(folder / "text")
+
+
+def _load_tokenizer(files: Path, named: str | None, num_words: int) -> Any:
+    """Return the tokenizer that is named, or the one among the files.
+
+    Raises:
+        CheckpointError: there is none, or it has words that the model does not know.
+        ModelError: it cannot be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    # Without any of its files transformers would make a tokenizer that knows no words.
+    if named is None and not any((files / name).is_file() for name in TOKENIZER_FILES):
+        raise CheckpointError(
+            f"it has no tokenizer (none of {', '.join(TOKENIZER_FILES)}): download all files of the model, or give the "
+            f"folder or hub id of its tokenizer with --vocabulary"
+        )
+    source = named or str(files)
+    tokenizer: Any = load_or_explain(
+        lambda: AutoTokenizer.from_pretrained(source), what="the tokenizer", source=Path(source).name
+    )
+    highest = max(tokenizer.get_vocab().values(), default=0)
+    if highest >= num_words:
+        raise CheckpointError(
+            f"its tokenizer has {highest + 1:,} words, and the model {num_words:,}: give the tokenizer that the model "
+            f"was trained with"
+        )
+    return tokenizer
 
 
 def _build(plan: DualPlan, name: str, overrides: Sequence[str], assets: Path) -> TwoTower:

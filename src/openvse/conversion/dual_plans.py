@@ -139,6 +139,8 @@ def _siglip(config: Any, weights: Weights) -> tuple[dict[str, Any], Weights]:
     }
     spec = _spec(vision.hidden_size, image, text, scaling)
     vision.vision_use_head = False  # the aggregator is the head
+    # By default they are CLIP's, which SigLIP's words do not have; nothing reads them.
+    config.text_config.bos_token_id = config.text_config.eos_token_id = None
     names: Names = {
         "vision_model.": f"{IMAGE}backbone.",
         "vision_model.head.": "image.aggregator.",
