@@ -173,6 +173,31 @@ def made(folder: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``folder`` to write to; when the block ends, it takes the name.
+
+    Whoever reads ``folder`` sees all of it or nothing. A block that raises leaves nothing; what a killed process left
+    beside is removed by the next that writes the same folder.
+
+    Args:
+        folder: must not exist, or be empty.
+
+    Raises:
+        DiskError: the disk is full, or refuses.
+    """
+    folder = folder.resolve()
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        with writing(folder):
+            partial.mkdir(parents=True)
+            yield partial
+            partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def write_whole(path: Path, content: str) -> None:
     """Write a text in UTF-8 so that the file is always whole; see ``replacing``."""
     with replacing(path) as partial:

@@ -94,7 +94,9 @@ def _build(config: Any) -> Any:
     kind = getattr(transformers, (config.architectures or [""])[0], None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise ValueError(f"transformers has no base model of type {config.model_type}")
-    return kind(config)
+    # Its class adds a pooling layer that Chinese-CLIP, of which it is a part, does without.
+    pooler = {"add_pooling_layer": False} if config.model_type == "chinese_clip_text_model" else {}
+    return kind(config, **pooler)
 
 
 def identify(source: str, config: Any) -> str:

@@ -35,6 +35,8 @@ class TransformersVision(CheckpointBackbone):
             checkpoint's preprocessing says (which may cut the rim off).
         class_token: put the class token before the patches, where augmentation spares it and the aggregator
             ``first_token`` finds it; a global vector is made of it in place of the mean.
+        round_crop: where the checkpoint's preprocessing cuts the middle out of an image, cut where torchvision does
+            (OpenCLIP): one pixel further to the right or the bottom for some sizes.
 
     Raises:
         ModelError: the checkpoint cannot be loaded, yields no local features from pixels alone, or has no class
@@ -50,6 +52,7 @@ class TransformersVision(CheckpointBackbone):
         gradient_checkpointing: bool = False,
         image_size: int | None = None,
         class_token: bool = False,
+        round_crop: bool = False,
     ) -> None:
         source = model if assets is None else str(assets)
         network: Any = load_backbone(source, weights=assets is None, tower="vision_model")
@@ -64,13 +67,14 @@ class TransformersVision(CheckpointBackbone):
         super().__init__(
             network,
             feature_dim=probe.shape[-1],
-            fingerprint=f"{checkpoint}:{pixels.shape[1]}x{pixels.shape[2]}:{tokens}",
+            fingerprint=f"{checkpoint}:{pixels.shape[1]}x{pixels.shape[2]}:{tokens}{':rounded' * round_crop}",
             fine_tune=fine_tune,
             gradient_checkpointing=gradient_checkpointing,
         )
         self.checkpoint = checkpoint
         self.processor = processor
         self.image_size = image_size
+        self.round_crop = round_crop
         self.class_token = class_token
         self.covers_image = image_size is not None  # a checkpoint's own preprocessing may crop
 

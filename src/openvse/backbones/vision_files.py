@@ -35,7 +35,9 @@ def load_processor(source: str) -> Any:
     )
 
 
-def pixels_of(processor: Any, image: Image.Image, image_size: int | None) -> Float[Tensor, "3 H W"]:
+def pixels_of(
+    processor: Any, image: Image.Image, image_size: int | None, *, round_crop: bool = False
+) -> Float[Tensor, "3 H W"]:
     """Turn an image into pixels.
 
     Args:
@@ -43,13 +45,27 @@ def pixels_of(processor: Any, image: Image.Image, image_size: int | None) -> Flo
         image: any size.
         image_size: side of the square that the whole image is resized to, in place of the checkpoint's own
             resizing and cropping; None leaves both to the checkpoint.
+        round_crop: cut the middle out as torchvision does.
     """
     options: dict[str, bool] = {}
     if image_size is not None:
         image = image.resize((image_size, image_size), Image.Resampling.BICUBIC)
         options = {"do_resize": False, "do_center_crop": False}
+    elif round_crop and processor.do_center_crop:
+        image = _middle(processor, image)
+        options = {"do_resize": False, "do_center_crop": False}
     pixels: Tensor = processor(image, return_tensors="pt", **options)["pixel_values"][0]
     return pixels
+
+
+def _middle(processor: Any, image: Image.Image) -> Image.Image:
+    """Resize the shorter side, and cut the middle out from ``round(rest / 2)`` on; transformers rounds down."""
+    short, sides = processor.size["shortest_edge"], image.size
+    new = [short if side == min(sides) else int(short * side / min(sides)) for side in sides]
+    resized = image.resize((new[0], new[1]), processor.resample)
+    width, height = processor.crop_size["width"], processor.crop_size["height"]
+    left, top = round((new[0] - width) / 2), round((new[1] - height) / 2)
+    return resized.crop((left, top, left + width, top + height))
 
 
 class CheckpointBackbone(Backbone):
@@ -59,15 +75,17 @@ class CheckpointBackbone(Backbone):
         checkpoint: its name.
         processor: its preprocessing.
         image_size: see ``pixels_of``.
+        round_crop: likewise.
     """
 
     checkpoint: str
     processor: Any
     image_size: int | None
+    round_crop: bool = False
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
         """Turn the image into pixels as the checkpoint wants them."""
-        return pixels_of(self.processor, image, self.image_size)
+        return pixels_of(self.processor, image, self.image_size, round_crop=self.round_crop)
 
     def save_assets(self, folder: Path) -> None:
         """Write the network's configuration, its preprocessing and its name."""

@@ -37,15 +37,39 @@ class LinearProjection(Projection):
     Args:
         input_dim: C.
         embed_dim: D.
+        bias: add one; CLIP's projections have none.
     """
 
-    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+    def __init__(self, *, input_dim: int, embed_dim: int, bias: bool = True) -> None:
         super().__init__(input_dim=input_dim, output_dim=embed_dim)
-        self.linear = xavier_linear(input_dim, embed_dim)
+        self.linear = xavier_linear(input_dim, embed_dim, bias=bias)
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
         """Project every position."""
         projected: Tensor = self.linear(local)
+        return projected
+
+
+class NormLinear(Projection):
+    """``W LN(x)``: layer normalisation, then one linear layer, as CLIP projects its images (its released code).
+
+    CLIP does so with its class token alone; here every local feature comes into the joint space.
+
+    Args:
+        input_dim: C.
+        embed_dim: D.
+        bias: add one to the linear layer.
+        eps: added to the variance that the normalisation divides by.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int, bias: bool = False, eps: float = 1e-5) -> None:
+        super().__init__(input_dim=input_dim, output_dim=embed_dim)
+        self.norm = nn.LayerNorm(input_dim, eps=eps)
+        self.linear = xavier_linear(input_dim, embed_dim, bias=bias)
+
+    def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
+        """Normalise and project every position."""
+        projected: Tensor = self.linear(self.norm(local))
         return projected
 
 
@@ -126,11 +150,12 @@ class NoProjection(Projection):
         return local
 
 
-def xavier_linear(input_dim: int, output_dim: int) -> nn.Linear:
-    """Make a linear layer with Xavier-uniform weights and a bias of 0."""
-    linear = nn.Linear(input_dim, output_dim)
+def xavier_linear(input_dim: int, output_dim: int, *, bias: bool = True) -> nn.Linear:
+    """Make a linear layer with Xavier-uniform weights and a bias of 0, or without one."""
+    linear = nn.Linear(input_dim, output_dim, bias=bias)
     nn.init.xavier_uniform_(linear.weight)
-    nn.init.zeros_(linear.bias)
+    if bias:
+        nn.init.zeros_(linear.bias)
     return linear
 
 
@@ -140,6 +165,7 @@ PROJECTIONS: Registry[Projection] = Registry(
         "bigru": BiGRUProjection,
         "linear": LinearProjection,
         "none": NoProjection,
+        "norm_linear": NormLinear,
         "residual_mlp": ResidualMLP,
     },
     {"residual_mlp_counting_padding": ("residual_mlp", {"count_padding": True})},

@@ -96,6 +96,11 @@ def read_config(folder: Path) -> ModelConfig:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         version = config["format_version"]
     except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, KeyError) and "model_type" in config:
+            raise ModelError(
+                f"{folder} is a checkpoint of transformers: run 'openvse convert {folder} MODEL' and name MODEL, or "
+                f"name {folder} in a recipe as a tower's model"
+            ) from error
         raise ModelError(f"{folder / CONFIG} is damaged ({error}): save the model again") from error
     if version not in (1, FORMAT_VERSION):
         raise ModelError(

@@ -22,7 +22,7 @@ from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.model.mode import evaluating
 from openvse.model.tower import Tower
-from openvse.similarities import SIMILARITIES, Similarity
+from openvse.similarities import SIMILARITIES, ScaledCosine, Similarity
 from openvse.specs import TwoTowerSpec
 from openvse.types import EmbeddingSet, Inputs
 
@@ -152,6 +152,19 @@ class TwoTower(Model):
         device = next(self.similarity.parameters(), images.vectors).device
         scores: Tensor = self.similarity(images.to(device), texts.to(device))
         return scores.to(images.vectors.device)
+
+    def logits(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
+        """Score all pairs as the published dual encoder does from which the model was made: ``scale * score + bias``.
+
+        Raises:
+            ModelError: the similarity knows no scale and bias.
+        """
+        if not isinstance(self.similarity, ScaledCosine):
+            raise ModelError(
+                "this model has no logits, as its similarity knows no scale: take score, or a model whose similarity "
+                "is scaled_cosine"
+            )
+        return self.similarity.logits(self.score(images, texts))
 
     def describe(self) -> TwoTowerSpec:
         """Derive the spec from the parts; see ``Model.describe``."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from pydantic import ValidationError
 
+from openvse.conversion.published import published_folder
 from openvse.errors import ModelError, nearest
 from openvse.model import Model, read_config, read_weights
 from openvse.model.folder import CONFIG
@@ -18,10 +19,11 @@ ModelT = TypeVar("ModelT", bound=Model)
 
 
 def load(source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None) -> Model:
-    """Load a model folder, or download one from the Hugging Face hub, ready to use.
+    """Load a model folder, or one from the Hugging Face hub, ready to use.
 
     Args:
-        source: a folder, or a hub id such as ``someone/flickr30k-vse-infinity``.
+        source: a folder; the short name of a published dual encoder, such as ``clip-b32``, which is converted the first
+            time; or a hub id of a model that openvse saved, such as ``someone/flickr30k-vse-infinity``.
         device: where the weights go.
         revision: branch, tag or commit on the hub.
 
@@ -33,7 +35,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     """
     folder = Path(source)
     if not folder.exists():
-        folder = _download(str(source), revision)
+        folder = published_folder(str(source)) or _download(str(source), revision)
     config = read_config(folder)
     if config.task not in TASKS:
         raise ModelError(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def evaluate(
     models: Annotated[
         list[str],
-        typer.Argument(help="Model folders (a run's best/) or hub ids; the scores of several are averaged."),
+        typer.Argument(help="Model folders, hub ids or names of 'openvse models'; scores are averaged."),
     ],
     data: Annotated[
         str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")

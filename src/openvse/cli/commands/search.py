@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 @app.command()
 @going_on("what was embedded is kept; run the same command again to go on")
 def index(
-    model: Annotated[str, typer.Argument(help="A model folder or a hub id.")],
+    model: Annotated[
+        str, typer.Argument(help="A model folder, a hub id, or a name that 'openvse models' lists.")
+    ],
     folder: Annotated[Path, typer.Argument(help="A folder of images, at any depth.")],
     out: Annotated[Path, typer.Option(help="The index folder.")] = Path("index"),
     batch_size: Annotated[int, typer.Option(min=1, help="How many images are embedded at a time.")] = 64,
