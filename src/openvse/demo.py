@@ -1,4 +1,4 @@
-"""The demo: images of emoji, a model that learns their names, and answers from all of them."""
+"""The demo: a model that learns the names of emoji and finds emoji images for queries."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo leaves behind.
+    """The results of the demo and the paths of its files.
 
     Attributes:
-        table: the trained model beside the untrained one and chance, on held-out emoji, as text.
+        table: a text table that compares the trained model with the untrained one and chance, on held-out emoji.
         answers: the best images for each of ``QUERIES``.
-        remarks: for each of them what the model cannot do with it, "" for what it answers well.
+        remarks: for each query, why the model does not answer it well, or "" where it does.
         report: the full report on the test split.
         contact_sheet: the answers as a page.
         model: the model folder.
@@ -92,11 +92,11 @@ def run_demo(
     A demo that was interrupted, or has run before, goes on from what is there.
 
     Args:
-        out: folder for everything.
-        seed: of the training.
-        watcher: is notified about the training.
-        on_images: called with the number of images that are done, of how many, and the rate.
-        overrides: of the recipe, as on the command line of ``openvse train``.
+        out: the folder for all files.
+        seed: the seed of the training.
+        watcher: the object that is notified about the training.
+        on_images: a function that is called with the number of images that are done, their total, and the rate.
+        overrides: changes to the recipe, as on the command line of ``openvse train``.
     """
     source = f"openmoji:{out / 'pictures'}"
     recipe = validated(

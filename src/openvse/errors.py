@@ -69,7 +69,7 @@ class DiskError(OpenVSEError, OSError):
 
 
 FEW = 6
-"""Names that a message lists in full; of more it says which command does."""
+"""The number of names up to which a message lists them in full; beyond it, the message names a command."""
 
 
 def nearest(name: str, allowed: Sequence[str]) -> str:
@@ -77,7 +77,7 @@ def nearest(name: str, allowed: Sequence[str]) -> str:
     import difflib
 
     containing = [each for each in allowed if len(name) > 2 and name.lower() in each.lower()]
-    # Of names that are equally near the first of the alphabet comes first.
+    # Names that are equally near come in alphabetical order.
     close = sorted(difflib.get_close_matches(name, allowed, n=max(1, len(allowed))))
     close.sort(key=lambda each: -difflib.SequenceMatcher(None, each, name).ratio())
     *others, last = [*dict.fromkeys([*close, *containing])][:3] or [""]
@@ -87,7 +87,7 @@ def nearest(name: str, allowed: Sequence[str]) -> str:
 
 
 def choices(allowed: Sequence[str], command: str) -> str:
-    """Return what is allowed, in brackets: all names, or the command that lists them where there are many."""
+    """Return the allowed names in brackets, or the command that lists them if there are many."""
     if len(allowed) <= FEW:
         return f" (allowed: {', '.join(allowed)})"
     return f" ({command!r} lists all {len(allowed)})"

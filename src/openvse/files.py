@@ -1,4 +1,4 @@
-"""Files that are whole at every moment, and folders that one process at a time writes to."""
+"""Files that are complete at every moment, and folders that one process at a time writes to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import IO
 from openvse.errors import DiskError, OpenVSEError
 
 LOCK = "writer.lock"
-"""The file in a folder whose holder may write there. It stays behind; what counts is whether it is held."""
+"""The lock file of a folder: the process that holds the lock may write there. The file itself is never removed."""
 
 PARTIAL = ".partial"
 """The folder in which ``replacing_files`` collects the new files of a folder."""
@@ -76,7 +76,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path beside ``path`` to write to; when the block ends, that file takes its name.
+    """Yield a temporary path to write to; when the block ends, the file is renamed to ``path``.
 
     Whoever reads ``path`` sees the old file or the new one, whole, whenever the writer is stopped. A block
     that raises leaves the old file and nothing else. The new one is on the disk before it takes the name, so
@@ -94,7 +94,7 @@ def replacing(path: Path) -> Iterator[Path]:
         >>> with replacing(Path("figure.png")) as partial:  # doctest: +SKIP
         ...     figure.savefig(partial, format="png")
     """
-    # One name for all: what a killed process left is overwritten by the next, and never piles up.
+    # Every process uses the same name, so that the leftovers of killed processes do not pile up.
     partial = path.with_name(f".{path.name}.partial")
     try:
         with writing(path):
@@ -199,7 +199,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: str) -> None:
-    """Write a text in UTF-8 so that the file is always whole; see ``replacing``."""
+    """Write a text in UTF-8 so that the file is always complete; see ``replacing``."""
     with replacing(path) as partial:
         partial.write_text(content, encoding="utf-8")
 
@@ -232,13 +232,13 @@ def checksum(path: Path, *, skip: int = 0, size: int | None = None, start: int =
 
 @contextmanager
 def locked(folder: Path, what: str, refusal: type[OpenVSEError]) -> Iterator[None]:
-    """Be the only process that writes to a folder while the block runs.
+    """Hold the lock of a folder while the block runs, so that no other process writes there.
 
     The kernel lets go of the lock when the process ends, however it ends. Reading needs no lock.
 
     Args:
-        folder: it must exist.
-        what: names the folder's kind in the message, for instance "feature store".
+        folder: the folder, which must exist.
+        what: the kind of folder as the message calls it, for instance "feature store".
         refusal: the error to raise when another process writes.
 
     Raises:

@@ -265,7 +265,7 @@ def test_videos_without_pyav_say_what_to_install(tmp_path: Path, monkeypatch: py
     with pytest.raises(OpenVSEError, match=r"pip install 'openvse\[video\]'") as caught:
         read_frames(tmp_path / "a.mp4")
     assert not isinstance(caught.value, BadImageError), "one missing package is not many bad files"
-    with pytest.raises(BadVideoError, match=r"a.jpg: it is no image that we read; videos need PyAV"):
+    with pytest.raises(BadVideoError, match=r"a.jpg: it is not an image we read; videos need PyAV"):
         read_frames(tmp_path / "a.jpg")
     assert numbers(read_frames(write_animation(tmp_path / "a.gif", 3), EVERY)) == [0, 1, 2], (
         "GIF needs no PyAV"

@@ -1,4 +1,4 @@
-"""Aggregators: local features of an item -> its embeddings."""
+"""Aggregators turn the local features of an item into its embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vision checkpoints of ``transformers``: their preprocessing, their files, and what their backbones share."""
+"""Vision checkpoints of ``transformers``: their preprocessing, their files, and the base of their backbones."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def load_processor(source: str) -> Any:
     """Return the preprocessing of a checkpoint.
 
     Raises:
-        ModelError: it cannot be loaded.
+        ModelError: the preprocessing cannot be loaded.
     """
     from transformers import AutoImageProcessor
 
     place = model_source(source)
-    # The Pillow backend on every machine: torchvision's resizing gives other numbers.
+    # The Pillow backend is used on every machine, since torchvision's resizing gives other numbers.
     return load_or_explain(
         lambda: AutoImageProcessor.from_pretrained(place, backend="pil"),
         what="the preprocessing",
@@ -42,8 +42,8 @@ def pixels_of(
 
     Args:
         processor: the checkpoint's preprocessing.
-        image: any size.
-        image_size: side of the square that the whole image is resized to, in place of the checkpoint's own
+        image: an image of any size.
+        image_size: the side of the square to which the whole image is resized, instead of the checkpoint's
             resizing and cropping; None leaves both to the checkpoint.
         round_crop: cut the middle out as torchvision does.
     """
@@ -69,11 +69,11 @@ def _middle(processor: Any, image: Image.Image) -> Image.Image:
 
 
 class CheckpointBackbone(Backbone):
-    """A backbone whose network and preprocessing are a checkpoint's.
+    """A backbone whose network and preprocessing come from a checkpoint.
 
     Attributes:
-        checkpoint: its name.
-        processor: its preprocessing.
+        checkpoint: the name of the checkpoint.
+        processor: the preprocessing of the checkpoint.
         image_size: see ``pixels_of``.
         round_crop: likewise.
     """
@@ -88,7 +88,7 @@ class CheckpointBackbone(Backbone):
         return pixels_of(self.processor, image, self.image_size, round_crop=self.round_crop)
 
     def save_assets(self, folder: Path) -> None:
-        """Write the network's configuration, its preprocessing and its name."""
+        """Write the configuration, the preprocessing and the name of the checkpoint."""
         folder.mkdir(parents=True, exist_ok=True)
         self.net.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
         self.processor.save_pretrained(folder)
@@ -99,7 +99,7 @@ def saved_name(assets: Path) -> str:
     """Return the name that ``CheckpointBackbone.save_assets`` wrote.
 
     Raises:
-        ModelError: it is missing.
+        ModelError: the name is missing.
     """
     try:
         return (assets / FINGERPRINT_FILE).read_text(encoding="utf-8").strip()

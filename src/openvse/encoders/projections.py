@@ -18,7 +18,7 @@ class Projection(Configured, nn.Module, ABC):
 
     Args:
         input_dim: C.
-        output_dim: L of the features that leave the encoder.
+        output_dim: L, the width of the projected features.
     """
 
     def __init__(self, *, input_dim: int, output_dim: int) -> None:
@@ -28,11 +28,11 @@ class Projection(Configured, nn.Module, ABC):
 
     @abstractmethod
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-        """Project a batch; what stands at masked positions is without meaning."""
+        """Project a batch; the values at masked positions have no meaning."""
 
 
 class LinearProjection(Projection):
-    """One linear layer, Xavier-uniform, bias 0: what VSE++ and VSE-infinity use for grids and for BERT.
+    """One linear layer, Xavier-uniform, bias 0, as VSE++ and VSE-infinity use for grids and for BERT.
 
     Args:
         input_dim: C.
@@ -76,14 +76,14 @@ class NormLinear(Projection):
 class ResidualMLP(Projection):
     """``fc(x) + MLP(x)``, the region projection of VSE-infinity (section 4.1 and its released code).
 
-    The MLP goes from C to D/2 to D, with BatchNorm and ReLU between. Deviation: the released BatchNorm counts
-    padding rows too, so that an item's embedding depends on its batch-mates in training; here only real rows
+    The MLP goes from C to D/2 to D, with BatchNorm and ReLU between. Deviation: the released BatchNorm also counts
+    padding rows, so that in training the embedding of an item depends on the rest of its batch; here only real rows
     count, unless ``count_padding`` asks for the released behaviour.
 
     Args:
         input_dim: C.
         embed_dim: D.
-        count_padding: let padding rows enter the BatchNorm statistics, as released.
+        count_padding: whether padding rows enter the BatchNorm statistics, as in the released code.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int, count_padding: bool = False) -> None:
@@ -110,10 +110,10 @@ class ResidualMLP(Projection):
 
 
 class BiGRUProjection(Projection):
-    """A bidirectional GRU over the features in their order, its directions averaged: for frozen token states.
+    """A bidirectional GRU over the features in their order, with averaged directions; used for frozen token states.
 
-    It is the BiGRU of VSE-infinity (section 4.1) over features in place of word embeddings. Features that augmentation
-    hides are as if they were not there.
+    It is the BiGRU of VSE-infinity (section 4.1), over features instead of word embeddings. It skips features that
+    augmentation hides.
 
     Args:
         input_dim: C.
@@ -135,18 +135,18 @@ class BiGRUProjection(Projection):
 
 
 class NoProjection(Projection):
-    """The raw features themselves, L = C: for aggregators that bring their own projection.
+    """Passes the raw features on, L = C, for aggregators that have their own projection.
 
     Args:
         input_dim: C.
-        embed_dim: D, of the joint space; not used here.
+        embed_dim: D, the width of the joint space; not used here.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:
         super().__init__(input_dim=input_dim, output_dim=input_dim)
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-        """Return the features as they are."""
+        """Return the features unchanged."""
         return local
 
 

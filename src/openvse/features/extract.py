@@ -24,22 +24,22 @@ from openvse.model import evaluating
 from openvse.types import Features
 
 COMMIT_SECONDS = 5.0
-"""A kill costs at most this much work."""
+"""How many seconds of work a kill can lose at most."""
 
 BATCHES_AHEAD = 2
-"""How many batches of decoded images wait for the backbone at most."""
+"""The largest number of decoded batches that wait for the backbone."""
 
 
 @dataclass(frozen=True)
 class ExtractionProgress:
-    """How far an extraction has come.
+    """The progress of an extraction.
 
     Attributes:
-        done: images dealt with: stored now or before, or found bad.
-        total: images asked for.
-        images_per_s: images that this run deals with in a second.
-        eta_s: seconds left at that rate.
-        unit: what is counted, where it is not images.
+        done: the number of images that are finished: stored now or before, or found bad.
+        total: the number of images that were asked for.
+        images_per_s: the number of images per second in this run.
+        eta_s: the seconds left at that rate.
+        unit: the name of what is counted, if it is not images.
     """
 
     done: int
@@ -51,14 +51,14 @@ class ExtractionProgress:
 
 @dataclass
 class ExtractionReport:
-    """What an extraction did.
+    """The result of an extraction.
 
     Attributes:
-        done: images whose features were added.
-        skipped_existing: images that the store had already.
+        done: the number of images whose features were added.
+        skipped_existing: the number of images that the store already had.
         failed: path and reason of each image that cannot be used.
-        seconds: wall time.
-        unit: what is counted, where it is not images.
+        seconds: the wall time.
+        unit: the name of what is counted, if it is not images.
     """
 
     done: int = 0
@@ -69,11 +69,11 @@ class ExtractionReport:
 
     @property
     def images_per_s(self) -> float:
-        """Images dealt with in a second; those that were there already do not count."""
+        """The number of images per second; those that the store already had do not count."""
         return (self.done + len(self.failed)) / self.seconds if self.seconds else 0.0
 
     def progress(self, total: int) -> ExtractionProgress:
-        """Return the state of a run over ``total`` images that has come this far."""
+        """Return the progress of a run over ``total`` images."""
         done = self.skipped_existing + self.done + len(self.failed)
         rate = self.images_per_s
         return ExtractionProgress(done, total, rate, (total - done) / rate if rate else 0.0, self.unit)
@@ -90,27 +90,27 @@ def extract_features(
     dtype: StoreDtype = "float16",
     progress: Callable[[ExtractionProgress], None] | None = None,
 ) -> ExtractionReport:
-    """Add the local features of images to a feature store; what it has already is skipped.
+    """Add the local features of images to a feature store; images that it already has are skipped.
 
-    Images are decoded in threads while the backbone computes: decoders let go of Python's lock. The store is
-    committed every few seconds and when the function ends, in whatever way, so that an interrupted extraction
-    continues where it was. An image that cannot be used is reported and left out; the next run tries again.
+    Images are decoded in threads while the backbone computes, since decoders release Python's lock. The store is
+    committed every few seconds and whenever the function ends, so that an interrupted extraction continues where it
+    was. An image that cannot be used is reported and left out; the next run tries it again.
 
     Args:
-        backbone: what makes the features; it is moved to ``device``.
+        backbone: the backbone that makes the features; it is moved to ``device``.
         images: identifier and path of each image.
-        store: folder of the store, created where it is missing.
-        batch_size: images encoded at once, frames of clips included.
-        device: where the backbone runs.
-        num_workers: threads that decode; 0 counts as 1.
-        dtype: number format of the store.
-        progress: called after each batch, and once when there is nothing to do.
+        store: the folder of the store, which is created if it is missing.
+        batch_size: the number of images encoded at once; each frame of a clip counts.
+        device: the device on which the backbone runs.
+        num_workers: the number of decoding threads; 0 counts as 1.
+        dtype: the number format of the store.
+        progress: a function that is called after each batch, and once if there is nothing to do.
 
     Raises:
-        DataError: an identifier stands for two images.
-        ModelError: the backbone has no network, so it makes no features.
-        StoreError: the store belongs to another backbone, is being written by another process, or the backbone
-            made features that it cannot hold.
+        DataError: two images have the same identifier.
+        ModelError: the backbone has no network, so it cannot make features.
+        StoreError: the store belongs to another backbone, is being written by another process, or cannot hold the
+            features that the backbone made.
     """
     _check_unique(images)
     started = committed = time.perf_counter()
@@ -123,7 +123,7 @@ def extract_features(
     ):
         new = [(item, path) for item, path in images if item not in writer]
         report = ExtractionReport(skipped_existing=len(images) - len(new))
-        # As many images at once as asked for: a clip counts for each of its frames.
+        # The batch size counts each frame of a clip.
         items_at_once = max(1, batch_size // backbone.stored_images)
         for batch in _decoded(pool, backbone, new, items_at_once):
             report.done += _store(writer, sources, backbone, device, batch)
@@ -155,7 +155,7 @@ class _Image:
 def _decoded(
     pool: ThreadPoolExecutor, backbone: Backbone, images: Sequence[tuple[str, ImageFile]], batch_size: int
 ) -> Iterator[list[_Image]]:
-    """Yield the images in batches and in their order, while the pool decodes those that follow."""
+    """Yield the images in batches, in their order, while the pool decodes the next ones."""
     jobs = (pool.submit(_decode, backbone, item, path) for item, path in images)
     waiting: deque[Future[_Image]] = deque(islice(jobs, BATCHES_AHEAD * batch_size))
     while waiting:
@@ -197,9 +197,7 @@ def _store(
 
 def _open_store(store: Path, backbone: Backbone, dtype: StoreDtype) -> FeatureStoreWriter:
     if backbone.fingerprint is None:
-        raise ModelError(
-            "this encoder reads stored features, it makes none: extract with one that has a backbone"
-        )
+        raise ModelError("this encoder only reads stored features: extract with one that has a backbone")
     return FeatureStoreWriter(
         store,
         fingerprint=backbone.fingerprint,
@@ -214,6 +212,6 @@ def _check_unique(images: Sequence[tuple[str, ImageFile]]) -> None:
     for item, path in images:
         if item in paths:
             raise DataError(
-                f"id {item!r} stands for {paths[item]} and for {path}: give each image its own id"
+                f"id {item!r} is used for {paths[item]} and for {path}: give each image its own id"
             )
         paths[item] = path

@@ -1,4 +1,4 @@
-"""Similarities: embeddings of images and texts -> scores."""
+"""Similarities compute scores from the embeddings of images and texts."""
 
 from __future__ import annotations
 
