@@ -14,25 +14,20 @@ from shapes import draw
 
 torch.manual_seed(0)
 paths, captions = draw(Path("shapes"))
-
 encoder = ImageEncoder(backbone=EfficientNetLite0(image_size=96), embed_dim=64)
-sentences = BiGRU(embed_dim=64, captions=captions, min_count=1, word_dim=32)
-image = openvse.Tower(encoder, GPO(input_dim=64, embed_dim=64))
-text = openvse.Tower(sentences, GPO(input_dim=64, embed_dim=64))
-model = openvse.TwoTower(image, text, openvse.similarities.SetMax())
+words = BiGRU(embed_dim=64, captions=captions, min_count=1, word_dim=32)
+sides = [openvse.Tower(each, GPO(input_dim=64, embed_dim=64)) for each in (encoder, words)]
+model = openvse.TwoTower(*sides, openvse.similarities.SetMax())
 
-# The frozen backbone sees each image once. To fine-tune it, read the images of a
-# batch in every step.
+# The frozen backbone sees each image once. To fine-tune it, read the images in every step.
 seen = encoder.backbone(model.read_images(paths))
-trained = [weight for weight in model.parameters() if weight.requires_grad]
-optimizer = torch.optim.AdamW(trained, lr=2e-3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)  # it skips frozen weights
 loss = openvse.losses.triplet(margin=0.2, negatives="all", reduction="mean")
 for epoch in range(12):
     model.train()
     for rows in torch.randperm(len(paths)).split(16):
         images = Inputs(seen.local[rows], seen.mask[rows])
-        texts = model.read_texts([captions[row] for row in rows])
-        value = loss(*model(images, texts))
+        value = loss(*model(images, model.read_texts([captions[row] for row in rows])))
         optimizer.zero_grad()
         value.backward()
         optimizer.step()

@@ -23,8 +23,8 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[2]
 HOW = (
-    "This page is the notebook `examples/notebooks/{name}.ipynb`: run it with "
-    "`pip install 'openvse[notebooks]'` and Jupyter."
+    "This page is the notebook `examples/notebooks/{name}.ipynb`. To run it, install Jupyter and "
+    "`openvse[notebooks]`."
 )
 
 
