@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 import openvse
 from openvse.conversion import convert
-from openvse.errors import ModelError
+from openvse.errors import CheckpointError, ModelError
 from openvse.functional import pad
 from openvse.types import Inputs
 from tests.dual_checkpoints import CAPTIONS, FAMILIES, save_dual
@@ -115,6 +116,54 @@ def test_the_tokens_of_both_sides_can_be_stored(
     assert read.mask.sum(dim=1).tolist() == [count + (family == "siglip") for count in tokens]
     features = model.text.encoder(model.read_texts(CAPTIONS))
     assert features.local.shape[-1] == model.spec.embed_dim, "words can be pooled in the joint space"
+
+
+def with_its_own_tokenizer(folder: Path) -> Path:
+    """Let a SigLIP name the class of the published tokenizers, without its words yet."""
+    save_dual("siglip", folder)
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    named = {"tokenizer_class": "SiglipTokenizer", "model_max_length": 16, "model_input_names": ["input_ids"]}
+    ends = {"pad_token": "</s>", "eos_token": "</s>", "unk_token": "<unk>", "do_lower_case": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named | ends))
+    return folder
+
+
+def test_siglips_own_tokenizer_is_kept(tmp_path: Path) -> None:
+    """It leaves punctuation and capitals out, and its words are in a file of SentencePiece."""
+    from transformers import AutoModel, AutoTokenizer
+
+    pieces = pytest.importorskip("sentencepiece")
+    folder = with_its_own_tokenizer(tmp_path / "siglip")
+    (tmp_path / "text.txt").write_text(
+        "a dog runs on the mat\ntwo cats sit on the red mat\nthe zebra is here\n" * 20
+    )
+    pieces.SentencePieceTrainer.train(
+        input=str(tmp_path / "text.txt"), model_prefix=str(folder / "spiece"), vocab_size=60,
+        hard_vocab_limit=False, unk_id=0, pad_id=1, eos_id=2, bos_id=-1, minloglevel=2,
+    )  # fmt: skip
+    convert(folder, tmp_path / "model")
+    captions = ["A Dog runs, on the mat!", "two cats", "the zebra is here. " * 9]
+    ids = AutoTokenizer.from_pretrained(folder)(
+        captions, padding="max_length", truncation=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        theirs = AutoModel.from_pretrained(folder).eval().get_text_features(**ids).pooler_output
+    ours = openvse.load(tmp_path / "model").encode_text(captions).vectors[:, 0]
+    torch.testing.assert_close(ours, torch.nn.functional.normalize(theirs, dim=1), **EXACT)
+
+
+def test_a_tokenizer_that_lacks_its_library_says_what_to_install(tmp_path: Path, monkeypatch: Any) -> None:
+    from transformers import AutoTokenizer
+
+    def lacking(source: str) -> None:
+        raise ImportError("\nSiglipTokenizer requires the SentencePiece library but it was not found")
+
+    folder = with_its_own_tokenizer(tmp_path / "siglip")
+    (folder / "spiece.model").write_text("words")
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lacking)
+    with pytest.raises(CheckpointError, match=r"without SentencePiece: run pip install 'openvse\[siglip\]'"):
+        convert(folder, tmp_path / "model")
 
 
 def test_the_folder_needs_nothing_else(checkpoint: Any, make_photos: Any, tmp_path: Path) -> None:

@@ -33,6 +33,10 @@ def load_or_explain(load: Callable[[], LoadedT], *, what: str, source: str | Pat
     try:
         return load()
     except (OSError, ValueError, KeyError, ImportError) as error:
+        if isinstance(error, ImportError) and "sentencepiece" in str(error).lower():
+            raise ModelError(
+                f"cannot load {what} of {str(source)!r} without SentencePiece: run pip install 'openvse[siglip]'"
+            ) from error
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"cannot load {what} of {str(source)!r} ({reason}): give a hub id or a folder of "
