@@ -44,7 +44,7 @@ KINDS: Mapping[Any, Registry[Any]] = {
     Projection: PROJECTIONS,
     WordSplitter: WORD_SPLITTERS,
 }
-"""The kinds of parts that may stand in another part.
+"""The kinds of parts that another part may contain.
 
 A constructor's argument of one of these types is built from the recipe before the constructor runs; one of the type
 ``Maker[Kind]`` becomes a ``PartMaker``, which the constructor calls itself. ``| None`` may follow either type.

@@ -148,10 +148,10 @@ def build_questions(name: str, questions: Iterable[Question], *, require_images:
     Args:
         name: the name of the data set in messages.
         questions: the questions, whose order is kept.
-        require_images: look for the image files; False when precomputed features stand in for them.
+        require_images: whether to look for the image files; False if precomputed features replace them.
 
     Raises:
-        DataError: for an unknown split, or when nothing is left.
+        DataError: a split is unknown, or nothing is left.
     """
     problems: list[str] = []
     kept = _without_leakage(problems, [_tidy(question) for question in questions])

@@ -38,7 +38,7 @@ def canonical_split(name: str) -> str:
 
 
 def is_split(name: str) -> bool:
-    """Say whether a word is the name of a split or a synonym."""
+    """Return whether a word is the name of a split or a synonym."""
     return name.strip().lower() in _SYNONYMS
 
 

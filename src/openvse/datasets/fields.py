@@ -73,7 +73,7 @@ def read_captions(entry: Mapping[str, Any]) -> list[str]:
         raise DataError(f"{key!r} is {kind_of(value)}: write a string or a list of strings")
     for number, caption in enumerate(value, start=1):
         if not isinstance(caption, str):
-            raise DataError(f"{key!r} holds {kind_of(caption)} at place {number}: write strings alone")
+            raise DataError(f"{key!r} holds {kind_of(caption)} at place {number}: write only strings")
     return value
 
 

@@ -30,7 +30,7 @@ def open_parquet(root: Path, *, require_images: bool = True) -> Corpus:
         require_images: see ``build_corpus``.
 
     Raises:
-        DataError: when there is no such file, one is damaged or lacks a column, or see ``build_corpus``.
+        DataError: there is no such file, one is damaged or lacks a column, or see ``build_corpus``.
         OpenVSEError: pyarrow is not installed.
     """
     folder = root.parent if root.is_file() else root
@@ -43,7 +43,7 @@ def arrow_corpus(root: Path, files: Sequence[Path], splits: Sequence[str], *, re
     """Join files, each with a split or "", into a corpus; ``root`` gives its name and the base of paths in messages.
 
     Raises:
-        DataError: there is no file, one is damaged or lacks a column, and as ``build_corpus`` does.
+        DataError: there is no file, one is damaged or lacks a column, or see ``build_corpus``.
     """
     if not files:
         raise DataError(f"{root}: no {' or '.join(ARROW_SUFFIXES)} file there; check the folder")

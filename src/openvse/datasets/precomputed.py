@@ -46,12 +46,12 @@ PRECOMPUTED = Facts(
         Piece(
             "captions of the training images",
             _places(f"train{CAPTIONS}"),
-            "from the same archive, one a line; likewise dev_caps.txt and test_caps.txt (COCO: testall_caps.txt)",
+            "from the same archive, one per line; likewise dev_caps.txt and test_caps.txt (COCO: testall_caps.txt)",
         ),
         Piece(
             "identifiers of the training images",
             _places(f"train{IDS}"),
-            "from the same archive, one a line; likewise for the other splits",
+            "from the same archive, one per line; likewise for the other splits",
             required=False,
         ),
         Piece(

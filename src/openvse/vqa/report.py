@@ -12,7 +12,7 @@ from openvse.output.documents import CONFIDENCE, markdown_table, write_report
 
 Scores: TypeAlias = dict[str, float]
 """Percentages: ``accuracy``, ``accuracy_<kind>`` for each published kind of answer; for sets of answers also
-``exact_match`` and, where WordNet is there, ``wups_0.9`` and ``wups_0.0``."""
+``exact_match`` and, if WordNet is installed, ``wups_0.9`` and ``wups_0.0``."""
 
 
 @dataclass(frozen=True)
