@@ -13,10 +13,10 @@ from openvse.errors import RecipeError, choices, nearest
 PartT = TypeVar("PartT")
 
 Maker: TypeAlias = Callable[..., PartT]
-"""What makes a part: its class, or the build with the options of a recipe.
+"""A factory of a part: its class, or the build with the options of a recipe.
 
-A constructor's argument of the type ``Maker[Aggregator]`` is a part inside a part: the outer one calls it with what it
-alone knows, such as widths, as often as it likes. An argument of the type ``Miner`` itself is built beforehand.
+A constructor's argument of the type ``Maker[Aggregator]`` is a part inside a part: the outer part calls it, once or
+more, with what only it knows, such as widths. An argument of the type ``Miner`` is built beforehand.
 """
 
 

@@ -5,7 +5,7 @@ One legend for every shape in the package:
     I images or videos    T texts              B items of either kind
     Q questions           A answers to choose from
     N local features of an item (grid cells, regions, frames, tokens), padded to the longest of a batch
-    L local width         K embeddings an item    D joint width    P positive pairs
+    L local width         K embeddings per item   D joint width    P positive pairs
 
 Masks are bool and True marks a real element.
 """

@@ -99,7 +99,7 @@ def test_the_two_global_vectors() -> None:
         ({"pooled": True, "pooled_by": "gru"}, r"^image\.encoder\.pooled_by: unknown global vector 'gru'"),
         (
             {"augmentation": "grid", "augmentation_rate": 0.1},
-            r"^recipe: image\.encoder\.augmentation_rate is an earlier name of what augmentation says",
+            r"^recipe: image\.encoder\.augmentation_rate was replaced by augmentation",
         ),
         (
             {"global_vector": "bigru", "embed_dim": 7},

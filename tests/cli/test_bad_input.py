@@ -71,7 +71,7 @@ def test_stores_that_do_not_match_the_models(trained: Path, invoke, refused) -> 
     words = ("evaluate", model, model, model, trained / "album", "--features", store, "--features", store)
     assert refused(*words) == (
         "--features is given 2 times for 3 model(s): give it once for all of them, "
-        "or once a model, in their order"
+        "or once per model, in their order"
     )
     result = invoke("evaluate", trained / "album")
     assert result.exit_code == 2 and "missing argument" in result.stderr.lower()

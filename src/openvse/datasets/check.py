@@ -1,4 +1,4 @@
-"""Is a copy of a data set complete? Files, counts, splits, known identifiers, and leakage between the splits."""
+"""Checks whether a copy of a data set is complete: files, counts, splits, known identifiers, and leakage."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ _FAULTS = ("without a file", "ends within a member")
 def check_data(
     name: str, root: str | Path, *, read_files: bool = True, progress: OnProgress | None = None
 ) -> list[Finding]:
-    """Verify a copy of a data set; one whose facts are not published is opened and counted.
+    """Check a copy of a data set; a data set without published facts is opened and counted.
 
     Args:
-        name: a name of ``DATASETS`` or ``QUESTION_SETS``.
-        root: the folder or file that should hold it.
-        read_files: read images and features, to find equal ones in two splits, and features that are not finite.
-        progress: called while files are read.
+        name: a name in ``DATASETS`` or ``QUESTION_SETS``.
+        root: the folder or file that should hold the data set.
+        read_files: whether to read images and features, to find equal ones in two splits and features that are not
+            finite.
+        progress: a function that is called while files are read.
 
     Returns:
-        A finding for each piece and fact. What is missing comes with its size, where it is published, and the terms.
+        A finding for each piece and fact. For a missing piece it gives the size, the source and the terms.
 
     Raises:
-        RecipeError: for an unknown name.
+        RecipeError: the name is unknown.
     """
     find_loader(name)
     facts, folder = FACTS.get(name), Path(root).expanduser()
@@ -51,7 +52,7 @@ def check_data(
     try:
         corpus = open_corpus(f"{name}:{root}", require_images=has_images)
     except DataError as error:
-        if all(piece.media for piece in missing):  # else the findings have said why
+        if all(piece.media for piece in missing):  # otherwise the findings say why
             findings.append(Finding(False, str(error)))
     else:
         findings += _contents(corpus, facts)
@@ -71,19 +72,19 @@ def check_own(
     allow_outside: bool = False,
     progress: OnProgress | None = None,
 ) -> list[Finding]:
-    """Look through data of one's own for what harms training: files, captions, duplicates, leakage.
+    """Check your own data for what harms training: files, captions, duplicates, leakage.
 
-    Faults are what takes something from training or evaluation: data that do not open, captions without their image,
-    broken images, and files that stand in two splits. Everything else is told as a note.
+    Faults are problems that reduce or distort training or evaluation: data that do not open, captions without their
+    image, broken images, and files that are in two splits. Everything else is a note.
 
     Args:
-        source: as ``open_corpus`` takes it.
-        quick: do not decode images; files that stand in two splits are found all the same.
+        source: the data, as for ``open_corpus``.
+        quick: whether to skip decoding images; files that are in two splits are still found.
         allow_outside: see ``open_corpus``.
-        progress: called while files are read.
+        progress: a function that is called while files are read.
 
     Raises:
-        RecipeError: for an unknown data set name.
+        RecipeError: the name of a data set is unknown.
         OpenVSEError: a package that the data need is not installed.
     """
     try:
@@ -99,10 +100,10 @@ def check_own(
 
 
 def describe_data(name: str) -> str:
-    """Say what a data set consists of: its published facts, or what its loader reads.
+    """Return a description of a data set: its published facts, or the docstring of its loader.
 
     Raises:
-        RecipeError: for an unknown name.
+        RecipeError: the name is unknown.
     """
     opener, facts = find_loader(name), FACTS.get(name)
     if facts:
@@ -124,13 +125,13 @@ def _pieces(facts: Facts, root: Path) -> list[Finding]:
 
 
 def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
-    """Check what was opened against the facts, as far as there are any."""
+    """Compare the opened data with the facts, as far as there are any."""
     counts = _facts(corpus, facts) if facts and facts.forms else [Finding(True, _summary(corpus))]
     if facts is None and (shared := SharedTexts.of(corpus.relevance).describe()):
         counts.append(Finding(True, shared, note=True))
     if long := long_captions(corpus.captions):
         counts.append(Finding(True, long, note=True))
-    # The owners' own list of Flickr8k names an image that is not there: with the right counts that is no fault.
+    # The original list of Flickr8k names a missing image: with the right counts this is not a fault.
     complete = facts is not None and all(finding.ok for finding in counts)
     for problem in corpus.problems:
         harmless = complete and not problem.startswith(LEAKAGE)
@@ -139,7 +140,7 @@ def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
 
 
 def _facts(corpus: Corpus, facts: Facts) -> list[Finding]:
-    """Compare a corpus with the published form that it is nearest to."""
+    """Compare a corpus with the nearest published form."""
     copy = _form(corpus)
     form = min(facts.forms, key=lambda form: _distance(form, copy))
     findings = [
@@ -196,7 +197,7 @@ def _summary(corpus: Corpus) -> str:
 
 
 def _features(features: ArrayFeatures) -> list[Finding]:
-    """Read all features, and report their shape and what is wrong with them."""
+    """Read all features, and report their shape and faults."""
     shapes = [
         f"{part.rows.path.name} {list(part.rows.shape)}, {part.repeats} row(s) an image"
         for part in features.parts

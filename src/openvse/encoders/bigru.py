@@ -28,8 +28,8 @@ _logger = logging.getLogger(__name__)
 
 VOCABULARY_FILE = "vocabulary.json"
 MAX_WORDS = 256
-"""Words of a sentence that are read by default; the benchmarks have none as long (Flickr8k's longest has 37 words,
-DAQUAR's 27; Flickr30K's and COCO's stay below 100)."""
+"""The number of words of a sentence that are read by default; the benchmarks have shorter sentences (at most 37 words
+in Flickr8k, 27 in DAQUAR, below 100 in Flickr30K and COCO)."""
 
 
 class BiGRU(TextEncoder):

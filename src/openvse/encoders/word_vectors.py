@@ -43,7 +43,7 @@ def read_word_vectors(path: Path, *, wanted: Container[str], dim: int) -> dict[s
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(
             f"word vectors {path} cannot be read ({error}): give a text file of GloVe or fastText (.txt, .vec), or "
-            f"its .gz; unpack a .zip, and a .bin is no text"
+            f"its .gz; unpack a .zip; a .bin is not a text file"
         ) from error
     return {word: vector for word, vector in vectors.items() if word in wanted}
 

@@ -1,4 +1,4 @@
-"""Embeddings -> Report."""
+"""Computes a report from embeddings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Proposals, Reranker, rerank
 from openvse.types import EmbeddingSet, OnProgress, Relevance
 
-_PRODUCTS_IN_BLOCK = 1 << 18  # from 512 to 1024 a side is no faster and takes twice the memory
+_PRODUCTS_IN_BLOCK = 1 << 18  # 1024 a side would not be faster than 512 and would take twice the memory
 
 
 @dataclass(frozen=True)
@@ -58,28 +58,28 @@ def evaluate(
     problems: Sequence[str] = (),
     progress: OnProgress | None = None,
 ) -> Report:
-    """Rank every image's texts and every text's images, and report what that amounts to.
+    """Rank the texts of every image and the images of every text, and return a report.
 
     Args:
         images: embeddings of the images, in the order of ``relevance``.
-        texts: embeddings of the texts, likewise.
-        relevance: which belong together.
-        similarity: scores a block of images against a block of texts.
-        others: more models' embeddings of the same items; the scores of all models are averaged.
-        reranker: a model that ranks the first proposals of each query again.
-        name: which data set and split, for the report.
-        model: fingerprint of the model, for the report.
-        folds: how many runs of consecutive images, each with its texts, to evaluate separately and average (COCO: 5).
-        resamples: of the bootstrap; 0 leaves the intervals out.
-        seed: of the bootstrap.
-        block_size: side of a block of scores; by default a block compares at most 2^18 pairs of embeddings.
-        device: where to score; None is where the images' embeddings lie.
-        published: figures to show beside these, by label.
+        texts: embeddings of the texts, in the order of ``relevance``.
+        relevance: which images and texts belong together.
+        similarity: the function that scores a block of images against a block of texts.
+        others: other models' embeddings of the same items; the scores of all models are averaged.
+        reranker: a model that reranks the first proposals of each query.
+        name: the data set and split, for the report.
+        model: the fingerprint of the model, for the report.
+        folds: into how many runs of consecutive images to cut the data, whose metrics are averaged (COCO: 5).
+        resamples: the number of bootstrap resamples; 0 leaves the intervals out.
+        seed: the seed of the bootstrap.
+        block_size: the side of a block of scores; by default a block compares at most 2^18 pairs of embeddings.
+        device: the device of the scores; None is that of the images' embeddings.
+        published: published results to show next to these, by label.
         problems: what was skipped before, one line each.
-        progress: called after every block of scores.
+        progress: a function that is called after every block of scores.
 
     Raises:
-        DataError: embeddings and relevance disagree in number, nothing is relevant, or too many ``folds``.
+        DataError: the numbers of embeddings and relevance disagree, nothing is relevant, or there are too many folds.
         ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
     members = [Member(images, texts, similarity), *others]
@@ -105,7 +105,7 @@ def evaluate(
 def _rank(
     part: _Part, block_size: int, device: torch.device | str, progress: OnProgress | None
 ) -> tuple[Ranks, float]:
-    """Rank one part, holding a block of scores at a time; return the seconds that ranking again took, too."""
+    """Rank one part, holding a block of scores at a time; also return the seconds that reranking took."""
 
     def score_block(rows: slice, columns: slice) -> Float[Tensor, "I T"]:
         return mean_scores(part.members, rows, columns, device)
@@ -132,7 +132,7 @@ def _rank(
 def _intervals(
     ranks: Sequence[Ranks], parts: Sequence[_Part], resamples: int, seed: int
 ) -> dict[str, tuple[float, float]]:
-    """Resample the images of each part by themselves."""
+    """Resample the images of each part separately."""
     replicates = [
         bootstrap_replicates(ranked, part.relevance, resamples=resamples, seed=seed + number)
         for number, (ranked, part) in enumerate(zip(ranks, parts, strict=True))
@@ -141,13 +141,13 @@ def _intervals(
 
 
 def _default_block(members: Sequence[Member]) -> int:
-    """A similarity of sets compares K_images x K_texts embeddings a pair of items: so the block shrinks."""
+    """Return a smaller block for sets of embeddings, which have K_images x K_texts comparisons per pair of items."""
     products = max(member.products for member in members)
     return max(16, math.isqrt(_PRODUCTS_IN_BLOCK // max(products, 1)))
 
 
 def _parts(whole: _Part, folds: int) -> Iterator[_Part]:
-    """Yield the whole, or each run of consecutive images with the texts that are relevant to it."""
+    """Yield the whole data, or each run of consecutive images with its relevant texts."""
     relevance = whole.relevance
     for member in (*whole.members, *([whole.reranker.member] if whole.reranker else [])):
         if (len(member.images), len(member.texts)) != (relevance.num_images, relevance.num_texts):

@@ -107,7 +107,7 @@ class ArrayRows:
         if odd or len(self) % size:
             where = f"rows {odd[0]} to {odd[0] + size - 1} differ" if odd else f"it has {len(self)} rows"
             raise DataError(
-                f"{self.path}: its first {size} rows are equal, as if every image stood there {size} times, but "
+                f"{self.path}: its first {size} rows are equal, as if every image occurred {size} times, but "
                 f"{where}; download the file again"
             )
         return size

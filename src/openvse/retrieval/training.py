@@ -44,16 +44,16 @@ from openvse.types import Batch, FeatureSource, ScoredBatch
 
 
 class RetrievalTask(Task[Batch]):
-    """Learns to rank.
+    """Trains a retrieval model.
 
     Args:
-        recipe: data, batch size, seed.
-        model: trained in place.
-        objectives: one for each phase.
-        corpus: with the splits train and validation.
+        recipe: the recipe, for data, batch size and seed.
+        model: the model, which is trained in place.
+        objectives: one objective for each phase.
+        corpus: a corpus with the splits train and validation.
         features: stored local features, or None for images.
         text_features: stored token states, or None for token ids.
-        accelerator: which process of how many this is.
+        accelerator: the accelerator, which knows the processes.
     """
 
     metric: ClassVar[str] = "rsum"
@@ -114,13 +114,13 @@ class RetrievalTask(Task[Batch]):
         return dict(report.metrics)
 
     def summary(self, metrics: Mapping[str, float]) -> str:
-        """Return RSUM, what chance would give, and both R@1."""
+        """Return RSUM, its chance level, and both R@1."""
         chance = f"(chance {self._chance['rsum']:.1f})"
         return f"rsum {metrics['rsum']:5.1f} {chance}  R@1 i2t {metrics['i2t_r1']:4.1f} t2i {metrics['t2i_r1']:4.1f}"
 
     @property
     def num_validated(self) -> int:
-        """How many images the validation ranks."""
+        """The number of images that the validation ranks."""
         return len(self._validation)
 
     def curves(self) -> dict[str, list[float]]:
@@ -152,7 +152,7 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     captions = corpus.split("train").captions
     model = build_model(recipe, captions=captions, seed=recipe.seed)
     coverage = count_words(model.text.encoder, captions, inputs, "caption")
-    # Refused before hours of extraction, if the model does not suit them.
+    # Data that the model does not suit are refused before hours of extraction.
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
     features = open_features(recipe, model.image.encoder, corpus, inputs)
     corpus = with_features(corpus, features)

@@ -24,11 +24,11 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     Args:
         source: a folder; the short name of a published dual encoder, such as ``clip-b32``, which is converted the first
             time; or a hub id of a model that openvse saved, such as ``someone/flickr30k-vse-infinity``.
-        device: where the weights go.
-        revision: branch, tag or commit on the hub.
+        device: the device of the weights.
+        revision: a branch, tag or commit on the hub.
 
     Returns:
-        The model of whatever task: a ``TwoTower``, or an ``Answerer`` if it was trained to answer questions.
+        The model, of any task: a ``TwoTower``, or an ``Answerer`` if it was trained to answer questions.
 
     Raises:
         ModelError: there is no such folder or hub id, it is damaged, or a newer openvse wrote it.
@@ -58,10 +58,10 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
 def load_as(
     kind: type[ModelT], source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None
 ) -> ModelT:
-    """Load a model of one kind, such as ``TwoTower``; see ``load``.
+    """Load a model of a given kind, such as ``TwoTower``; see ``load``.
 
     Raises:
-        ModelError: it is of another kind, or as ``load`` says.
+        ModelError: the model is of another kind, or see ``load``.
     """
     model = load(source, device=device, revision=revision)
     if not isinstance(model, kind):

@@ -16,7 +16,7 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> RunRecipe:
 
     Args:
         source: a YAML file, or the name of a shipped recipe.
-        overrides: ``key.path=value`` each, the value in YAML; ``training.phases.0.epochs=2`` reaches into a list.
+        overrides: ``key.path=value`` each, with the value in YAML; ``training.phases.0.epochs=2`` changes a list item.
 
     Raises:
         RecipeError: there is no such recipe, it is not YAML, a key is unknown, or a value is out of range.
@@ -25,7 +25,7 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> RunRecipe:
 
 
 def parse_recipe(tree: Mapping[str, Any]) -> RunRecipe:
-    """Check a recipe given as nested mappings; the error names the path and the nearest key."""
+    """Check a recipe given as nested mappings; an error gives the path and the nearest key."""
     task = tree.get("task", "retrieval")
     if not isinstance(task, str) or task not in TASKS:
         close = nearest(str(task), TASKS.names())

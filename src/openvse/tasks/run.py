@@ -1,4 +1,4 @@
-"""A run: from a recipe to a folder with checkpoints, logs and the best model."""
+"""A training run, which turns a recipe into a folder with checkpoints, logs and the best model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BEST = "best"
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run: where the best model lies and what it reached on validation."""
+    """A finished run: the folder of the best model and its results on validation."""
 
     best: Path
     progress: Progress
@@ -48,21 +48,21 @@ def train(
     watcher: Watcher | None = None,
     on_extraction: Callable[[ExtractionProgress], None] | None = None,
 ) -> RunResult:
-    """Train as a recipe says; the test split is never read.
+    """Train as a recipe defines; the test split is never read.
 
     Args:
-        recipe: what to do.
-        folder: the run's folder: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``.
-        resume: go on with the run in ``folder``; on the CPU it ends at the same numbers as one that never stopped.
-            Where there is no run yet, this one begins.
-        overwrite: begin anew where ``folder`` holds a run, and replace it; its stored features are kept.
-        watcher: is notified about every step.
-        on_extraction: called with the progress of the extraction of features (``data.features: auto``).
+        recipe: the recipe.
+        folder: the folder of the run: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``.
+        resume: whether to continue the run in ``folder``; on the CPU the results equal those of an uninterrupted run.
+            If there is no run yet, this one begins.
+        overwrite: whether to replace a run that ``folder`` holds; its stored features are kept.
+        watcher: the object that is notified about every step.
+        on_extraction: a function that is called with the progress of extracting features (``data.features: auto``).
 
     Raises:
-        RecipeError: the recipe does not build.
+        RecipeError: the recipe cannot be built.
         DataError: the data cannot be used.
-        TrainingError: the folder holds another run, another process writes there, or the loss is no number.
+        TrainingError: the folder holds another run, another process writes there, or the loss is NaN.
         DiskError: the disk is full, or refuses.
     """
     if resume and overwrite:
@@ -93,7 +93,7 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
 
 
 def _provenance(recipe: RunRecipe, task: AnyTask) -> dict[str, Any]:
-    """Return what a model's folder says of this run; the run's own folder keeps the whole recipe."""
+    """Return what the folder of a model records about this run; the folder of the run keeps the whole recipe."""
     tree = recipe.to_dict()
     stated = {key: tree[key] for key in ("description", "published") if tree.get(key)}
     return {"recipe": recipe.name, "seed": recipe.seed, **stated, "data": task.data}
@@ -103,20 +103,20 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
     """Set up device, precision and processes.
 
     Raises:
-        TrainingError: the device is not there, or cannot compute in the precision.
+        TrainingError: the device is missing, or does not support the precision.
     """
-    # Left to find the CPU by itself, accelerate would not join the processes.
+    # If accelerate chose the CPU itself, it would not join the processes.
     on_cpu = spec.device == "cpu" or (spec.device == "auto" and not torch.accelerator.is_available())
     if on_cpu and spec.precision == "fp16":
         raise TrainingError(
             "training.precision is fp16, which needs a GPU: on a CPU set training.precision=bf16 or fp32"
         )
-    # accelerate keeps one state for the whole process, which would refuse a second run of another precision.
+    # accelerate keeps one state for the whole process, which would refuse a second run with another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(
         cpu=on_cpu,
         mixed_precision="no" if spec.precision == "fp32" else spec.precision,
-        # Parts that a phase freezes have no gradient to wait for; looking for them costs time.
+        # Parts that a phase freezes have no gradient; searching for them costs time.
         kwargs_handlers=[
             DistributedDataParallelKwargs(find_unused_parameters=any(phase.frozen for phase in spec.phases))
         ],

@@ -1,4 +1,4 @@
-"""Answers about an image as one web page that holds the image itself and shows the attention weights."""
+"""Answers about an image as one web page, which contains the image and shows the attention weights."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from openvse.output.documents import html_page, image_uri
 from openvse.vqa.explain import Explained
 
 IMAGE_PX = 960
-"""Longer side of the image: twice its size on the page, for dense screens."""
+"""The longer side of the image: twice its size on the page, for dense screens."""
 
 VEIL = 0.82
-"""How dark a part without any weight becomes."""
+"""The darkness of a part without any weight."""
 
 STEPS_OF_TWO = 2.0
-"""How far the scale of weights reaches to either side of the even share: two doublings, so a quarter to four times."""
+"""The range of the scale of weights on either side of the even share: two doublings, so a quarter to four times."""
 
 NEARLY_EVEN = 1.25
-"""A largest weight below so many even shares singles nothing out."""
+"""If the largest weight is below this multiple of the even share, attention counts as even."""
 
 WHOLE = [0.0, 0.0, 1.0, 1.0]
-"""Where a class token lies, which stands for the whole image; a veil of its own would darken the cells."""
+"""The box of a class token, which represents the whole image; drawing its veil would darken the cells."""
 
 BOXES_SHOWN = 5
-"""Outlines of regions at most; they overlap, and those that weigh little say little."""
+"""The largest number of outlined regions; they overlap, and those with small weights say little."""
 
 _LEGEND = """<div class="legend" role="img" aria-label="the scale of weights">
 <div class="scales"><span class="of-cells"></span><span class="of-words"></span></div>
@@ -44,14 +44,14 @@ _LEGEND = """<div class="legend" role="img" aria-label="the scale of weights">
 def answer_page(image: Path, answered: Sequence[Explained]) -> str:
     """Return an HTML page with each question, its answers, and the weights over image and words.
 
-    Weights are shown against the even share, which each of N parts would have if all had the same: a cell of a grid is
-    darker the less it has, from clear at four times the even share to darkest at a quarter of it, on a logarithmic
-    scale. Where attention is even, all cells are therefore equally dim. Of the regions, those with the largest weights
-    are outlined, with stronger lines for larger weights. Words are shaded on the same scale.
+    Weights are shown relative to the even share, which each of N parts would have if all were equal: the smaller the
+    weight of a grid cell, the darker it is, from clear at four times the even share to darkest at a quarter of it, on
+    a logarithmic scale. If attention is even, all cells are therefore equally dim. The regions with the largest
+    weights are outlined, with stronger lines for larger weights. Words are shaded on the same scale.
 
     Args:
-        image: the file that was asked about.
-        answered: what ``explain`` returned.
+        image: the file of the image.
+        answered: the result of ``explain``.
 
     Raises:
         BadImageError: the image cannot be decoded.
@@ -70,7 +70,7 @@ def answer_page(image: Path, answered: Sequence[Explained]) -> str:
 
 
 def _note(answered: Sequence[Explained]) -> str:
-    note = "Each answer has a probability of its own; they need not add up to 100 %."
+    note = "Each answer has its own probability; they need not add up to 100 %."
     if any(one.word_weights is not None for one in answered):
         note += (
             " Bright parts of the image and shaded words have the largest weights in the sums that the answer is "
@@ -86,7 +86,7 @@ def _section(one: Explained) -> str:
     count = 1 if one.word_weights is None else len(one.word_weights)
     caption = _caption("mean of the reductions" if count > 1 else "weights", mean)
     if mean is not None and one.boxes is None:
-        caption += "; where the parts lie is not known"
+        caption += "; the positions of the parts are not known"
     first = f"<figure>{_photo(one, mean)}<figcaption>{caption}</figcaption>{weighed}</figure>"
     rows = "\n".join(
         f'<tr><td>{escape(guess.answer)}</td><td><div class="bar" style="width: {100 * guess.probability:.1f}%">'
@@ -123,9 +123,9 @@ def _caption(name: str, weights: Float[Tensor, "N"] | None) -> str:
 
 
 def brightness(weights: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
-    """Return where weights that add up to 1 lie on the scale: 0 at a quarter of the even share, 1/2 at it, 1 at four.
+    """Return weights that sum to 1 on the scale: 0 at a quarter of the even share, 1/2 at it, 1 at four times it.
 
-    Where there is one part alone, or no weight at all, nothing is to be compared, and all parts are bright.
+    If there is only one part, or no weight at all, there is nothing to compare, and all parts are bright.
     """
     count, total = len(weights), float(weights.sum())
     if count == 1 or total <= 0:
@@ -135,7 +135,7 @@ def brightness(weights: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
 
 
 def _photo(one: Explained, weights: Float[Tensor, "N"] | None) -> str:
-    """Return the image with its weights over it; without any where it is not known what lies where."""
+    """Return the image with its weights over it; without weights if the positions of the parts are unknown."""
     shapes = ""
     if weights is not None and one.boxes is not None:
         shapes = _veils(one.boxes, weights) if one.tiled else _outlines(one.boxes, weights)
@@ -160,7 +160,7 @@ def _outlines(boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]) -> str:
 def _by_share(
     boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]
 ) -> list[tuple[list[float], float, float]]:
-    """Return each box with its weight, and where that lies on the scale."""
+    """Return each box with its weight, and the place of the weight on the scale."""
     return list(zip(boxes.tolist(), weights.tolist(), brightness(weights).tolist(), strict=True))
 
 

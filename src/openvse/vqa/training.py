@@ -40,16 +40,16 @@ from openvse.vqa.recipe import VQARecipe
 
 
 class AnsweringTask(Task[QuestionBatch]):
-    """Learns to answer.
+    """Trains a model that answers questions.
 
     Args:
-        recipe: batch size, seed.
-        model: trained in place.
+        recipe: the recipe, for batch size and seed.
+        model: the model, which is trained in place.
         training: batches of the training questions.
         validation: batches of the validation questions.
-        prior: how often each answer is right in training.
+        prior: the frequency of each answer in training.
         data: the data set, for the model's provenance.
-        accelerator: which process of how many this is.
+        accelerator: the accelerator, which knows the processes.
     """
 
     metric: ClassVar[str] = "accuracy"
@@ -71,7 +71,7 @@ class AnsweringTask(Task[QuestionBatch]):
         super().__init__(recipe, model, (), training, data, accelerator)
         self._validation = validation
         self._frequent, self._chance = int(prior.argmax()), 0.0
-        # What a model says that knows the frequencies and nothing else.
+        # The prediction of a model that knows only the frequencies.
         self._uninformed = prior.clamp(1e-6, 1 - 1e-6).logit().to(accelerator.device)
 
     def step(self, wrapped: nn.Module, batch: QuestionBatch, phase: int) -> Step:
@@ -104,7 +104,7 @@ class AnsweringTask(Task[QuestionBatch]):
         return {"accuracy": 100 * float(worth.sum(dtype=np.float64)) / len(worth), "loss": loss / len(worth)}
 
     def summary(self, metrics: Mapping[str, float]) -> str:
-        """Return the accuracy beside that of the most frequent training answer."""
+        """Return the accuracy along with that of the most frequent training answer."""
         return f"accuracy {metrics['accuracy']:5.2f} (most frequent answer {self._chance:.2f})"
 
     def curves(self) -> dict[str, list[float]]:
