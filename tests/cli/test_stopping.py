@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,18 +15,33 @@ import pytest
 
 from openvse.cli.stopping import Stopped, describe_stop, going_on, stop_behind, stoppable
 
+# A test run in the background, or under nohup, hands ignored signals down.
+HEARS = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); s.signal(s.SIGHUP, s.SIG_DFL)"
 COMMAND = "from openvse.cli.app import main; main()"
 GO_ON = "the run is kept as its last checkpoint has it; run the same command with --resume to go on"
 
 
-def start(*words: object, before: str = "") -> subprocess.Popen[str]:
+started: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_behind() -> Iterator[None]:
+    """Kill what a failed test left running."""
+    yield
+    while started:
+        started.pop().kill()
+
+
+def start(*words: object, before: str = HEARS) -> subprocess.Popen[str]:
     """Start the command line in a process of its own, which runs some Python before."""
-    return subprocess.Popen(
-        [sys.executable, "-c", f"{before}; {COMMAND}" if before else COMMAND, *map(str, words)],
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{before}; {COMMAND}", *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    started.append(process)
+    return process
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
@@ -67,7 +83,7 @@ def test_bars_end_before_the_line_of_a_stop(recipe: Path, tmp_path: Path) -> Non
     words = ("train", recipe, "training.phases.0.epochs=4000", "--out", tmp_path / "run")
     terminal, end = os.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *map(str, words)],
+        [sys.executable, "-c", f"{HEARS}; {COMMAND}", *map(str, words)],
         stdout=subprocess.DEVNULL,
         stderr=end,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
