@@ -6,8 +6,10 @@ from openvse.search.backend import ExactBackend, VectorBackend
 from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
 from openvse.search.engine import Hit, SearchEngine
-from openvse.search.index import Index, Item
+from openvse.search.index import Index
 from openvse.search.indexing import IndexProgress, IndexReport, build_index
+from openvse.search.maintenance import compact_index, forget_root, remove_items
+from openvse.search.manifest import Item
 from openvse.search.model_place import FoundModel, find_model, place_of
 from openvse.search.rerank import HitReranker
 from openvse.search.stored import StoredImages, stored_images
@@ -26,8 +28,11 @@ __all__ = [
     "VectorBackend",
     "build_index",
     "captions_beside",
+    "compact_index",
     "contact_sheet",
     "find_model",
+    "forget_root",
     "place_of",
+    "remove_items",
     "stored_images",
 ]

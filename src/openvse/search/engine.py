@@ -16,7 +16,8 @@ from openvse.errors import DataError
 from openvse.media.images import one_or_many
 from openvse.media.videos import ClipSource
 from openvse.search.backend import ExactBackend, VectorBackend
-from openvse.search.index import Index, check_model
+from openvse.search.index import Index
+from openvse.search.manifest import check_model
 from openvse.types import EmbeddingSet
 
 _logger = logging.getLogger(__name__)
@@ -92,9 +93,10 @@ class SearchEngine:
     def __init__(self, model: QueryEmbedder, index: Index, backend: VectorBackend | None = None) -> None:
         check_model(index.path, index.manifest, model.fingerprint)
         self._model, self._index = model, index
-        names = [item.id for item in index.items]
         self._backend = (
-            ExactBackend(index.vectors, score=model.score, names=names) if backend is None else backend
+            ExactBackend(index.segments, score=model.score, names=index.table.ids)
+            if backend is None
+            else backend
         )
 
     @property
@@ -152,10 +154,10 @@ class SearchEngine:
         if top_k < 1:
             raise DataError(f"top_k is {top_k}, allowed are 1 and more")
         scores, positions = self._backend.search(queries, top_k)
-        items = self._index.items
+        ids = self._index.table.ids
         return [
             [
-                Hit(rank, score, items[position].id, self._index.image_path(position), words)
+                Hit(rank, score, ids[position], self._index.image_path(position), words)
                 for rank, (score, position) in enumerate(zip(*row, strict=True), start=1)
             ]
             for words, *row in zip(unknown, scores.tolist(), positions.tolist(), strict=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openvse.errors import IndexFormatError
-from openvse.search.index import read_manifest
+from openvse.search.manifest import read_manifest
 
 Place = dict[str, str]
 """``folder`` is the path from the index, ``absolute`` the whole one; or ``hub`` is an id of the hub."""

@@ -1,4 +1,4 @@
-"""``openvse index`` and ``openvse search``."""
+"""``openvse search``."""
 
 from __future__ import annotations
 
@@ -11,93 +11,12 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device, Json, Quiet, Rerank, Threads
-from openvse.cli.stopping import going_on
 from openvse.errors import IndexFormatError, OpenVSEError
 from openvse.files import write_page
 
 if TYPE_CHECKING:
     from openvse.cli.queries import Query
-    from openvse.search import Hit, HitReranker, Index, IndexReport, SearchEngine
-
-
-@app.command()
-@going_on("what was embedded is kept; run the same command again to go on")
-def index(
-    model: Annotated[
-        str, typer.Argument(help="A model folder, a hub id, or a name that 'openvse models' lists.")
-    ],
-    folder: Annotated[Path, typer.Argument(help="A folder of images, at any depth.")],
-    out: Annotated[Path, typer.Option(help="The index folder.")] = Path("index"),
-    batch_size: Annotated[int, typer.Option(min=1, help="How many images are embedded at a time.")] = 64,
-    features: Annotated[
-        Path | None,
-        typer.Option(
-            help="A feature store, read instead of images that have not changed since; by default that of the "
-            "model's run."
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an index of another model or of another folder.")
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="Read the finished index again, and compare it with its checksums; look for NaN."
-        ),
-    ] = False,
-    device: Device = "cpu",
-    threads: Threads = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Embed a folder of images for search; a second run embeds only what changed, and goes on after a stop."""
-    from openvse.cli.progress import bar, counted, warn
-    from openvse.media.names import escaped
-    from openvse.model import TwoTower
-    from openvse.search import Index, build_index, place_of, stored_images
-    from openvse.tasks.load import load_as
-
-    loaded = load_as(TwoTower, model, device=device)
-    with bar() as progress:
-        show = counted(progress, "indexing")
-        report = build_index(
-            loaded,
-            folder,
-            out,
-            batch_size=batch_size,
-            overwrite=overwrite,
-            stored=stored_images(loaded, model, features),
-            model_place=place_of(model, out),
-            progress=lambda state: show(state.done, state.total, state.images_per_s),
-        )
-    for path, reason in report.failed:
-        warn(f"skipped {escaped(path)}: {reason}")
-    if report.left_out:
-        warn(report.left_out.describe())
-    if check:
-        Index.open(out, loaded.fingerprint, check=True)
-    print_report(out, report, as_json=as_json)
-
-
-def print_report(out: Path, report: IndexReport, *, as_json: bool) -> None:
-    """Print what indexing did, as a line or as JSON."""
-    from openvse.cli.json_output import print_json
-
-    if as_json:
-        counts = {
-            "images": report.count,
-            "unchanged": report.reused,
-            "resumed": report.resumed,
-            "stored": report.stored,
-            "unreadable": len(report.failed),
-        }
-        failed = [{"path": str(path), "reason": reason} for path, reason in report.failed]
-        left_out = {kind: [str(path) for path in paths] for kind, paths in report.left_out.files.items()}
-        print_json("index", {"index": str(out), **counts, "failed": failed, "left_out": left_out})
-        return
-    more = {"kept by the stopped run": report.resumed, "from stored features": report.stored}
-    parts = [f"{report.reused} unchanged", *(f"{count} {what}" for what, count in more.items() if count)]
-    typer.echo(f"{out}: {report.count} images ({', '.join(parts)}, {len(report.failed)} unreadable)")
+    from openvse.search import Hit, HitReranker, Index, SearchEngine
 
 
 @app.command()
@@ -240,7 +159,7 @@ def in_order(words: Sequence[str]) -> tuple[str | None, Path, Sequence[str]]:
 
 def is_index(word: str) -> bool:
     """Return whether a word names the folder of an index."""
-    from openvse.search.index import MANIFEST
+    from openvse.search.manifest import MANIFEST
 
     try:
         return Path(word, MANIFEST).is_file()
