@@ -194,7 +194,5 @@ def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke, numb
         assert told.rstrip().endswith(": what was embedded is kept; run the same command again to go on")
     kept = len(Index.open(out, check=True))
     result = invoke(*words)
-    assert (
-        f"{out}: 1500 images (0 unchanged, {kept} kept by the stopped run, 0 unreadable)\n" == result.stdout
-    )
+    assert result.stdout.startswith(f"{out}: 1500 images (0 unchanged, {kept} kept by the stopped run, ")
     assert len(Index.open(out, check=True)) == 1500

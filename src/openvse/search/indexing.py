@@ -107,14 +107,12 @@ def build_index(
         folder: a folder of images, at any depth, or several; or a text file with a sentence a line.
         out: folder of the index, created where it is missing.
         batch_size: images embedded at once.
-        dtype: how a number is stored; float16 halves the disk and changes scores in the fourth digit. None is that of
-            the index, float32 for a new one.
+        dtype: how a number is stored; None is that of the index, float32 for a new one.
         overwrite: replace an index that another model made, or that holds other folders.
         add: add the folders to those that the index holds.
         ignore: patterns of files and folders to skip, beside those of ``.openvseignore``; see
             ``openvse.media.ignoring.IgnoreRules``. None takes those that the index was last given.
-        check: compare the whole index with its checksums first, and embed anew what is damaged; that of a small
-            index is always done.
+        check: compare even a large index with its checksums first, and embed anew what is damaged.
         stored: features that may stand for images which have not changed since they were extracted.
         model_place: where the model is, for whoever searches (``openvse.search.place_of``); None keeps what the index
             says of the same model.

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.index_options import (
+    Add,
+    CheckAll,
+    Compact,
+    Features,
+    Folders,
+    Forget,
+    Ignore,
+    IndexModel,
+    NumberFormat,
+    Out,
+    Overwrite,
+)
 from openvse.cli.options import Device, Json, Quiet, Threads
 from openvse.cli.stopping import going_on
 
@@ -18,59 +31,18 @@ if TYPE_CHECKING:
 @app.command()
 @going_on("what was embedded is kept; run the same command again to go on")
 def index(
-    model: Annotated[
-        str, typer.Argument(help="A model folder, a hub id, or a name that 'openvse models' lists.")
-    ],
-    folders: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FOLDER...",
-            help="Folders of images, at any depth; or a text file with a sentence a line, to find captions by images.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="The index folder.")] = Path("index"),
-    add: Annotated[
-        bool, typer.Option("--add", help="Add the folders to those that the index already holds.")
-    ] = False,
-    forget: Annotated[
-        list[Path] | None,
-        typer.Option(help="A folder to remove from the index, with its items; may be given several times."),
-    ] = None,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A pattern of files or folders to skip, as in .gitignore; may be given several times, and is "
-            "remembered. So is a file .openvseignore in a folder."
-        ),
-    ] = None,
+    model: IndexModel,
+    folders: Folders,
+    out: Out = Path("index"),
+    add: Add = False,
+    forget: Forget = None,
+    ignore: Ignore = None,
     batch_size: Annotated[int, typer.Option(min=1, help="How many images are embedded at a time.")] = 64,
-    dtype: Annotated[
-        Literal["float32", "float16"] | None,
-        typer.Option(
-            help="How a number is stored: float16 halves disk and memory. By default that of the index, and float32 "
-            "for a new one."
-        ),
-    ] = None,
-    features: Annotated[
-        Path | None,
-        typer.Option(
-            help="A feature store, read instead of images that have not changed since; by default that of the "
-            "model's run."
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an index of another model or of another folder.")
-    ] = False,
-    compact: Annotated[
-        bool, typer.Option("--compact", help="Rewrite the files without what is no longer needed in them.")
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Compare the whole index with its checksums, before and after; what is damaged is embedded again.",
-        ),
-    ] = False,
+    dtype: NumberFormat = None,
+    features: Features = None,
+    overwrite: Overwrite = False,
+    compact: Compact = False,
+    check: CheckAll = False,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
