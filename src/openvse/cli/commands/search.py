@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING
 
 import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Device, Json, Quiet, Rerank, Threads
+from openvse.cli.search_options import (
+    Avoid,
+    AvoidWeight,
+    CheckIndex,
+    Html,
+    ImageQueries,
+    ImageWeight,
+    LikeItems,
+    MinScore,
+    Null,
+    OpenPage,
+    Output,
+    RerankFeatures,
+    RerankTop,
+    RerankWeight,
+    Skip,
+    TopK,
+    Where,
+    WithImage,
+    Words,
+)
 from openvse.errors import IndexFormatError, OpenVSEError
 from openvse.files import write_page
 
@@ -21,69 +43,95 @@ if TYPE_CHECKING:
 
 @app.command()
 def search(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[MODEL] INDEX QUERY...",
-            help="An index folder, and sentences or paths of images to find similar ones. The index remembers which "
-            "model made it, and where that is; name it before the index if it is no longer there.",
-        ),
-    ],
-    image: Annotated[
-        list[Path] | None, typer.Option(help="An image to find similar ones; may be given several times.")
-    ] = None,
-    top_k: Annotated[
-        int, typer.Option("--top-k", "-k", min=1, help="How many hits to list for each query.")
-    ] = 10,
+    words: Words,
+    image: ImageQueries = None,
+    like: LikeItems = None,
+    with_image: WithImage = None,
+    image_weight: ImageWeight = 0.5,
+    avoid: Avoid = None,
+    avoid_weight: AvoidWeight = 0.5,
+    where: Where = None,
+    top_k: TopK = 10,
+    skip: Skip = 0,
+    min_score: MinScore = None,
     rerank: Rerank = None,
-    rerank_top: Annotated[int, typer.Option(min=1, help="How many hits of each query it ranks again.")] = 20,
-    rerank_weight: Annotated[
-        float, typer.Option(min=0, max=1, help="Weight w of its score; the score of the index has 1 - w.")
-    ] = 1.0,
-    rerank_features: Annotated[
-        Path | None,
-        typer.Option(help="A feature store that the re-ranking model reads instead of the images."),
-    ] = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="Before it is used, compare the whole index with its checksums; look for NaN."
-        ),
-    ] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a contact sheet that opens in a browser.")] = None,
+    rerank_top: RerankTop = 20,
+    rerank_weight: RerankWeight = 1.0,
+    rerank_features: RerankFeatures = None,
+    check: CheckIndex = False,
+    html: Html = None,
+    open_page: OpenPage = False,
+    output: Output = None,
+    null: Null = False,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Find the images that fit a sentence, or resemble an image."""
-    from openvse.cli.queries import answers, read_queries
+    from openvse.cli.queries import Refinement, answers, read_queries
+    from openvse.cli.search_output import chosen_output, write_hits
     from openvse.model import TwoTower
     from openvse.search import Index, SearchEngine
     from openvse.tasks.load import load_as
 
     named, index, queries = in_order(words)
-    asked = read_queries(queries, image or [])
-    if rerank and any(query.image for query in asked):
-        raise OpenVSEError("--rerank reads sentences: leave it out, or leave the images out")
+    refined = Refinement(
+        with_image, image_weight, tuple(avoid or ()), avoid_weight, tuple(where or ()), skip, min_score
+    )
+    asked = read_queries(queries, image or [], like or [])
+    form = chosen_output(output, as_json=as_json, null=null)
+    if rerank and (refined.is_compound or any(query.kind != "text" for query in asked)):
+        raise OpenVSEError(
+            "--rerank reads sentences: leave it out, or leave the images, items and --avoid out"
+        )
     model = model_of(index) if named is None else named
     loaded = load_as(TwoTower, model, device=device)
     opened = Index.open(index, loaded.fingerprint, check=check)
+    sentences = opened.manifest.holds == "sentences"
+    if sentences and (rerank or html or open_page):
+        raise OpenVSEError(
+            f"{index} holds sentences: leave out --rerank, --html and --open, which need images"
+        )
     engine = SearchEngine(loaded, opened)
     if rerank is None:
-        results = answers(engine, asked, top_k)
+        results = answers(engine, asked, top_k, refined)
     else:
         again = load_reranker(rerank, rerank_features, rerank_top, rerank_weight, device)
-        first = answers(engine, asked, max(top_k, rerank_top))
-        results = [hits[:top_k] for hits in again([query.text for query in asked], first)]
+        first = answers(
+            engine, asked, max(top_k + skip, rerank_top), replace(refined, skip=0, min_score=None)
+        )
+        reranked = again([query.text for query in asked], first)
+        results = [refined.page(hits, top_k) for hits in reranked]
     warn_of_gone(opened, results)
-    print_hits(index, asked, results, as_json=as_json)
-    if html is not None:
-        write_sheet(html, engine, asked, results)
+    if form in ("table", "json"):
+        print_hits(index, asked, results, as_json=form == "json", sentences=sentences)
+    else:
+        write_hits(asked, results, form, null=null)
+    if html is not None or open_page:
+        page = html or Path(mkdtemp(prefix="openvse-"), "hits.html")
+        write_sheet(page, engine, asked, results)
+        if open_page:
+            show_page(page)
+
+
+def show_page(page: Path) -> None:
+    """Open a page in the user's browser, or say that there is none."""
+    import webbrowser
+
+    from openvse.cli.progress import warn
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        warn(f"no browser could be started: open {page} yourself")
 
 
 def print_hits(
-    index: Path, asked: Sequence[Query], results: Sequence[Sequence[Hit]], *, as_json: bool
+    index: Path,
+    asked: Sequence[Query],
+    results: Sequence[Sequence[Hit]],
+    *,
+    as_json: bool,
+    sentences: bool = False,
 ) -> None:
     """Print what was asked and what was found, as a table or as JSON."""
     from openvse.cli.json_output import print_json
@@ -107,7 +155,7 @@ def print_hits(
     for query, hits in zip(asked, results, strict=True):
         typer.echo(query.title)
         for hit in hits:
-            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {escaped(hit.path)}")
+            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {escaped(hit.id if sentences else hit.path)}")
 
 
 def write_sheet(
@@ -132,9 +180,13 @@ def warn_of_gone(index: Index, results: Sequence[Sequence[Hit]]) -> None:
     from openvse.cli.progress import warn
     from openvse.media.names import escaped
 
-    root, remedy = Path(index.manifest.root), "run 'openvse index' again"
-    if not root.is_dir():
+    remedy = "run 'openvse index' again"
+    if not index.is_complete:
+        warn(f"index {index.path} is not complete, as its indexing goes on or was stopped: {remedy} to go on")
+    away = [root.path for root in index.roots if not Path(root.path).exists()]
+    for root in away:
         warn(f"the images of index {index.path} are no longer in {escaped(root)}: {remedy}")
+    if away:
         return
     gone = {hit.path: None for hits in results for hit in hits if not hit.path.is_file()}
     if gone:
