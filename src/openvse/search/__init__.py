@@ -5,6 +5,7 @@ from __future__ import annotations
 from openvse.search.backend import ExactBackend, FilteringBackend, VectorBackend
 from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
+from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
 from openvse.search.engine import Hit, SearchEngine
 from openvse.search.filters import Condition, parse_condition
 from openvse.search.index import Index
@@ -18,6 +19,7 @@ from openvse.search.stored import StoredImages, stored_images
 
 __all__ = [
     "Condition",
+    "DuplicateGroup",
     "ExactBackend",
     "FilteringBackend",
     "FoundModel",
@@ -35,6 +37,8 @@ __all__ = [
     "captions_beside",
     "compact_index",
     "contact_sheet",
+    "duplicates_in_folder",
+    "duplicates_in_index",
     "find_model",
     "forget_root",
     "parse_condition",
