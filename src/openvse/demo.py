@@ -37,7 +37,7 @@ ANSWERED = (
     "insect",
     "fruit",
 )
-"""Queries that a model of seed 0 answers well, many of them in words that no training text has."""
+"""Queries that a model of seed 0 answers well; no training text is equal to most of them."""
 
 BEYOND: Mapping[str, str] = {
     "vehicle on water": "answered in part: it finds vehicles and boats, and hardly how the two words combine",

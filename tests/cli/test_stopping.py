@@ -61,7 +61,7 @@ def test_a_signal_stops_a_run_that_then_goes_on(
 ) -> None:
     words = ("train", recipe, "training.phases.0.epochs=4000", "--out", tmp_path / "run")
     process = start(*words)
-    wait_for(tmp_path / "run" / "best" / "model.safetensors", process)
+    wait_for(tmp_path / "run" / "last.pt", process)
     process.send_signal(number)
     _, told = process.communicate(timeout=60)
     assert process.returncode == status, told

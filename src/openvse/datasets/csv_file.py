@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import SPLITS, is_split
 from openvse.datasets.fields import CAPTION_FIELDS, IMAGE_FIELDS, SPLIT_FIELD
 from openvse.errors import DataError
 
+ObjectT = TypeVar("ObjectT")
 _DELIMITERS = (",", ";", "\t")
 
 
@@ -62,6 +64,26 @@ def read_lines(path: Path) -> list[str]:
         raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
     # splitlines would also cut at exotic separators that JSON strings may hold.
     return text.split("\n") if text else []
+
+
+def read_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[ObjectT]:
+    """Yield what ``read`` makes of the JSON on each line of a file; empty lines are skipped.
+
+    Raises:
+        DataError: a line is not JSON, or ``read`` refuses it; file and line are named.
+    """
+    for number, line in enumerate(read_lines(file), start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = read(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{file}, line {number}: not JSON ({error.msg}); write one object a line"
+            ) from error
+        except DataError as error:
+            raise DataError(f"{file}, line {number}: {error}") from None
+        yield entry
 
 
 def read_rows(

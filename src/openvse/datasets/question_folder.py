@@ -12,7 +12,7 @@ from typing import Any
 
 from openvse.corpus.questions import Question, QuestionSet, build_questions
 from openvse.datasets.arrow_tables import ARROW_SUFFIXES
-from openvse.datasets.csv_file import read_lines, read_rows
+from openvse.datasets.csv_file import read_lines, read_objects, read_rows
 from openvse.datasets.fields import IMAGE_FIELDS
 from openvse.datasets.folder import METADATA, metadata_files
 from openvse.errors import DataError
@@ -106,16 +106,8 @@ def _read_table(file: Path) -> Iterator[Question]:
 
 
 def _read_json_lines(file: Path) -> Iterator[Question]:
-    for number, line in enumerate(read_lines(file), start=1):
-        if line.strip():
-            try:
-                yield from _questions(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise DataError(
-                    f"{file}, line {number}: not JSON ({error.msg}); write one object a line"
-                ) from error
-            except DataError as error:
-                raise DataError(f"{file}, line {number}: {error}") from None
+    for asked in read_objects(file, lambda entry: list(_questions(entry))):
+        yield from asked
 
 
 def _questions(entry: Any) -> Iterator[Question]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.datasets.arrow_tables import ARROW_SUFFIXES, is_captioned, read_arrow
-from openvse.datasets.csv_file import header_of, read_lines, read_table
+from openvse.datasets.csv_file import header_of, read_lines, read_objects, read_table
 from openvse.datasets.fields import CAPTION_FIELDS, IMAGE_FIELDS, first_field, read_captioned
 from openvse.datasets.layout_splits import named_splits, with_folder_splits
 from openvse.errors import DataError
@@ -59,17 +59,7 @@ def read_json_lines(file: Path) -> Iterator[Record]:
     Raises:
         DataError: a line is not JSON, or a value has a wrong type; file, line and key are named.
     """
-    for number, line in enumerate(read_lines(file), start=1):
-        if not line.strip():
-            continue
-        try:
-            entry = read_captioned(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{file}, line {number}: not JSON ({error.msg}); write one object a line"
-            ) from error
-        except DataError as error:
-            raise DataError(f"{file}, line {number}: {error}") from None
+    for entry in read_objects(file, read_captioned):
         yield Record(entry.name, file.parent / entry.name, entry.captions, entry.split)
 
 

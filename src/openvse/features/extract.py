@@ -79,6 +79,43 @@ class ExtractionReport:
         return ExtractionProgress(done, total, rate, (total - done) / rate if rate else 0.0, self.unit)
 
 
+class Pace:
+    """Keeps the time of an extraction: tells its progress after each batch, and commits every few seconds.
+
+    Args:
+        report: the result so far, which the extraction fills in.
+        total: the number of items that were asked for.
+        progress: a function that is called after each batch, and once if there is nothing to do.
+    """
+
+    def __init__(
+        self, report: ExtractionReport, total: int, progress: Callable[[ExtractionProgress], None] | None
+    ) -> None:
+        self.report = report
+        self._total, self._progress = total, progress
+        self._started = self._committed = time.perf_counter()
+
+    def after_batch(self, writer: FeatureStoreWriter) -> None:
+        """Tell the progress, and commit if the last commit was a while ago."""
+        now = time.perf_counter()
+        self.report.seconds = now - self._started
+        self._tell()
+        if now - self._committed > COMMIT_SECONDS:
+            writer.commit()
+            self._committed = time.perf_counter()
+
+    def end(self) -> ExtractionReport:
+        """Return the report once the store is closed."""
+        self.report.seconds = time.perf_counter() - self._started
+        if not self.report.done and not self.report.failed:
+            self._tell()
+        return self.report
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self.report.progress(self._total))
+
+
 def extract_features(
     backbone: Backbone,
     images: Sequence[tuple[str, ImageFile]],
@@ -113,7 +150,8 @@ def extract_features(
             features that the backbone made.
     """
     _check_unique(images)
-    started = committed = time.perf_counter()
+    pace = Pace(ExtractionReport(), len(images), progress)
+    report = pace.report
     with (
         _open_store(store, backbone, dtype) as writer,
         SourceLog(store, anew=not len(writer)) as sources,
@@ -122,23 +160,14 @@ def extract_features(
         ThreadPoolExecutor(max(1, num_workers)) as pool,
     ):
         new = [(item, path) for item, path in images if item not in writer]
-        report = ExtractionReport(skipped_existing=len(images) - len(new))
+        report.skipped_existing = len(images) - len(new)
         # The batch size counts each frame of a clip.
         items_at_once = max(1, batch_size // backbone.stored_images)
         for batch in _decoded(pool, backbone, new, items_at_once):
             report.done += _store(writer, sources, backbone, device, batch)
             report.failed += [(image.path, image.reason) for image in batch if image.pixels is None]
-            now = time.perf_counter()
-            report.seconds = now - started
-            if progress is not None:
-                progress(report.progress(len(images)))
-            if now - committed > COMMIT_SECONDS:
-                writer.commit()
-                committed = time.perf_counter()
-    report.seconds = time.perf_counter() - started
-    if progress is not None and not new:
-        progress(report.progress(len(images)))
-    return report
+            pace.after_batch(writer)
+    return pace.end()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from openvse.encoders import TokenStatesEncoder
-from openvse.features.extract import COMMIT_SECONDS, ExtractionProgress, ExtractionReport
+from openvse.features.extract import ExtractionProgress, ExtractionReport, Pace
 from openvse.features.layout import StoreDtype
 from openvse.features.writer import FeatureStoreWriter
 from openvse.functional import pad
@@ -57,9 +56,10 @@ def extract_text_features(
         StoreError: the store belongs to another text model, is being written by another process, or cannot hold the
             states that the text model made.
     """
-    started = committed = time.perf_counter()
-    encoder.to(device)
     wanted = {text_id(text): text for text in texts}
+    pace = Pace(ExtractionReport(unit="texts"), len(wanted), progress)
+    report = pace.report
+    encoder.to(device)
     with (
         FeatureStoreWriter(
             store, fingerprint=encoder.fingerprint, dim=encoder.feature_dim, dtype=dtype
@@ -68,23 +68,14 @@ def extract_text_features(
         torch.inference_mode(),
     ):
         new = {item: text for item, text in wanted.items() if item not in writer}
-        report = ExtractionReport(skipped_existing=len(wanted) - len(new), unit="texts")
+        report.skipped_existing = len(wanted) - len(new)
         for items, tokens in _by_length(encoder, new, batch_size):
             seen = encoder.token_states(pad(tokens).to(device))
             for item, local, real in zip(items, seen.local.cpu(), seen.mask.cpu(), strict=True):
                 writer.add(item, local[real])
             report.done += len(items)
-            now = time.perf_counter()
-            report.seconds = now - started
-            if progress is not None:
-                progress(report.progress(len(wanted)))
-            if now - committed > COMMIT_SECONDS:
-                writer.commit()
-                committed = time.perf_counter()
-    report.seconds = time.perf_counter() - started
-    if progress is not None and not new:
-        progress(report.progress(len(wanted)))
-    return report
+            pace.after_batch(writer)
+    return pace.end()
 
 
 def _by_length(

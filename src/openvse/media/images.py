@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import warnings
 from collections.abc import Sequence
@@ -15,13 +14,12 @@ from typing import TypeAlias
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from openvse.errors import BadImageError, DataError
+from openvse.errors import BadImageError
 from openvse.media.names import (
     AVIF_NEEDED,
     HEIF_NEEDED,
     escaped,
     foreign_kind,
-    is_image,
     reads_heif,
     remedy,
 )
@@ -103,28 +101,6 @@ def read_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Image.Imag
         raise BadImageError(f"{label}: {error}") from None
     except Exception as error:  # damaged files make decoders raise almost any error
         raise BadImageError(f"{label}: {_reason(error)}") from error
-
-
-def find_images(folder: str | Path) -> list[Path]:
-    """List the images below a folder, recursively and sorted; hidden files and folders are skipped.
-
-    Args:
-        folder: the folder to search.
-
-    Returns:
-        Paths that begin with ``folder``, chosen by suffix; the files are not opened.
-
-    Raises:
-        DataError: there is no such folder.
-    """
-    root = Path(folder)
-    if not root.is_dir():
-        raise DataError(f"{root}: there is no such folder; give a folder of images")
-    paths: list[Path] = []
-    for parent, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths.extend(Path(parent, name) for name in names if is_image(name))
-    return sorted(paths)
 
 
 def _label(source: ImageLike) -> str:

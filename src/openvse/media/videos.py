@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from PIL import Image
 
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError
 from openvse.media.animations import frame_starts, opened_starts
-from openvse.media.images import MAX_PIXELS, ImageLike, find_images, read_image
+from openvse.media.images import MAX_PIXELS, ImageLike, read_image
 from openvse.media.names import escaped, is_video_name
 from openvse.media.packed import PackedFile
 
@@ -154,19 +153,6 @@ def read_poster(source: ClipSource) -> Image.Image:
 def is_video(path: str | Path) -> bool:
     """Return whether a name is that of a video file; animations are images."""
     return is_video_name(Path(path).name)
-
-
-def find_clips(folder: str | Path) -> list[Path]:
-    """List the videos and images below a folder, recursively and sorted; hidden files and folders are skipped.
-
-    Raises:
-        DataError: there is no such folder.
-    """
-    paths = find_images(folder)
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths.extend(Path(parent, name) for name in names if is_video(name))
-    return sorted(paths)
 
 
 def _shown(starts: Float[np.ndarray, "T"], instants: Float[np.ndarray, "N"]) -> Int[np.ndarray, "M"]:
