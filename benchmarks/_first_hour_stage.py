@@ -209,7 +209,6 @@ class Stage:
         self, code: str, *words: object, most_bytes: int | None = None, env: dict[str, str] | None = None
     ) -> subprocess.Popen[str]:
         """Start lines of Python, such as ``PROGRAM``."""
-
         if most_bytes is not None:
             code = LIMITED.format(most_bytes) + code
         return subprocess.Popen(
