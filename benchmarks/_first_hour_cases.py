@@ -127,16 +127,22 @@ def absolute_path(stage: Stage) -> Outcome:
     return outside(stage, str(stage.few("elsewhere_too", 1) / "00.png"), stage.new("leads_away"))
 
 
+def link(stage: Stage) -> Outcome:
+    folder = stage.new("links_out")
+    (folder / "00.png").symlink_to(stage.few("elsewhere_linked", 1) / "00.png")
+    return outside(stage, "00.png", folder)
+
+
 def broken_images(stage: Stage) -> Outcome:
     folder = stage.copy(stage.album, "broken")
     broken = folder / str(stage.entries[3]["file_name"])
     broken.write_bytes(broken.read_bytes()[:60])
     shutil.copy(folder / str(stage.entries[0]["file_name"]), folder / str(stage.entries[1]["file_name"]))
     answer = stage.check(folder)
-    both = bool(answer.line("same"))
-    return answer.told(
-        "WRONG", broken.name, code=1, also=both, otherwise="the same image twice is not noticed"
-    )
+    if broken.name not in answer.out:
+        return Outcome(False, f"exit status {answer.code}: `{answer.end}`")
+    both = bool(answer.line("are the same"))
+    return answer.told("WRONG", "broken", code=1, also=both, otherwise="the same image twice is not noticed")
 
 
 def identical_captions(stage: Stage) -> Outcome:
@@ -287,6 +293,7 @@ FIRST_HOUR: dict[str, Callable[[Stage], Outcome]] = {
     'Data: `"captions": 5`': refused_type,
     "Data: a `file_name` with `../`": parent_folder,
     "Data: an absolute `file_name`": absolute_path,
+    "Data: a `file_name` that is a link out of the folder": link,
     "Data: `data check` with a truncated and a repeated image": broken_images,
     "Data: identical captions of different images": identical_captions,
     "Data: a caption of 20,000 words": long_caption,

@@ -67,10 +67,9 @@ class Answer:
 
     @property
     def end(self) -> str:
-        """The last line, which tells of an error where there was one."""
-        return next(
-            (line for line in reversed((self.out + self.err).splitlines()) if line.strip()), "nothing"
-        )
+        """The last line: of the result, or of the error where there was one."""
+        printed = self.err + self.out if self.code == 0 else self.out + self.err
+        return next((line for line in reversed(printed.splitlines()) if line.strip()), "nothing")
 
     def told(self, *words: str, code: int = 0, also: bool = True, otherwise: str = "") -> Outcome:
         """Judge: the exit status, a line that holds all words, no traceback, and whatever else was looked at.
