@@ -153,7 +153,7 @@ def huge_width(stage: Stage) -> Outcome:
 def zero_length(stage: Stage) -> Outcome:
     store = stage.copy(stage.run / "features", "zero_store")
     lengths = np.load(store / "lengths.npy")
-    lengths[3] = 0
+    lengths[3:5] = 0, lengths[3] + lengths[4]
     np.save(store / "lengths.npy", lengths)
     answer = stage.train(ONE_EPOCH, f"data.features={store}", out=stage.place / "zero_run")
     return answer.told("lengths.npy", code=2)

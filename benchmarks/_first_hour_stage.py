@@ -69,7 +69,8 @@ class Answer:
     def end(self) -> str:
         """The last line: of the result, or of the error where there was one."""
         printed = self.err + self.out if self.code == 0 else self.out + self.err
-        return next((line for line in reversed(printed.splitlines()) if line.strip()), "nothing")
+        worded = (line.strip(" │") for line in reversed(printed.splitlines()) if re.search(r"\w", line))
+        return next(worded, "nothing")
 
     def told(self, *words: str, code: int = 0, also: bool = True, otherwise: str = "") -> Outcome:
         """Judge: the exit status, a line that holds all words, no traceback, and whatever else was looked at.
@@ -83,8 +84,10 @@ class Answer:
         line = self.line(*words)
         if "Traceback" in self.err:
             return Outcome(False, f"traceback: `{self.end}`")
-        if self.code != code or not line:
+        if self.code != code:
             return Outcome(False, f"exit status {self.code}: `{self.end}`")
+        if not line:
+            return Outcome(False, f"nothing of it: `{self.end}`")
         return Outcome(also, f"`{line.strip()}`" if also else otherwise)
 
 
