@@ -16,6 +16,7 @@ from _first_hour_stage import ONE_EPOCH, TWO_PHASES, Outcome, Stage
 
 LONG = 20_000
 UNKNOWN = "xylophone"
+SPINNER = " ⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 KINDS = ("video.mp4", "clip.webm", "photo.heic", "drawing.svg")
 
 
@@ -201,7 +202,7 @@ def columns(stage: Stage) -> Outcome:
     drawn = stage.terminal(
         *stage.training(TWO_PHASES, "data.features=auto", out=stage.place / "terminal_run")
     )
-    bars = [line.strip() for line in re.split(r"[\r\n]+", drawn) if "━" in line]
+    bars = [line.strip(SPINNER) for line in re.split(r"[\r\n]+", drawn) if "━" in line]
     cut = [line for line in bars if "…" in line or "..." in line or len(line) > 80]
     if not bars:
         return Outcome(False, f"no bar is drawn: `{drawn[-100:]}`")

@@ -85,7 +85,7 @@ def shown(seen: str, place: Path) -> str:
             + " ..."
             + ("`" if text.count("`", 0, MOST_LETTERS) % 2 else "")
         )
-    return re.sub(r"^[a-z](?=\w* )", lambda first: first.group().upper(), text)
+    return re.sub(r"^[a-z](?=\w*[ :])", lambda first: first.group().upper(), text)
 
 
 def as_table(now: dict[str, Outcome], before: dict[str, Outcome] | None) -> str:
