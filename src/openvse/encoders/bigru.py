@@ -40,8 +40,9 @@ class BiGRU(TextEncoder):
 
     Args:
         embed_dim: D, the width of each direction and of the local features.
-        captions: all training captions, which the vocabulary is built from; not read when there are assets.
+        captions: all training captions, which the vocabulary is built from; with assets they serve to ``grow`` alone.
         assets: folder that ``save_assets`` wrote: its vocabulary is taken, and no word vectors are read.
+        grow: add the words of the captions to the vocabulary of the assets, behind its own.
         min_count: words that occur less often in the captions are unknown (4 in VSE++).
         boundaries: put a start and an end token around every caption, as VSE++ does.
         word_dim: width of a word embedding.
@@ -79,6 +80,7 @@ class BiGRU(TextEncoder):
         embed_dim: int,
         captions: Sequence[str] = (),
         assets: Path | None = None,
+        grow: bool = False,
         min_count: int = 4,
         boundaries: bool = True,
         word_dim: int = 300,
@@ -110,6 +112,8 @@ class BiGRU(TextEncoder):
             if assets is None
             else Vocabulary.load(assets / VOCABULARY_FILE, split=split, nearest=nearest)
         )
+        if assets is not None and grow:
+            self.vocabulary = self.vocabulary.grown(captions, min_count=min_count)
         self.words = nn.Embedding(len(self.vocabulary), word_dim)
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
         if word_vectors is not None and assets is None:

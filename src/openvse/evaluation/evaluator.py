@@ -16,9 +16,11 @@ from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.metrics import (
     Metrics,
+    Replicates,
     bootstrap_replicates,
     chance_metrics,
     mean_metrics,
+    mean_replicates,
     percentile_intervals,
     retrieval_metrics,
 )
@@ -85,19 +87,19 @@ def evaluate(
     parts = list(_parts(_Part(members, relevance, reranker), folds))
     ranked = [_rank(part, size, device or images.vectors.device) for part in parts]
     ranks = [part_ranks for part_ranks, _ in ranked]
+    drawn = _replicates(ranks, parts, resamples, seed)
     shape = relevance.num_images, relevance.num_texts
     return Report(
         metrics=mean_metrics([retrieval_metrics(part_ranks) for part_ranks in ranks]),
         protocol=Protocol(name, *shape, folds, size, seed, resamples, num_models=len(members)),
         remarks=_remarks(ranks, relevance),
-        reranked=None
-        if reranker is None
-        else Reranked(reranker.top, reranker.weight, sum(seconds for _, seconds in ranked)),
-        intervals=_intervals(ranks, parts, resamples, seed) if resamples else {},
+        reranked=reranker and Reranked(reranker.top, reranker.weight, sum(seconds for _, seconds in ranked)),
+        intervals=percentile_intervals([drawn]) if drawn else {},
         chance=mean_metrics([chance_metrics(part.relevance) for part in parts]),
         model=model,
         published=dict(published or {}),
         problems=tuple(problems),
+        replicates=drawn,
     )
 
 
@@ -116,15 +118,15 @@ def _rank(part: _Part, block_size: int, device: torch.device | str) -> tuple[Ran
     return rerank(ranks, proposals, again, relevance, device)
 
 
-def _intervals(
-    ranks: Sequence[Ranks], parts: Sequence[_Part], resamples: int, seed: int
-) -> dict[str, tuple[float, float]]:
-    """Resample the images of each part by themselves."""
-    replicates = [
+def _replicates(ranks: Sequence[Ranks], parts: Sequence[_Part], resamples: int, seed: int) -> Replicates:
+    """Resample the images of each part by themselves, and return the means over the parts."""
+    if not resamples:
+        return {}
+    drawn = [
         bootstrap_replicates(ranked, part.relevance, resamples=resamples, seed=seed + number)
         for number, (ranked, part) in enumerate(zip(ranks, parts, strict=True))
     ]
-    return percentile_intervals(replicates)
+    return mean_replicates(drawn)
 
 
 def _default_block(members: Sequence[Member]) -> int:

@@ -133,6 +133,8 @@ class RunRecipe(ModelSpec):
         task: a name of the registry of tasks.
         name: of the recipe.
         description: in words.
+        start: a model to begin from: a run's folder or its best/, any model folder, or a hub id. What the recipe does
+            not say of the model is then the start's, and parts that agree take its weights; see ``docs/start.md``.
         seed: decides the first weights, the order of the data and everything else that is random.
         data: where the pairs or questions come from.
         optimizer: the optimiser.
@@ -142,6 +144,7 @@ class RunRecipe(ModelSpec):
     task: str
     name: str
     description: str = ""
+    start: str | None = Field(None, min_length=1)
     seed: int = Field(0, ge=0)
     data: DataSpec = Field(default_factory=DataSpec)
     optimizer: OptimizerSpec = Field(default_factory=OptimizerSpec)

@@ -31,9 +31,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     Raises:
         ModelError: there is no such folder or hub id, it is damaged, or a newer openvse wrote it.
     """
-    folder = Path(source)
-    if not folder.exists():
-        folder = _download(str(source), revision)
+    folder = find_model(source, revision=revision)
     config = read_config(folder)
     if config.task not in TASKS:
         raise ModelError(
@@ -51,6 +49,24 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     read_weights(model, folder)
     model.provenance = dict(config.provenance)
     return model.to(device).eval()
+
+
+def find_model(source: str | Path, *, revision: str | None = None, in_run: bool = False) -> Path:
+    """Return the folder of a model, which the hub may have to give first.
+
+    Args:
+        source: a folder, or a hub id.
+        revision: branch, tag or commit on the hub.
+        in_run: take the best model of a run whose folder is named.
+
+    Raises:
+        ModelError: there is no such folder or hub id.
+    """
+    folder = Path(source)
+    if not folder.exists():
+        return _download(str(source), revision)
+    best = folder / "best"
+    return best if in_run and not (folder / CONFIG).is_file() and (best / CONFIG).is_file() else folder
 
 
 def load_as(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from accelerate.state import AcceleratorState
 from openvse.errors import TrainingError
 from openvse.features import ExtractionProgress
 from openvse.files import locked, write_whole
+from openvse.model import Start
 from openvse.specs import RunRecipe, TrainingSpec
 from openvse.tasks import kind_of
-from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.load import find_model, load
+from openvse.tasks.recipes import START, parse_recipe
 from openvse.training.checkpoint import Progress, require_checkpoint
 from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent, Watcher
@@ -46,7 +49,8 @@ def train(
 
     Args:
         recipe: what to do.
-        folder: the run's folder: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``.
+        folder: the run's folder: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``; and
+            ``start/``, ``before_after.md`` and ``.json`` where the recipe begins from a model.
         resume: go on with the run in ``folder``; on the CPU it ends at the same numbers as one that never stopped.
         watcher: is notified about every step.
         on_extraction: called with the progress of the extraction of features (``data.features: auto``).
@@ -69,13 +73,28 @@ def train(
 
 
 def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
+    start = _start_of(recipe, inputs, resume)
+    inputs = replace(inputs, start=start)
     task = kind_of(recipe.task).open(recipe, inputs)
     task.model.provenance = _provenance(recipe, task)
     torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
-    trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher)
+    trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher, start)
     if resume:
         trainer.resume()
     return RunResult(inputs.folder / "best", trainer.fit())
+
+
+def _start_of(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> Start | None:
+    """Copy the model that a run begins from into its folder, so that the run needs nothing else, and load the copy."""
+    if recipe.start is None:
+        return None
+    copy = inputs.folder / START
+    if inputs.accelerator.is_main_process and not resume:
+        model = load(find_model(recipe.start, in_run=True))
+        shutil.rmtree(copy, ignore_errors=True)
+        model.save(copy)
+    inputs.accelerator.wait_for_everyone()
+    return Start(recipe.start, load(copy), copy)
 
 
 def _provenance(recipe: RunRecipe, task: AnyTask) -> dict[str, Any]:
@@ -131,7 +150,7 @@ def _write_recipe(folder: Path, recipe: RunRecipe, resume: bool) -> None:
     tree: dict[str, Any] = recipe.to_dict()
     if resume and written.is_file():
         # Keys that an older openvse did not know have their defaults.
-        before = parse_recipe(yaml.safe_load(written.read_text())).to_dict()
+        before = parse_recipe(yaml.safe_load(written.read_text()), copy=folder / START).to_dict()
         changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
         if changed:
             raise TrainingError(

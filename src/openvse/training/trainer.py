@@ -12,10 +12,12 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
 from openvse.errors import TrainingError
+from openvse.model import Start
 from openvse.specs import RunRecipe
 from openvse.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from openvse.training.clock import EpochClock
 from openvse.training.collapse import CollapseDetector
+from openvse.training.from_start import FromStart
 from openvse.training.optimizer import build_optimizer, check_prefixes, freeze
 from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
 from openvse.training.schedule import Schedule
@@ -31,6 +33,7 @@ class Trainer:
         folder: the run's folder.
         accelerator: device, precision and processes.
         watcher: receives a report of every step.
+        start: the model that the run begins from, if there is one.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Trainer:
         folder: Path,
         accelerator: Accelerator,
         watcher: Watcher,
+        start: Start | None = None,
     ) -> None:
         self.recipe, self.task, self.folder = recipe, task, folder
         self.accelerator, self.watcher = accelerator, watcher
@@ -56,6 +60,7 @@ class Trainer:
         self.wrapped: nn.Module = accelerator.prepare_model(self.model)
         self.progress = Progress(metric=task.metric)
         self.collapse = CollapseDetector(task.collapse)
+        self.begun = None if start is None else FromStart(start, task, folder, watcher)
 
     def fit(self) -> Progress:
         """Train from where the run stands to its last epoch.
@@ -66,6 +71,8 @@ class Trainer:
         log = MetricsLog(self.folder, self.progress.global_step) if self.accelerator.is_main_process else None
         if log is not None and self.task.coverage is not None and not self.progress.global_step:
             log.write_coverage(self.task.coverage)
+        if self.begun is not None and not self.progress.global_step:
+            self._measure_start(self.begun, log)
         self.watcher.started(
             total_steps=self.schedule.num_epochs * self.task.steps_per_epoch,
             done_steps=self.progress.global_step,
@@ -89,6 +96,8 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
             if self.accelerator.scaler is not None:
                 self.accelerator.scaler.load_state_dict(state["scaler"])
+            if self.begun is not None:
+                self.begun.compared.load_state(state["start"])
             _set_random_state(state["random"][self.accelerator.process_index])
         except (KeyError, IndexError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:160]
@@ -147,6 +156,10 @@ class Trainer:
         progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
         metrics = self._validate()
         best = metrics[self.task.metric] > progress.best_score
+        if self.begun is not None and self.accelerator.is_main_process:
+            self.begun.offer(progress.epoch, metrics)
+            if best:
+                self.begun.give_way(progress)
         if best:
             progress.best_score, progress.best_epoch = metrics[self.task.metric], progress.epoch
         if plateau is not None:
@@ -155,6 +168,8 @@ class Trainer:
             if best:
                 reached = {"epoch": progress.epoch, "metrics": metrics, "intervals": self.task.intervals}
                 self.model.provenance["validation"] = reached
+                if self.begun is not None:
+                    self.model.provenance["start"] = self.begun.provenance()
                 self.model.save(self.folder / "best")
             if log is not None:
                 log.write("validation", progress.epoch, progress.global_step, metrics)
@@ -164,7 +179,18 @@ class Trainer:
             self.watcher.epoch(
                 EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds, summary)
             )
+            if self.begun is not None and progress.epoch == self.schedule.num_epochs:
+                self.begun.conclude(log, progress)
         self._checkpoint()
+
+    def _measure_start(self, begun: FromStart, log: MetricsLog | None) -> None:
+        """Measure the start in one process and tell the others, before anything is trained."""
+        random = _random_state()
+        score = [begun.measure(log) if self.accelerator.is_main_process else None]
+        _set_random_state(random)
+        broadcast_object_list(score)
+        if score[0] is not None:
+            self.progress.best_score, self.progress.best_epoch = score[0], 0
 
     def _validate(self) -> dict[str, float]:
         """Validate in one process and tell the others: the learning rate may follow from it, in all alike."""
@@ -210,6 +236,7 @@ class Trainer:
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": {} if scaler is None else scaler.state_dict(),
                 "random": random,
+                **({} if self.begun is None else {"start": self.begun.compared.state()}),
             }
             save_checkpoint(self.folder / "last.pt", self.progress, state)
 

@@ -15,12 +15,21 @@ from openvse.cli.app import app, main
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="A YAML file or a shipped name; see 'openvse recipes'.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A YAML file or a shipped name; see 'openvse recipes'. With --start it may be left out: finetune."
+        ),
+    ],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="key.path=value, for instance data.source=photos seed=1")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder of the run; by default runs/RECIPE-sSEED.")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(help="Begin from this model: a run's folder, a model folder, or a hub id."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     processes: Annotated[int, typer.Option(min=1, help="Data-parallel processes on this machine.")] = 1,
@@ -28,7 +37,10 @@ def train(
     """Train a model; the best on validation (by RSUM, or accuracy of answers) lies in OUT/best."""
     from openvse.tasks.recipes import load_recipe
 
-    chosen = load_recipe(recipe, overrides or [])
+    settings = [*(overrides or []), *([f"start={start}"] if start else [])]
+    if start and "=" in recipe:
+        recipe, settings = "finetune", [recipe, *settings]
+    chosen = load_recipe(recipe, settings, copy=out / "start" if resume and out else None)
     if processes > 1 and "RANK" not in os.environ:
         launch(processes)
     from openvse.cli.progress import TrainingBar, bar, counted
@@ -49,7 +61,8 @@ def train(
     if leading:
         reached = result.progress
         score = f"validation {reached.metric} {reached.best_score:.1f}"
-        typer.echo(f"best: epoch {reached.best_epoch}, {score}", err=True)
+        best = f"epoch {reached.best_epoch}" if reached.best_epoch else "the start"
+        typer.echo(f"best: {best}, {score}", err=True)
         typer.echo(result.best)
 
 
