@@ -93,7 +93,7 @@ def evaluate(
         metrics=mean_metrics([retrieval_metrics(part_ranks) for part_ranks in ranks]),
         protocol=Protocol(name, *shape, folds, size, seed, resamples, num_models=len(members)),
         remarks=_remarks(ranks, relevance),
-        reranked=reranker and Reranked(reranker.top, reranker.weight, sum(seconds for _, seconds in ranked)),
+        reranked=_told(reranker, sum(seconds for _, seconds in ranked)),
         intervals=percentile_intervals([drawn]) if drawn else {},
         chance=mean_metrics([chance_metrics(part.relevance) for part in parts]),
         model=model,
@@ -101,6 +101,10 @@ def evaluate(
         problems=tuple(problems),
         replicates=drawn,
     )
+
+
+def _told(reranker: Reranker | None, seconds: float) -> Reranked | None:
+    return None if reranker is None else Reranked(reranker.top, reranker.weight, seconds)
 
 
 @torch.inference_mode()
