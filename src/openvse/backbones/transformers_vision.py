@@ -14,6 +14,7 @@ from torch import Tensor
 from openvse.backbones.base import all_real
 from openvse.backbones.fine_tuning import freeze_unreached
 from openvse.backbones.pretrained import identify, load_backbone
+from openvse.backbones.trained_blocks import TrainedBlocks, require_fine_tune
 from openvse.backbones.vision_files import CheckpointBackbone, load_processor, pixels_of, saved_name
 from openvse.errors import ModelError
 from openvse.types import Features, Inputs
@@ -30,6 +31,8 @@ class TransformersVision(CheckpointBackbone):
         model: hub id, local folder, or ``package:NAME`` of an installed package.
         assets: a saved model's folder: the architecture is built from it, ``model`` is not read.
         fine_tune: train the backbone; its BatchNorm statistics stay as they are.
+        train_blocks: with ``fine_tune``, train this many of its last blocks alone, and what follows them; the others
+            run without dropout and without a graph. None trains all.
         gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
         image_size: side in pixels of the square that the whole image is resized to; None does what the
             checkpoint's preprocessing says (which may cut the rim off).
@@ -50,14 +53,21 @@ class TransformersVision(CheckpointBackbone):
         gradient_checkpointing: bool = False,
         image_size: int | None = None,
         class_token: bool = False,
+        train_blocks: int | None = None,
     ) -> None:
+        require_fine_tune(train_blocks, fine_tune=fine_tune)
         source = model if assets is None else str(assets)
         network: Any = load_backbone(source, weights=assets is None, tower="vision_model")
         processor = load_processor(source)
         pixels = pixels_of(processor, Image.new("RGB", (256, 256)), image_size)
         with torch.set_grad_enabled(fine_tune):
             probe = _probe(network, pixels.unsqueeze(0), source, class_token=class_token)
-        if fine_tune:
+        if train_blocks is not None:
+            black = pixels.unsqueeze(0)
+            TrainedBlocks(network, train_blocks).freeze_below(
+                network, lambda: _local_features(network, black, class_token=class_token)
+            )
+        elif fine_tune:
             freeze_unreached(network, probe)
         checkpoint = identify(model, network.config) if assets is None else saved_name(assets)
         tokens = f"{probe.shape[1]}{' with class token' if class_token else ''}"

