@@ -12,9 +12,18 @@ from openvse.specs.load import (
     validated,
 )
 from openvse.specs.model import ModelSpec, Part, Strict, TowerSpec, TwoTowerSpec, without_folders
-from openvse.specs.recipe import DataSpec, OptimizerSpec, PhaseSpec, PlateauSpec, RunRecipe, TrainingSpec
+from openvse.specs.recipe import (
+    AverageSpec,
+    DataSpec,
+    OptimizerSpec,
+    PhaseSpec,
+    PlateauSpec,
+    RunRecipe,
+    TrainingSpec,
+)
 
 __all__ = [
+    "AverageSpec",
     "DataSpec",
     "ModelSpec",
     "OptimizerSpec",

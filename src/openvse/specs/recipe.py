@@ -96,6 +96,16 @@ class PlateauSpec(Strict):
     threshold: float = Field(0.0, ge=0, lt=1)
 
 
+class AverageSpec(Strict):
+    """Validating and keeping a mean of the weights over the last steps in place of the weights.
+
+    Attributes:
+        decay: share of the mean so far that stays after a step: 0.999 looks back over about 1,000 steps.
+    """
+
+    decay: float = Field(0.999, gt=0, lt=1)
+
+
 class TrainingSpec(Strict):
     """How to train.
 
@@ -104,6 +114,7 @@ class TrainingSpec(Strict):
             ``data.captions_per_image`` is set.
         phases: run in order.
         plateau: lowers the learning rate when validation stagnates; None leaves it to the phases.
+        average: validates and keeps an exponential moving mean of the weights; None the weights themselves.
         clip_norm: largest gradient norm; None does not clip.
         precision: of the towers; scores and loss are always computed in single precision.
         device: auto takes the fastest there is.
@@ -117,6 +128,7 @@ class TrainingSpec(Strict):
     batch_size: int = Field(128, ge=2)
     phases: tuple[PhaseSpec, ...] = Field(min_length=1)
     plateau: PlateauSpec | None = None
+    average: AverageSpec | None = None
     clip_norm: float | None = Field(2.0, gt=0)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"

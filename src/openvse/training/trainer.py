@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import nn
 from openvse.errors import TrainingError
 from openvse.model import Start
 from openvse.specs import RunRecipe
+from openvse.training.average import WeightAverage
 from openvse.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from openvse.training.clock import EpochClock
 from openvse.training.collapse import CollapseDetector
@@ -58,6 +61,9 @@ class Trainer:
             check_prefixes(phase.frozen, names, f"training.phases.{index}.frozen")
         self.optimizer = accelerator.prepare_optimizer(build_optimizer(recipe.optimizer, self.trainable))
         self.wrapped: nn.Module = accelerator.prepare_model(self.model)
+        spec, of_model = recipe.training.average, {id(weight) for weight in self.model.parameters()}
+        ours = [(name, weight) for name, weight in self.trainable if id(weight) in of_model]
+        self.average = None if spec is None else WeightAverage(spec, ours)
         self.progress = Progress(metric=task.metric)
         self.collapse = CollapseDetector(task.collapse)
         self.begun = None if start is None else FromStart(start, task, folder, watcher)
@@ -96,6 +102,8 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
             if self.accelerator.scaler is not None:
                 self.accelerator.scaler.load_state_dict(state["scaler"])
+            if self.average is not None:
+                self.average.load_state(state["average"])
             if self.begun is not None:
                 self.begun.compared.load_state(state["start"])
             _set_random_state(state["random"][self.accelerator.process_index])
@@ -147,13 +155,22 @@ class Trainer:
         if self.recipe.training.clip_norm is not None:
             self.accelerator.clip_grad_norm_([p for _, p in self.trainable], self.recipe.training.clip_norm)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
         return terms
 
     def _finish_epoch(self, log: MetricsLog | None) -> None:
         """Validate, keep the best, and write the checkpoint from which the next epoch starts."""
-        progress, plateau = self.progress, self.recipe.training.plateau
+        progress = self.progress
         mean_loss = progress.loss_sum / max(progress.step, 1)
         progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
+        with nullcontext() if self.average is None else self.average.in_place():
+            self._judge(log, mean_loss)
+        self._checkpoint()
+
+    def _judge(self, log: MetricsLog | None, mean_loss: float) -> None:
+        """Validate the model as it stands, keep it where it is the best, and tell and write what it has reached."""
+        progress, plateau = self.progress, self.recipe.training.plateau
         metrics = self._validate()
         best = metrics[self.task.metric] > progress.best_score
         if self.begun is not None and self.accelerator.is_main_process:
@@ -164,24 +181,26 @@ class Trainer:
             progress.best_score, progress.best_epoch = metrics[self.task.metric], progress.epoch
         if plateau is not None:
             progress.plateau = progress.plateau.after(metrics[plateau.metric], plateau)
-        if self.accelerator.is_main_process:
-            if best:
-                reached = {"epoch": progress.epoch, "metrics": metrics, "intervals": self.task.intervals}
-                self.model.provenance["validation"] = reached
-                if self.begun is not None:
-                    self.model.provenance["start"] = self.begun.provenance()
-                self.model.save(self.folder / "best")
-            if log is not None:
-                log.write("validation", progress.epoch, progress.global_step, metrics)
-                if curves := self.task.curves():
-                    log.write_curves(progress.epoch, progress.global_step, curves)
-            summary = self.task.summary(metrics)
-            self.watcher.epoch(
-                EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds, summary)
-            )
-            if self.begun is not None and progress.epoch == self.schedule.num_epochs:
-                self.begun.conclude(log, progress)
-        self._checkpoint()
+        if not self.accelerator.is_main_process:
+            return
+        if best:
+            self._keep(metrics)
+        if log is not None:
+            log.write("validation", progress.epoch, progress.global_step, metrics)
+            if curves := self.task.curves():
+                log.write_curves(progress.epoch, progress.global_step, curves)
+        summary = self.task.summary(metrics)
+        self.watcher.epoch(EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds, summary))
+        if self.begun is not None and progress.epoch == self.schedule.num_epochs:
+            self.begun.conclude(log, progress)
+
+    def _keep(self, metrics: Mapping[str, float]) -> None:
+        """Save the model as the best so far."""
+        reached = {"epoch": self.progress.epoch, "metrics": metrics, "intervals": self.task.intervals}
+        self.model.provenance["validation"] = reached
+        if self.begun is not None:
+            self.model.provenance["start"] = self.begun.provenance()
+        self.model.save(self.folder / "best")
 
     def _measure_start(self, begun: FromStart, log: MetricsLog | None) -> None:
         """Measure the start in one process and tell the others, before anything is trained."""
@@ -236,6 +255,7 @@ class Trainer:
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": {} if scaler is None else scaler.state_dict(),
                 "random": random,
+                **({} if self.average is None else {"average": self.average.state()}),
                 **({} if self.begun is None else {"start": self.begun.compared.state()}),
             }
             save_checkpoint(self.folder / "last.pt", self.progress, state)
