@@ -1,4 +1,4 @@
-"""The mean of the weights over the last steps: a slow loop as the oracle, resuming to the bit, nothing when it is off."""
+"""The mean of the weights over the last steps: a slow loop as the oracle, resuming to the bit, and off by default."""
 
 from __future__ import annotations
 

@@ -286,8 +286,9 @@ def _take_part(part: str, mine: nn.Module, theirs: Any, note: str = "") -> Itera
     """Take a part whole, where kind, options and shapes agree; parts without weights are only told if they differ."""
     weights = mine.state_dict()
     if not weights:
-        if note:
-            yield Origin(part, False, note)
+        other = isinstance(theirs, nn.Module) and type(theirs) is not type(mine)
+        if note or other:
+            yield Origin(part, False, note or f"{type(mine).__name__} in place of {type(theirs).__name__}")
         return
     note = note or _difference(mine, theirs, weights)
     if not note:

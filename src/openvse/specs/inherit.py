@@ -64,7 +64,7 @@ def inherited(
     if taken and width != own:
         raise RecipeError(
             f"recipe: embed_dim is {width}, and {taken[0]}, which is that of {start}, was made for {own}: leave "
-            f"embed_dim out, or name every part of both sides, which then begins anew where its width differs"
+            f"embed_dim out, or name the parts of both sides: a named part begins anew where its width differs"
         )
     return filled
 
