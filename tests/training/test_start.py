@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from openvse.datasets import open_corpus
@@ -224,3 +226,11 @@ def test_the_shipped_recipe_goes_on_with_any_model(corpus: Path, base: Path) -> 
     assert recipe.text.encoder.options["word_dim"] == 8 and recipe.similarity.name == "set_max"
     with pytest.raises(RecipeError, match=r"neither image nor text is said.*--start MODEL"):
         load_recipe("finetune")
+
+
+def test_the_recipe_of_the_documentation(base: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "start.md").read_text()
+    tree = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])
+    recipe = parse_recipe(tree | {"start": str(base)})
+    assert recipe.text.encoder.options["max_words"] == 40 and recipe.text.encoder.options["word_dim"] == 8
+    assert recipe.text.aggregator.name == "gpo"

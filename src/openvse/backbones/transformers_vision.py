@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
+from openvse.backbones.adapters import lora_of
 from openvse.backbones.base import all_real
 from openvse.backbones.fine_tuning import freeze_unreached
 from openvse.backbones.pretrained import identify, load_backbone
@@ -33,6 +35,7 @@ class TransformersVision(CheckpointBackbone):
         fine_tune: train the backbone; its BatchNorm statistics stay as they are.
         train_blocks: with ``fine_tune``, train this many of its last blocks alone, and what follows them; the others
             run without dropout and without a graph. None trains all.
+        lora: with ``fine_tune``, train low-rank adapters in place of the weights, such as ``{rank: 8}``; see ``Lora``.
         gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
         image_size: side in pixels of the square that the whole image is resized to; None does what the
             checkpoint's preprocessing says (which may cut the rim off).
@@ -54,8 +57,10 @@ class TransformersVision(CheckpointBackbone):
         image_size: int | None = None,
         class_token: bool = False,
         train_blocks: int | None = None,
+        lora: Mapping[str, Any] | None = None,
     ) -> None:
         require_fine_tune(train_blocks, fine_tune=fine_tune)
+        adapters = lora_of(lora, fine_tune=fine_tune, train_blocks=train_blocks)
         source = model if assets is None else str(assets)
         network: Any = load_backbone(source, weights=assets is None, tower="vision_model")
         processor = load_processor(source)
@@ -78,6 +83,7 @@ class TransformersVision(CheckpointBackbone):
             fine_tune=fine_tune,
             gradient_checkpointing=gradient_checkpointing,
         )
+        self.lora = adapters
         self.checkpoint = checkpoint
         self.processor = processor
         self.image_size = image_size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from openvse.backbones.adapters import lora_of
 from openvse.backbones.fine_tuning import checkpoint_blocks, freeze_unreached, set_backbone_mode
 from openvse.backbones.installed import model_source
 from openvse.backbones.pretrained import load_backbone, load_or_explain
@@ -51,6 +52,7 @@ class TransformersText(TokenStatesEncoder):
         fine_tune: train the text model too.
         train_blocks: with ``fine_tune``, train this many of its last blocks alone, and what follows them; the others
             run without dropout and without a graph, and a store may hold the states that leave them. None trains all.
+        lora: with ``fine_tune``, train low-rank adapters in place of the weights, such as ``{rank: 8}``; see ``Lora``.
         gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
         projection: a part of ``PROJECTIONS``.
         max_length: tokens a caption, special ones included, at most what the model reads; the rest is cut.
@@ -89,9 +91,11 @@ class TransformersText(TokenStatesEncoder):
         augment: Literal["pieces", "words"] = "pieces",
         projection_start: Literal["xavier", "uniform"] = "xavier",
         train_blocks: int | None = None,
+        lora: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         require_fine_tune(train_blocks, fine_tune=fine_tune)
+        self.lora = lora_of(lora, fine_tune=fine_tune, train_blocks=train_blocks)
         source = model if assets is None else str(assets)
         self.fine_tune = fine_tune
         self.tokenizer = _load_tokenizer(source)

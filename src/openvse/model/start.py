@@ -31,6 +31,7 @@ _OF_TRAINING = frozenset(
         "freeze_words",
         "gradient_checkpointing",
         "image_size",
+        "lora",
         "made_by",
         "max_length",
         "max_words",

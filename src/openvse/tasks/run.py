@@ -14,6 +14,7 @@ import yaml
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 
+from openvse.backbones.adapters import adapt, require_peft
 from openvse.errors import TrainingError
 from openvse.features import ExtractionProgress
 from openvse.files import locked, write_whole
@@ -73,9 +74,13 @@ def train(
 
 
 def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
+    if any(side is not None and side.encoder.options.get("lora") for side in (recipe.image, recipe.text)):
+        require_peft()  # known before hours of extraction
     start = _start_of(recipe, inputs, resume)
     inputs = replace(inputs, start=start)
     task = kind_of(recipe.task).open(recipe, inputs)
+    torch.manual_seed(recipe.seed)
+    adapt(task.model)
     task.model.provenance = _provenance(recipe, task)
     torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
     trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher, start)
