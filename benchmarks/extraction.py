@@ -29,7 +29,8 @@ from openvse.assembly import build_part
 from openvse.backbones import BACKBONES, Backbone
 from openvse.backbones.base import all_real
 from openvse.features import FeatureStoreWriter, extract_features
-from openvse.media.images import find_images, read_image
+from openvse.media.images import read_image
+from openvse.media.listing import list_media
 from openvse.specs import Part, parse_override
 from openvse.types import Features, Inputs
 
@@ -165,7 +166,7 @@ def main() -> None:
             source.mkdir()
             width, height = map(int, arguments.size.split("x"))
             draw(source, arguments.pictures, (width, height))
-        paths = find_images(source)[: arguments.pictures]
+        paths = list_media(source).paths[: arguments.pictures]
         print(
             f"{len(paths)} pictures, {backbone.fingerprint}; {environment()}, load {os.getloadavg()[0]:.1f}\n"
         )

@@ -14,15 +14,14 @@ from shapes import draw
 
 torch.manual_seed(0)
 paths, captions = draw(Path("shapes"))
-
 encoder = ImageEncoder(backbone=EfficientNetLite0(image_size=96), embed_dim=64)
-sentences = BiGRU(embed_dim=64, captions=captions, min_count=1, word_dim=32)
-image, text = (openvse.Tower(side, GPO(input_dim=64, embed_dim=64)) for side in (encoder, sentences))
-model = openvse.TwoTower(image, text, openvse.similarities.SetMax())
+words = BiGRU(embed_dim=64, captions=captions, min_count=1, word_dim=32)
+sides = [openvse.Tower(each, GPO(input_dim=64, embed_dim=64)) for each in (encoder, words)]
+model = openvse.TwoTower(*sides, openvse.similarities.SetMax())
 
-# The frozen backbone sees each image once; to fine-tune it, read the images of a batch in every step.
+# The frozen backbone sees each image once. To fine-tune it, read the images in every step.
 seen = encoder.backbone(model.read_images(paths))
-optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=2e-3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)  # it skips frozen weights
 loss = openvse.losses.triplet(margin=0.2, negatives="all", reduction="mean")
 for epoch in range(12):
     model.train()
@@ -36,5 +35,6 @@ for epoch in range(12):
 
 model = openvse.load(model.save("my_model"))
 build_index(model, "shapes", "my_index")
-for hit in openvse.SearchEngine(model, Index.open("my_index")).search(["a large red circle"], top_k=3)[0]:
+engine = openvse.SearchEngine(model, Index.open("my_index"))
+for hit in engine.search(["a large red circle"], top_k=3)[0]:
     print(hit.rank, f"{hit.score:.2f}", hit.id)

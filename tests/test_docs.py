@@ -65,7 +65,8 @@ def command_lines() -> list[str]:
     shell = [
         block for page in pages for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
     ]
-    shown = re.findall(r"^openvse .*$", "\n".join(shell).replace(" && ", "\n"), flags=re.MULTILINE)
+    text = "\n".join(shell).replace("\\\n", " ").replace(" && ", "\n")
+    shown = re.findall(r"^openvse .*$", text, flags=re.MULTILINE)
     headers = "\n".join(path.read_text() for path in (ROOT / "recipes").rglob("*.yaml"))
     return shown + re.findall(r"^# (openvse .*)$", headers, flags=re.MULTILINE)
 
@@ -133,7 +134,7 @@ def test_the_shown_questions_open(tmp_path: Path, make_photos) -> None:
         photo.rename(tmp_path / name)
     (tmp_path / "metadata.jsonl").write_text(blocks("data.md", "json")[1])
     found = open_questions(tmp_path)
-    assert [question.answers for question in found.questions] == [("2", "two"), ("yes",), ("brown", "grey")]
+    assert [question.answers for question in found.questions] == [("2", "two"), ("yes",), ("brown",)]
     assert found.problems == ()
     shown = next(block for block in blocks("data.md", "text") if block.startswith("file_name,question"))
     (tmp_path / "questions.csv").write_text(shown)
@@ -158,6 +159,13 @@ def test_the_first_page_leads_to_every_other() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
     assert [page for page in DOCS.rglob("*.md") if str(page.relative_to(DOCS)) not in navigation] == []
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+def test_code_fits_the_width_of_a_page(page: Path) -> None:
+    """A window of 1280 pixels shows 91 columns."""
+    shown = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert [line for block in shown for line in block.splitlines() if len(line) > 91] == []
 
 
 def test_every_room_is_in_the_architecture() -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from openvse.errors import StoreError, TrainingError
-from openvse.files import LOCK, locked, replacing, write_whole
+from openvse.errors import DiskError, StoreError, TrainingError
+from openvse.files import LOCK, locked, made, replacing, replacing_files, write_whole, writing
 
 
 class Stopped(BaseException):
@@ -119,3 +122,80 @@ def test_a_kill_lets_go_although_a_forked_worker_lives_on(tmp_path: Path) -> Non
     process.join()
     with locked(tmp_path, "run", TrainingError):
         pass
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_the_umask_decides_who_may_read(tmp_path: Path, umask: int, mode: int) -> None:
+    """Also where a library, as safetensors does, writes to a private file and renames it."""
+    before = os.umask(umask)
+    try:
+        with replacing(tmp_path / "a.bin") as partial:
+            file, private = tempfile.mkstemp(dir=tmp_path)
+            os.close(file)
+            Path(private).replace(partial)
+        with replacing_files(tmp_path / "model") as partial:
+            os.close(os.open(partial / "weights", os.O_CREAT, 0o600))
+            (partial / "config").write_text("{}")
+    finally:
+        os.umask(before)
+    files = [tmp_path / "a.bin", tmp_path / "model" / "weights", tmp_path / "model" / "config"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in files] == [mode] * 3
+
+
+def test_files_take_their_places_when_all_are_whole(tmp_path: Path) -> None:
+    (tmp_path / "model" / "text").mkdir(parents=True)
+    for name in ("config", "text/words", "mine"):
+        (tmp_path / "model" / name).write_text("old")
+    with pytest.raises(Stopped), replacing_files(tmp_path / "model") as partial:
+        (partial / "config").write_text("half")
+        raise Stopped
+    with replacing_files(tmp_path / "model", last=("config",)) as partial:
+        (partial / "text").mkdir()
+        for name in ("config", "text/words", "zebra"):
+            (partial / name).write_text("new")
+        assert (tmp_path / "model" / "config").read_text() == "old"
+    files = {
+        str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()
+    }
+    assert files == {
+        "model/config": "new",
+        "model/text/words": "new",
+        "model/zebra": "new",
+        "model/mine": "old",
+    }
+
+
+def test_a_folder_that_nothing_came_of_is_taken_away(tmp_path: Path) -> None:
+    with (
+        pytest.raises(Stopped),
+        made(tmp_path / "a" / "b"),
+        locked(tmp_path / "a" / "b", "run", TrainingError),
+    ):
+        raise Stopped
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(Stopped), made(tmp_path / "a" / "b"):
+        (tmp_path / "a" / "mine").write_text("here")
+        raise Stopped
+    assert [path.name for path in tmp_path.rglob("*")] == ["a", "mine"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "x"),
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_what_a_full_disk_raises_is_one_line(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(DiskError) as caught, writing(tmp_path):
+        try:
+            raise error
+        finally:
+            raise RuntimeError("unexpected position in an archive")
+    assert str(caught.value) == (
+        f"{tmp_path} cannot be written (No space left on device): make room or choose another place, and run again; "
+        f"what was there before is unchanged"
+    )
+    assert caught.value.strerror == "No space left on device"
+    with pytest.raises(ValueError, match="another"), writing(tmp_path):
+        raise ValueError("another fault")

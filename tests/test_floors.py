@@ -29,8 +29,9 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (3, frozenset({"evaluation"})),
     (4, frozenset({"training", "search"})),
     (5, frozenset({"retrieval", "vqa"})),
+    (5, frozenset({"conversion"})),
     (6, frozenset({"tasks"})),
-    (7, frozenset({"conversion", "demo", "experiments", "testing"})),
+    (7, frozenset({"demo", "experiments", "testing"})),
     (8, frozenset({"cli"})),
 )
 HEIGHT = {room: height for height, (_, rooms) in enumerate(STEPS) for room in rooms}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -26,7 +27,21 @@ def test_a_notebook_is_kept_clean(notebook: Path) -> None:
     for cell in code(notebook):
         assert (cell["outputs"], cell["execution_count"]) == ([], None)
         ast.parse("".join(cell["source"]))
-        assert max(len(line.rstrip("\n")) for line in cell["source"]) <= 110
+        assert max(len(line.rstrip("\n")) for line in cell["source"]) <= 91
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_tutorial_is_the_notebook(notebook: Path) -> None:
+    text = (EXAMPLES.parent / "docs" / "tutorials" / f"{notebook.stem}.md").read_text()
+    title, *cells = json.loads(notebook.read_text())["cells"]
+    assert text.startswith("".join(title["source"]).splitlines()[0] + "\n")
+    for cell in cells:
+        source = "".join(cell["source"]).rstrip(";")  # which keeps a notebook from printing the last value
+        shown = f"```python\n{source}\n```\n" if cell["cell_type"] == "code" else f"\n{source}\n"
+        before, found, text = text.partition(shown)
+        assert found and "```python" not in before, "run docs/figures/tutorials.py: it makes the page anew"
+    images = re.findall(r"\(\.\./images/(.*?)\)", text)
+    assert all((EXAMPLES.parent / "docs" / "images" / name).is_file() for name in images)
 
 
 @pytest.mark.slow

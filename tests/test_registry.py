@@ -32,5 +32,5 @@ def test_an_alias_stands_for_a_part_and_some_options() -> None:
     assert registry.resolve("hex") == (int, {"base": 16})
     with pytest.raises(RecipeError, match="'hex' exists already"):
         registry.add("hex", int)
-    with pytest.raises(RecipeError, match=r"unknown thing 'hexx' \(allowed: int;"):
+    with pytest.raises(RecipeError, match=r"unknown thing 'hexx' \(allowed: int\);"):
         registry.get("hexx")

@@ -1,6 +1,6 @@
 """openvse: visual-semantic embedding. Train, evaluate, explain and serve models in which images and sentences meet.
 
-``openvse.load(folder_or_hub_id)`` gives a model; nothing heavy is imported before. One part in a model of your own::
+``openvse.load(folder_or_hub_id)`` returns a model; nothing heavy is imported before. One part in your own model::
 
     pool = openvse.pooling("gpo", dim=512)             # pooled = pool(local, mask)
     loss = openvse.losses.adopt(temperature=0.1)       # loss(images, texts).backward()
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from openvse.tasks.run import train
     from openvse.vqa.answerer import Answerer
 
-# Rooms that are attributes without an import of their own: all that a model, a plug-in or a test of one uses.
+# Subpackages available as attributes without a separate import: all that a model, a plug-in or its test uses.
 _ROOMS = (
     "aggregators",
     "backbones",
@@ -103,5 +103,5 @@ __getattr__, _names = lazy_names(
 
 
 def __dir__() -> list[str]:
-    """Return the public names and rooms, also those that nobody has used yet."""
+    """Return the public names and subpackages, including those that have not been imported yet."""
     return [*_names(), "__version__"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class OpenVSEError(Exception):
     """Base of every error that the user's input causes; the command line prints its one line and exits with 2."""
@@ -43,13 +45,49 @@ class IndexFormatError(OpenVSEError):
     """A search index is missing, damaged, of another version, or made by another model."""
 
 
+class IndexVersionError(IndexFormatError):
+    """A search index is of a format that this openvse does not read."""
+
+
 class TrainingError(OpenVSEError):
     """Training cannot start or go on (a NaN loss, a run folder that belongs to another recipe)."""
 
 
-def nearest(name: str, allowed: list[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest allowed name, or an empty string."""
+class DiskError(OpenVSEError, OSError):
+    """A file cannot be written: the disk is full, or refuses. What was there before is whole.
+
+    It is an OSError too, so that code which expects one of whoever writes goes on working.
+
+    Args:
+        message: the one line.
+        reason: the system's words, as ``strerror``.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.strerror = reason
+
+
+FEW = 6
+"""The number of names up to which a message lists them in full; beyond it, the message names a command."""
+
+
+def nearest(name: str, allowed: Sequence[str]) -> str:
+    """Return ``"; did you mean 'x', 'y' or 'z'?"`` for the closest allowed names, at most three, or an empty string."""
     import difflib
 
-    match = difflib.get_close_matches(name, allowed, n=1)
-    return f"; did you mean {match[0]!r}?" if match else ""
+    containing = [each for each in allowed if len(name) > 2 and name.lower() in each.lower()]
+    # Names that are equally near come in alphabetical order.
+    close = sorted(difflib.get_close_matches(name, allowed, n=max(1, len(allowed))))
+    close.sort(key=lambda each: -difflib.SequenceMatcher(None, each, name).ratio())
+    *others, last = [*dict.fromkeys([*close, *containing])][:3] or [""]
+    if not last:
+        return ""
+    return f"; did you mean {', '.join(map(repr, others))}{' or ' if others else ''}{last!r}?"
+
+
+def choices(allowed: Sequence[str], command: str) -> str:
+    """Return the allowed names in brackets, or the command that lists them if there are many."""
+    if len(allowed) <= FEW:
+        return f" (allowed: {', '.join(allowed)})"
+    return f" ({command!r} lists all {len(allowed)})"

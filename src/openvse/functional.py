@@ -1,4 +1,4 @@
-"""Pure tensor mathematics: no modules, no configuration. Shapes follow the legend in ``types``."""
+"""Pure tensor functions, without modules or configuration. Shapes follow the legend in ``types``."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ MASKED = float("-inf")
 
 
 def masked_mean(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-    """Mean over the real elements of each item."""
+    """Return the mean over the real elements of each item."""
     weights = mask.to(local.dtype) / mask.sum(dim=1, keepdim=True).clamp(min=1).to(local.dtype)
     return torch.einsum("bn,bnl->bl", weights, local.masked_fill(~mask.unsqueeze(-1), 0.0))
 
 
 def masked_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-    """Maximum over the real elements, in each dimension alone."""
+    """Return the maximum over the real elements in each dimension."""
     return local.masked_fill(~mask.unsqueeze(-1), MASKED).amax(dim=1)
 
 
 def masked_k_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], k: int) -> Float[Tensor, "B L"]:
-    """Mean of the min(k, N_b) largest real elements in each dimension (VSE-infinity, section 3.2)."""
+    """Return the mean of the min(k, N_b) largest real elements in each dimension (VSE-infinity, section 3.2)."""
     k = min(k, local.shape[1])
     top = local.masked_fill(~mask.unsqueeze(-1), MASKED).topk(k, dim=1).values
     return masked_mean(top, position_mask(mask.sum(dim=1), k))
 
 
 def soft_pool(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-    """``v_d = sum_n softmax_n(x_nd) x_nd``, a soft maximum (SoftPool, eq. 2 and 3; VSE+2AD, eq. 4)."""
+    """Return ``v_d = sum_n softmax_n(x_nd) x_nd``, a soft maximum (SoftPool, eq. 2 and 3; VSE+2AD, eq. 4)."""
     padding = ~mask.unsqueeze(-1)
     weights = local.masked_fill(padding, MASKED).softmax(dim=1)
     return (weights * local.masked_fill(padding, 0.0)).sum(dim=1)
@@ -65,12 +65,12 @@ def _sort_on_cpu(columns: Float[Tensor, "B L N"]) -> Float[Tensor, "B L N"]:
         keys = keys.float()
     if torch.is_grad_enabled() and columns.requires_grad:
         return columns.gather(-1, torch.from_numpy(np.argsort(keys.numpy(), axis=-1)))
-    keys.numpy().sort(axis=-1)  # in place, of the copy that neg made
+    keys.numpy().sort(axis=-1)  # in place, on the copy that neg made
     return keys.neg_().to(columns.dtype)
 
 
 def kth_largest(scores: Float[Tensor, "A C"], k: int) -> Float[Tensor, "A"]:
-    """Return the k-th largest value of each row, without gradient."""
+    """Return the k-th largest value of each row, without a gradient."""
     scores = scores.detach()
     if scores.device.type != "cpu" or scores.dtype in (torch.bfloat16, torch.float16):
         return scores.topk(k, dim=1, sorted=False).values.amin(dim=1)
@@ -80,19 +80,19 @@ def kth_largest(scores: Float[Tensor, "A C"], k: int) -> Float[Tensor, "A"]:
 
 
 def position_mask(lengths: Int[Tensor, "B"], size: int) -> Bool[Tensor, "B N"]:
-    """``[B, size]``, True at positions below each length."""
+    """Return ``[B, size]``, True at the positions below each length."""
     return torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
 
 
 def masked_softmax(logits: Float[Tensor, "*b N"], mask: Bool[Tensor, "*b N"]) -> Float[Tensor, "*b N"]:
-    """Softmax over the last axis with weight exactly 0 on masked elements."""
+    """Return the softmax over the last axis, with weight exactly 0 on masked elements."""
     return torch.softmax(logits.masked_fill(~mask, MASKED), dim=-1).masked_fill(~mask, 0.0)
 
 
 def sinusoidal_positions(
     size: int, dim: int, *, dtype: torch.dtype = torch.float32, device: torch.device | None = None
 ) -> Float[Tensor, "N D"]:
-    """Sine and cosine of ``w_j * k`` for positions k = 0..size-1, ``w_j = 10000^(-2j/dim)`` (VSE-infinity, eq. 4).
+    """Return sines and cosines of ``w_j * k``, k = 0..size-1, ``w_j = 10000^(-2j/dim)`` (VSE-infinity, eq. 4).
 
     The printed equation separates w_j and k by a comma; it is their product, as in the Transformer.
     Even columns are sines, odd columns cosines.
@@ -103,9 +103,9 @@ def sinusoidal_positions(
 
 
 def interpolate(knots: Float[Tensor, "M W"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N W"]:
-    """Stretch M values over each set size, linearly: the first stands at position 0, the last at size - 1.
+    """Stretch M values linearly over each set size: the first is at position 0, the last at size - 1.
 
-    What stands beyond a size repeats its last value; a size of 1 takes the first.
+    Positions beyond a size repeat its last value; a size of 1 takes the first.
     """
     last = len(knots) - 1
     step = last / (sizes - 1).clamp(min=1).to(knots.dtype)
@@ -137,7 +137,7 @@ def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Ten
 def pad(items: Sequence[Tensor]) -> Inputs:
     """Collate items of different lengths, ``[N_b]`` or ``[N_b, L]``, into padded values and their mask.
 
-    Padding is 0. One copy into place, whatever the batch is.
+    Padding is 0. The values are copied only once.
     """
     lengths = torch.tensor([len(item) for item in items])
     mask = position_mask(lengths, int(lengths.max()))
@@ -147,7 +147,7 @@ def pad(items: Sequence[Tensor]) -> Inputs:
 
 
 def keep_at_least_one(keep: Bool[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-    """Return ``keep & mask``, but an item that would lose everything keeps its first real element."""
+    """Return ``keep & mask``, except that an item which would lose all elements keeps its first real one."""
     kept = keep & mask
     emptied = mask.any(dim=1) & ~kept.any(dim=1)
     first = mask & (mask.cumsum(dim=1) == 1)
@@ -155,7 +155,7 @@ def keep_at_least_one(keep: Bool[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> B
 
 
 def set_max_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
-    """``max_{k,l} v_{ik} . t_{tl}`` over existing embeddings: the cosine at K = 1 (PVSE eq. 5, MV-VSE eq. 6)."""
+    """Return ``max_{k,l} v_{ik} . t_{tl}`` over existing embeddings: the cosine at K = 1 (PVSE eq. 5, MV-VSE eq. 6)."""
     if images.vectors.shape[1] == texts.vectors.shape[1] == 1:
         return images.vectors[:, 0] @ texts.vectors[:, 0].T
     products = images.vectors.flatten(0, 1) @ texts.vectors.flatten(0, 1).T
@@ -165,12 +165,12 @@ def set_max_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "
 def best_of_sets(
     scores: Float[Tensor, "A C"], images: Bool[Tensor, "I K"], texts: Bool[Tensor, "T L"]
 ) -> Float[Tensor, "I T"]:
-    """Reduce the scores of all I K x T L pairs of embeddings to the best existing pair of each two items.
+    """Reduce the scores of all I K x T L pairs of embeddings to the best existing pair of each image and text.
 
     Args:
-        scores: of the flattened embeddings, item by item.
+        scores: the scores of the flattened embeddings, item by item.
         images: which embeddings of the images exist.
-        texts: which of the texts exist.
+        texts: which embeddings of the texts exist.
     """
     exists = images.flatten().unsqueeze(1) & texts.flatten().unsqueeze(0)
     return scores.masked_fill(~exists, MASKED).view(*images.shape, *texts.shape).amax(dim=(1, 3))
@@ -185,21 +185,21 @@ def best_of_pairs(
 
 
 def at_least_single(values: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-    """Return the values in at least single precision, whatever autocast chose."""
+    """Return the values in at least single precision, whichever precision autocast chose."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 def normalize(vectors: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-    """Scale to unit L2 length, in at least single precision."""
+    """Scale the last axis to unit L2 length, in at least single precision."""
     return F.normalize(at_least_single(vectors), dim=-1)
 
 
 def unit_embeddings(embeddings: Tensor | EmbeddingSet, side: str) -> EmbeddingSet:
-    """Return the embeddings of one side at unit length; those of a plain tensor all exist.
+    """Return the embeddings of one side at unit length; all embeddings of a plain tensor exist.
 
     Args:
-        embeddings: float ``[B, D]``, or ``[B, K, D]`` for K embeddings an item; or a set.
-        side: what messages call them: images or texts.
+        embeddings: float ``[B, D]``, ``[B, K, D]`` for K embeddings per item, or an EmbeddingSet.
+        side: "images" or "texts", for messages.
 
     Raises:
         DataError: a tensor of another shape or type.
@@ -208,8 +208,8 @@ def unit_embeddings(embeddings: Tensor | EmbeddingSet, side: str) -> EmbeddingSe
         return EmbeddingSet(normalize(embeddings.vectors), embeddings.mask, embeddings.residual)
     if embeddings.dim() not in (2, 3) or not embeddings.is_floating_point() or not embeddings.numel():
         raise DataError(
-            f"the {side} are {embeddings.dtype} {list(embeddings.shape)}: give floats [items, width], or "
-            f"[items, embeddings of an item, width]"
+            f"the {side} are {embeddings.dtype} {list(embeddings.shape)}: give floats [items, width] or "
+            f"[items, embeddings per item, width]"
         )
     vectors = normalize(embeddings if embeddings.dim() == 3 else embeddings.unsqueeze(1))
     return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))

@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when they are first used: torch alone takes seconds."""
+"""Public names of a package that are imported when they are first used, since torch by itself takes seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def lazy_names(
     """Return a package's ``__getattr__`` and ``__dir__``.
 
     Args:
-        package: its name.
+        package: the name of the package.
         modules: the module of each public name.
         rooms: submodules that are public names too, such as ``openvse.losses``.
 

@@ -1,4 +1,4 @@
-"""The ranking losses of the papers for a training loop of one's own: two tensors of embeddings, or scores, in.
+"""The ranking losses of the papers for your own training loop, on two tensors of embeddings or on scores.
 
 Each function makes a ``Loss``, a module that computes the same number as the objective term that a recipe names::
 
@@ -6,7 +6,7 @@ Each function makes a ``Loss``, a module that computes the same number as the ob
     loss(images, texts).backward()         # [B, D] each; the i-th text belongs to the i-th image
     loss.from_scores(scores).backward()    # or a matrix of scores, images in rows
 
-A loss adds both directions: images that ask for texts, and texts that ask for images.
+A loss adds up both directions: images that retrieve texts, and texts that retrieve images.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Loss(nn.Module):
     """A ranking loss on embeddings or on scores.
 
     Args:
-        term: what computes it; see ``openvse.objectives``.
+        term: the objective term that computes the loss; see ``openvse.objectives``.
     """
 
     def __init__(self, term: RankingTerm) -> None:
@@ -44,16 +44,16 @@ class Loss(nn.Module):
     ) -> Float[Tensor, ""]:
         """Compute the loss of a batch of embeddings, which are scaled to unit length first.
 
-        Two items score as the cosine of their embeddings; of several embeddings an item, the best pair counts.
+        The score of two items is the cosine of their embeddings; with several embeddings each, the best pair counts.
 
         Args:
-            images: float ``[I, D]``, or ``[I, K, D]`` for K embeddings an item; or what a tower yields.
-            texts: the same of the texts; their K may be another.
+            images: float ``[I, D]``, ``[I, K, D]`` for K embeddings per item, or the output of a tower.
+            texts: the same for the texts; their K may differ.
             positives: which text belongs to which image: int ``[T]``, the image of each text, or bool ``[I, T]``. By
                 default the i-th text belongs to the i-th image.
 
         Raises:
-            DataError: shapes do not fit together, or ``positives`` is missing although I and T differ.
+            DataError: the shapes do not fit together, or ``positives`` is missing although I and T differ.
         """
         image_set, text_set = unit_embeddings(images, "images"), unit_embeddings(texts, "texts")
         require_one_space(image_set, text_set)
@@ -63,14 +63,14 @@ class Loss(nn.Module):
         return value
 
     def from_scores(self, scores: Tensor, positives: Tensor | None = None) -> Float[Tensor, ""]:
-        """Compute the loss from scores, which may come from anything; higher is better.
+        """Compute the loss from scores of any origin; higher is better.
 
         Args:
             scores: float ``[I, T]``. The MV-VSE bound takes ``[K, I, T]`` too: the scores of each of the K views.
             positives: as for a call.
 
         Raises:
-            DataError: shapes do not fit together, or ``positives`` is missing although I and T differ.
+            DataError: the shapes do not fit together, or ``positives`` is missing although I and T differ.
         """
         is_bound = isinstance(self.term, MultiViewBound)
         if scores.dim() not in ((2, 3) if is_bound else (2,)) or not scores.is_floating_point():
@@ -90,7 +90,7 @@ def triplet(*, margin: float = 0.2, negatives: Negatives = "hardest", reduction:
     Args:
         margin: how much better a positive pair must score than a negative one.
         negatives: ``hardest`` counts the one negative that scores best (VSE++), ``all`` adds all of them up.
-        reduction: over the positive pairs of the batch.
+        reduction: the mean or the sum over the positive pairs of the batch.
     """
     return Loss(Contrast(miner=MINERS.get(negatives)(), criterion=Hinge(margin=margin), reduction=reduction))
 
@@ -105,10 +105,10 @@ def info_nce(
     """Return InfoNCE over all negatives of the batch, the loss of CLIP (van den Oord et al. 2018).
 
     Args:
-        temperature: divides the scores.
-        margin: is added to the scores of the negatives.
-        learned: train the temperature: give ``loss.parameters()`` to the optimiser too.
-        reduction: over the positive pairs of the batch.
+        temperature: the number that divides the scores.
+        margin: the number that is added to the scores of the negatives.
+        learned: whether to train the temperature; if so, give ``loss.parameters()`` to the optimiser too.
+        reduction: the mean or the sum over the positive pairs of the batch.
 
     Raises:
         RecipeError: the temperature is not positive.
@@ -130,11 +130,11 @@ def adopt(
     It is InfoNCE over the K hardest negatives, where K shrinks as the scores of the batch mature.
 
     Args:
-        temperature: divides the scores.
-        margin: is added to the scores of the negatives.
-        rule: how K follows from the scores; see ``openvse.objectives.AdaptiveTopK``.
-        uniformity: over which pairs the released rule averages; ``all_cells`` is what the released code does.
-        reduction: over the positive pairs of the batch.
+        temperature: the number that divides the scores.
+        margin: the number that is added to the scores of the negatives.
+        rule: how K is computed from the scores; see ``openvse.objectives.AdaptiveTopK``.
+        uniformity: the pairs over which the released rule averages; the released code uses ``all_cells``.
+        reduction: the mean or the sum over the positive pairs of the batch.
 
     Raises:
         RecipeError: the temperature is not positive.
@@ -145,15 +145,15 @@ def adopt(
 
 
 def mil(*, margin: float = 0.1, negatives: Negatives = "all", reduction: Reduction = "mean") -> Loss:
-    """Return the multiple-instance loss of PVSE (Song and Soleymani 2019, section 3.4), for K embeddings an item.
+    """Return the multiple-instance loss of PVSE (Song and Soleymani 2019, section 3.4), for K embeddings per item.
 
-    The best of the K x K pairs of embeddings stands for two items; their violations of the margin are averaged over the
-    negatives.
+    The score of two items is the best of their K x K pairs of embeddings; the violations of the margin are averaged
+    over the negatives.
 
     Args:
         margin: how much better a positive pair must score than a negative one.
-        negatives: ``all``, or only the ``hardest``.
-        reduction: over the positive pairs of the batch.
+        negatives: ``all`` negatives, or only the ``hardest``.
+        reduction: the mean or the sum over the positive pairs of the batch.
     """
     criterion = Hinge(margin=margin, reduction="mean")
     return Loss(Contrast(miner=MINERS.get(negatives)(), criterion=criterion, reduction=reduction))
@@ -162,15 +162,16 @@ def mil(*, margin: float = 0.1, negatives: Negatives = "all", reduction: Reducti
 def multi_view_bound(
     *, margin: float = 0.2, negatives: Negatives = "hardest", gated: bool = True, reduction: Reduction = "sum"
 ) -> Loss:
-    """Return MV-VSE's upper bound loss, for images with K embeddings, their views (Li et al. 2022, eq. 10 to 13).
+    """Return MV-VSE's upper bound loss, for images with K embeddings, called views (Li et al. 2022, eq. 10 to 13).
 
     MV-VSE trains with ``0.7 * triplet()(images, texts) + 0.3 * multi_view_bound()(images, texts)`` (eq. 15).
 
     Args:
         margin: how much better a positive pair must score than a negative one.
         negatives: the ``hardest`` under the best view, or ``all``.
-        gated: a negative that does not trouble the best view costs no view anything (L_Up); False is L_Rough.
-        reduction: over the positive pairs of the batch.
+        gated: whether a negative that does not violate the margin under the best view counts for no view (L_Up); False
+            is L_Rough.
+        reduction: the mean or the sum over the positive pairs of the batch.
     """
     criterion = Hinge(margin=margin)
     miner = MINERS.get(negatives)()
@@ -178,7 +179,7 @@ def multi_view_bound(
 
 
 def _positives(scores: Float[Tensor, "I T"], positives: Tensor | None) -> Bool[Tensor, "I T"]:
-    """Return which pairs are positive as a matrix."""
+    """Return a matrix that is True where a pair is positive."""
     num_images, num_texts = scores.shape
     images = torch.arange(num_images, device=scores.device)
     if positives is None:

@@ -1,4 +1,4 @@
-"""Parts by name. A room lists its parts in one Registry; the constructor's signature is the schema of a part."""
+"""Parts by name. Each kind of part has one Registry; the signature of a part's constructor is its schema."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from openvse.errors import RecipeError, nearest
+from openvse.errors import RecipeError, choices, nearest
 
 PartT = TypeVar("PartT")
 
 Maker: TypeAlias = Callable[..., PartT]
-"""What makes a part: its class, or the build with the options of a recipe.
+"""A factory of a part: its class, or the build with the options of a recipe.
 
-A constructor's argument of the type ``Maker[Aggregator]`` is a part inside a part: the outer one calls it with what it
-alone knows, such as widths, as often as it likes. An argument of the type ``Miner`` itself is built beforehand.
+A constructor's argument of the type ``Maker[Aggregator]`` is a part inside a part: the outer part calls it, once or
+more, with what only it knows, such as widths. An argument of the type ``Miner`` is built beforehand.
 """
 
 
 class Configured:
-    """Remembers the arguments that it was made with, so that a model knows of what parts it was put together.
+    """Remembers the arguments of its constructor, so that a model knows which parts it consists of.
 
-    Every kind of part that a recipe can name begins with it, before ``nn.Module``.
+    Every kind of part that a recipe can name has it as its first base class, before ``nn.Module``.
     """
 
     _arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
-        """Keep the arguments, which also the constructor gets."""
+        """Keep the arguments, which are also passed to the constructor."""
         made = super().__new__(cls)
-        # Past nn.Module, which takes no attribute before its own constructor has run.
+        # Bypass nn.Module, which does not accept attributes before its own constructor has run.
         object.__setattr__(made, "_arguments", (args, options))
         return made
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments by name, without those that were left out."""
+        """Return the arguments that were given, by name."""
         args, options = self._arguments
         return dict(inspect.signature(type(self)).bind_partial(*args, **options).arguments)
 
@@ -46,17 +46,22 @@ _NO_ALIASES: Mapping[str, tuple[str, Options]] = MappingProxyType({})
 
 
 class Registry(Generic[PartT]):
-    """The parts of one kind, by the name a recipe uses.
+    """The parts of one kind, by the names that recipes use.
 
-    Adding a part of your own takes one line in your own file: ``AGGREGATORS.add("my_pool", MyPool)``; pass that
+    To add your own part, put one line in your own file, ``AGGREGATORS.add("my_pool", MyPool)``, and pass that
     file to any command as ``--plugin my_file.py``.
 
     Args:
         kind: what the parts are called in messages, for instance "aggregator".
-        parts: name to class (or factory), built in.
-        aliases: other names that recipes may use; each stands for a part's name and some of its options. No list of
-            names shows them.
+        parts: the built-in parts, a class or factory for each name.
+        aliases: other names that recipes may use; each one means a part's name and some of its options. They are not
+            shown in lists of names.
+
+    Attributes:
+        listed_by: the command that lists all parts.
     """
+
+    listed_by: ClassVar[str] = "openvse parts"
 
     def __init__(
         self,
@@ -75,22 +80,22 @@ class Registry(Generic[PartT]):
         self._parts[name] = part
 
     def resolve(self, name: str) -> tuple[Maker[PartT], Options]:
-        """Return the class behind a name and the options that the name stands for, which only an alias has.
+        """Return the class behind a name and the options that the name implies (only an alias has any).
 
         Raises:
-            RecipeError: the name is unknown; the message lists the allowed ones.
+            RecipeError: the name is unknown; the message gives the nearest names and the command that lists all.
         """
         own, options = self._aliases.get(name, (name, {}))
         if own not in self._parts:
             names = self.names()
             raise RecipeError(
-                f"unknown {self.kind} {name!r}{nearest(name, names)} (allowed: {', '.join(names)}; "
-                f"a part of your own needs --plugin FILE)"
+                f"unknown {self.kind} {name!r}{nearest(name, names)}{choices(names, self.listed_by)}; "
+                f"one of your own needs --plugin FILE"
             )
         return self._parts[own], options
 
     def get(self, name: str) -> Maker[PartT]:
-        """Return the class behind a name; raise RecipeError naming the allowed ones."""
+        """Return the class behind a name; raise RecipeError, which lists the allowed names, if there is none."""
         part, options = self.resolve(name)
         return partial(part, **options) if options else part
 

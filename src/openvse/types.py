@@ -1,21 +1,21 @@
-"""The nouns that the rooms exchange. This module imports nothing of openvse.
+"""The data types that the subpackages exchange. This module does not import any other module of openvse.
 
 One legend for every shape in the package:
 
     I images or videos    T texts              B items of either kind
     Q questions           A answers to choose from
     N local features of an item (grid cells, regions, frames, tokens), padded to the longest of a batch
-    L local width         K embeddings an item    D joint width    P positive pairs
+    L local width         K embeddings per item   D joint width    P positive pairs
 
 Masks are bool and True marks a real element.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -29,9 +29,9 @@ class Inputs:
     """A collated batch of one modality, ready for an encoder.
 
     Attributes:
-        values: token ids ``int64 [B, N]``, stored local features ``float [B, N, L]``, or pixels ``float [B, 3, H, W]``,
-            ``float [B, N, 3, H, W]`` where an item is several images.
-        mask: ``bool [B, N]``, or None for pixels, whose encoder decides N.
+        values: token ids ``int64 [B, N]``, stored local features ``float [B, N, L]``, or pixels ``float [B, 3, H, W]``
+            (``float [B, N, 3, H, W]`` if an item consists of several images).
+        mask: ``bool [B, N]``, or None for pixels, for which the encoder determines N.
     """
 
     values: Tensor
@@ -48,14 +48,15 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Features:
-    """What an encoder yields: local features, and one global vector where the aggregator needs it (PIE-Net).
+    """The output of an encoder: local features, and one global vector if the aggregator needs it (PIE-Net).
 
     Attributes:
         local: the local features.
-        mask: which of them are real.
+        mask: which local features are real.
         pooled: the global vector.
-        boxes: left, top, right and bottom of each in shares of the image's width and height, where an encoder knows.
-        ranked: the local features sorted in each dimension alone, where several aggregators share one sort.
+        boxes: the box of each local feature (left, top, right, bottom) as fractions of the image's width and height,
+            if the encoder knows it.
+        ranked: the local features sorted in each dimension, if several aggregators share one sort.
     """
 
     local: Float[Tensor, "B N L"]
@@ -67,10 +68,10 @@ class Features:
 
 @dataclass(frozen=True)
 class EmbeddingSet:
-    """K embeddings an item in the joint space; K = 1 is the ordinary case, K = N keeps all tokens.
+    """K embeddings per item in the joint space; K = 1 is the usual case, and K = N keeps all tokens.
 
     Attributes:
-        vectors: ``[B, K, D]``; unit length once they have left a Tower.
+        vectors: ``[B, K, D]``; a Tower returns them at unit length.
         mask: ``[B, K]``, True where the embedding exists.
         residual: ``[B, K, D]``, the part that PVSE's diversity term acts on.
     """
@@ -83,7 +84,7 @@ class EmbeddingSet:
         return len(self.vectors)
 
     def __getitem__(self, rows: slice | Int[Tensor, "b"]) -> EmbeddingSet:
-        """Return some items: a view for a slice, a copy for positions."""
+        """Return some of the items: a view for a slice, a copy for positions."""
         residual = None if self.residual is None else self.residual[rows]
         return EmbeddingSet(self.vectors[rows], self.mask[rows], residual)
 
@@ -93,13 +94,13 @@ class EmbeddingSet:
         return EmbeddingSet(self.vectors.to(device), self.mask.to(device), residual)
 
     def detach(self) -> EmbeddingSet:
-        """Return the embeddings without their graph."""
+        """Return the embeddings detached from the autograd graph."""
         residual = None if self.residual is None else self.residual.detach()
         return EmbeddingSet(self.vectors.detach(), self.mask, residual)
 
     @staticmethod
     def concatenate(parts: Sequence[EmbeddingSet]) -> EmbeddingSet:
-        """Join sets that agree in D; smaller K are padded, and the residual stays if every part has one."""
+        """Join sets with the same D; smaller K are padded, and the residual is kept if every part has one."""
         most = max(part.mask.shape[1] for part in parts)
 
         def widen(tensors: list[Tensor]) -> Tensor:
@@ -115,15 +116,15 @@ class EmbeddingSet:
 
 @dataclass(frozen=True)
 class Batch:
-    """A training batch: I images, T texts, and which of them belong together. No image stands in it twice.
+    """A training batch: I images, T texts, and which of them belong together. No image occurs twice.
 
     Attributes:
         images: the I images.
         texts: the T texts.
         positives: the pairs that belong together.
-        image_keys: one number an image, the same in every batch and process.
-        text_keys: one number a text, likewise.
-        description: names the pairs, for messages.
+        image_keys: a number for each image, the same in every batch and process.
+        text_keys: a number for each text, the same in every batch and process.
+        description: the names of the pairs, for messages.
     """
 
     images: Inputs
@@ -147,15 +148,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class QuestionBatch:
-    """A batch of Q questions about I images. No image stands in it twice, however many questions are about it.
+    """A batch of Q questions about I images. No image occurs twice, however many questions are about it.
 
     Attributes:
-        images: the I images; None for a model that reads questions alone.
+        images: the I images; None for a model that reads only questions.
         image_of: the row of each question's image; zeros where there are no images.
         questions: the Q questions.
-        targets: what each answer is worth, from 0 to 1.
-        divisor: Q, or its mean over the processes that share the batch: makes the mean of a sum over questions.
-        description: names the questions, for messages.
+        targets: the score of each answer, from 0 to 1.
+        divisor: Q, or its mean over the processes that share the batch: a sum over questions divided by it is a mean.
+        description: the names of the questions, for messages.
     """
 
     images: Inputs | None
@@ -178,7 +179,7 @@ class QuestionBatch:
 
 @dataclass(frozen=True)
 class ScoredBatch:
-    """What an objective sees: the score matrix, which pairs are positive, and the embeddings behind the scores."""
+    """The input of an objective: the score matrix, which pairs are positive, and the embeddings behind the scores."""
 
     scores: Float[Tensor, "I T"]
     positives: Bool[Tensor, "I T"]
@@ -191,8 +192,8 @@ class Relevance:
     """Which image is relevant to which text: P explicit pairs, never a rule such as ``index // 5``.
 
     Attributes:
-        images: ``int64 [P]`` image of each pair.
-        texts: ``int64 [P]`` text of each pair.
+        images: ``int64 [P]``, the image of each pair.
+        texts: ``int64 [P]``, the text of each pair.
         num_images: I.
         num_texts: T.
     """
@@ -217,12 +218,15 @@ class FeatureSource(Protocol):
         ...
 
     def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
-        """Return where the items lie; raise StoreError naming those that are missing."""
+        """Return the positions of the items; raise StoreError, which names them, if some are missing."""
         ...
 
     def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
-        """Read items as ``values float32 [B, N, L]`` with their mask, without loading anything else."""
+        """Read items as ``float32 [B, N, L]`` values with their mask, without loading anything else."""
         ...
 
+
+OnProgress: TypeAlias = Callable[[str, int, int], None]
+"""A function that is called with the name of the work, how much of it is done, and the total."""
 
 ImageSource = str | Path | bytes

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers.utils import logging
 
 from openvse.backbones.installed import in_package, model_source, package_folder
 from openvse.backbones.pretrained import identify, load_backbone
@@ -133,3 +134,9 @@ def inputs_of(encoder: TransformersText, caption: str):
     from openvse.functional import pad
 
     return pad(encoder.tokenize([caption]))
+
+
+def test_a_log_gets_no_progress_bar(capfd: pytest.CaptureFixture[str]) -> None:
+    load_backbone(MINILM, weights=True, tower="text_model")
+    assert "Loading weights" not in capfd.readouterr().err
+    assert logging.is_progress_bar_enabled()

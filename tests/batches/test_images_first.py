@@ -132,5 +132,5 @@ def test_other_numbers_are_refused(captions, tmp_path: Path) -> None:
 
 
 def test_questions_are_no_captions(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="captions_per_image is of retrieval"):
+    with pytest.raises(RecipeError, match="captions_per_image is for retrieval"):
         parse_recipe({**answering_tree(tmp_path), "data": {"captions_per_image": 2}})

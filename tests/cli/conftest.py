@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,7 +71,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory, invoke: Invoke) -> Path:
     result = invoke("train", write_recipe(root / "tiny.yaml", album), "--out", root / "run")
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{root / 'run' / 'best'}\n"
-    assert "epoch   2/2" in result.stderr
+    assert re.search(r"^epoch   2/2  loss +\S+  rsum +\S+ \(chance 439.3\)", result.stderr, re.MULTILINE)
+    assert re.search(r"^best: epoch \d, validation rsum \S+ \(95 % interval", result.stderr, re.MULTILINE)
     result = invoke("index", root / "run" / "best", album, "--out", root / "index")
-    assert result.stdout == f"{root / 'index'}: 20 images (0 unchanged, 0 unreadable)\n"
+    assert (
+        result.stdout == f"{root / 'index'}: 20 images (0 unchanged, 20 from stored features, 0 unreadable)\n"
+    )
     return root

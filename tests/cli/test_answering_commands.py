@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,7 +60,9 @@ def answered(tmp_path_factory: pytest.TempPathFactory, invoke: Invoke) -> Path:
     result = invoke("train", root / "tiny.yaml", "--out", root / "run")
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{root / 'run' / 'best'}\n"
-    assert "validation: accuracy" in result.stderr and "validation accuracy" in result.stderr
+    assert "(most frequent answer 50.00)" in result.stderr
+    assert re.search(r"^best: epoch \d, validation accuracy \S+", result.stderr, re.MULTILINE)
+    assert "warning: validation has only 6 questions: the 95 % interval of an accuracy" in result.stderr
     return root
 
 
@@ -114,6 +117,20 @@ def test_ask_prints_answers_and_writes_a_page(answered: Path, invoke: Invoke, tm
     assert [lines[0], lines[3]] == ["what colour is it", "is it red"] and len(lines) == 6
     first, second = (float(line.split()[0]) for line in lines[1:3])
     assert 1 > first >= second > 0
+    assert "each answer has a probability of its own, so they need not add up to 1\n" in result.stderr
+    document = json.loads(
+        invoke("ask", answered / "run" / "best", photo, "is it red", "-k", 2, "--json", "-q").stdout
+    )
+    assert (document["schema"], document["command"]) == (1, "ask")
+    assert document["result"]["image"] == str(photo)
+    (asked,) = document["result"]["questions"]
+    assert asked["question"] == "is it red" and len(asked["answers"]) == 2
+    assert asked["answers"][0].keys() == {"answer", "probability"}
+    words = ("ask", answered / "run" / "best", photo, "is it a zebra", " ", "--json", "-q")
+    document = json.loads(invoke(*words).stdout)
+    asked, empty = document["result"]["questions"]
+    assert {"word": "zebra", "read_as": None} in asked["unknown_words"] and empty["answers"] == []
+    assert len(document["warnings"]) == 2
     text = page.read_text()
     assert "<h2>is it red</h2>" in text and text.isascii() and "http" not in text
 
@@ -135,6 +152,7 @@ def test_what_does_not_go_together(
     assert "00.jpg" in refused("ask", answers, answered / "data" / "00.jpg", "what is it")
     assert "it is not an image" in refused("ask", answers, answered / "data" / "14.png", "what is it")
     assert "every question is empty" in refused("ask", answers, photo, " ")
+    assert "is an image, not a question" in refused("ask", answers, photo, photo)
     assert "was started with another answers" in refused(
         "train", trained / "tiny.yaml", "--out", answered / "run", "--resume"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def copy(source: Path, target: Path) -> Path:
         ),
         ("image.aggregator=gpu", "image.aggregator: unknown aggregator 'gpu'; did you mean 'gpo'?"),
         ("training.batch_size=many", "training.batch_size: input should be a valid integer"),
+        ("embed_dim=1000000000", "embed_dim: input should be less than or equal to 65536"),
         ("seed", "override 'seed' is not of the form key.path=value"),
         ("seed=[1", "override 'seed=[1': the value is not YAML"),
     ],
@@ -43,9 +45,10 @@ def test_unknown_recipe_key(override: str, expected: str, recipe: Path, tmp_path
 
 
 def test_unknown_recipe(refused) -> None:
-    assert "no recipe 'vse_infinity/folder'; did you mean 'vse_infinity/folder_cpu'?" in refused(
-        "train", "vse_infinity/folder"
-    )
+    line = refused("train", "vse_infinity/folder")
+    assert line.startswith("no recipe 'vse_infinity/folder'; did you mean 'vse_infinity/folder_cpu', ")
+    assert re.search(r"\('openvse recipes' lists all \d+\): give a YAML file, or the name of a recipe$", line)
+    assert line.count("'") == 2 + 3 * 2 + 2  # what was given, the three nearest, the command
 
 
 def test_no_data_source(recipe: Path, refused, tmp_path: Path) -> None:
@@ -68,7 +71,7 @@ def test_stores_that_do_not_match_the_models(trained: Path, invoke, refused) -> 
     words = ("evaluate", model, model, model, trained / "album", "--features", store, "--features", store)
     assert refused(*words) == (
         "--features is given 2 times for 3 model(s): give it once for all of them, "
-        "or once a model, in their order"
+        "or once per model, in their order"
     )
     result = invoke("evaluate", trained / "album")
     assert result.exit_code == 2 and "missing argument" in result.stderr.lower()
@@ -197,7 +200,7 @@ def test_half_written_checkpoint(size: float, trained: Path, tmp_path: Path, ref
     (run / "last.pt").write_bytes(whole[: int(len(whole) * size) if size < 1 else int(size)])
     before = digest(run)
     line = refused("train", trained / "tiny.yaml", "--out", run, "--resume")
-    assert f"checkpoint {run / 'last.pt'} is damaged" in line and "start the run again" in line
+    assert f"checkpoint {run / 'last.pt'} is damaged" in line and "begin anew with --overwrite" in line
     assert digest(run) == before
 
 
@@ -207,10 +210,8 @@ def test_checkpoint_that_is_something_else(trained: Path, tmp_path: Path, refuse
     assert "is damaged" in refused("train", trained / "tiny.yaml", "--out", run, "--resume")
 
 
-def test_nothing_to_resume_or_already_there(trained: Path, tmp_path: Path, refused) -> None:
+def test_a_run_that_is_there_already(trained: Path, refused) -> None:
     recipe = trained / "tiny.yaml"
-    assert "start the run without --resume" in refused("train", recipe, "--out", tmp_path / "run", "--resume")
-    assert not (tmp_path / "run").exists()
     before = digest(trained / "run")
     assert "go on with --resume" in refused("train", recipe, "--out", trained / "run")
     words = ("embed_dim=8", "--out", trained / "run", "--resume")
@@ -247,13 +248,15 @@ def test_model_that_lost_its_vocabulary(trained: Path, tmp_path: Path, refused) 
 
 def test_unknown_device(trained: Path, refused) -> None:
     line = refused("evaluate", trained / "run" / "best", trained / "album", "--device", "gpu")
-    assert line.startswith("device 'gpu' cannot be used here") and line.endswith("give cpu, cuda or mps")
+    assert line.startswith("device 'gpu' cannot be used here") and line.endswith(
+        "give auto, cpu, cuda or mps"
+    )
 
 
 def test_unknown_split_encoder_and_option(trained: Path, album: Path, tmp_path: Path, refused) -> None:
     assert "unknown split 'tset'" in refused("evaluate", trained / "run" / "best", album, "--split", "tset")
     store = tmp_path / "store"
-    assert "did you mean 'efficientnet_lite0'?" in refused("extract", "efficientnetlite0", album, store)
+    assert "did you mean 'efficientnet_lite0'" in refused("extract", "efficientnet_lite", album, store)
     words = ("extract", "efficientnet_lite0", album, store)
     assert "did you mean 'image_size'?" in refused(*words, "imagesize=64")
     assert "is not of the form key.path=value" in refused(*words, "image_size")
@@ -277,8 +280,23 @@ def test_interrupt_ends_with_130(invoke, monkeypatch) -> None:
     result = invoke("recipes")
     assert (result.exit_code, result.stderr) == (
         130,
-        "openvse: interrupted; what was finished is on disk\n",
+        "openvse: interrupted: run the command again\n",
     )
+
+
+def test_a_model_that_the_memory_cannot_hold(recipe: Path, tmp_path: Path, refused) -> None:
+    line = refused("train", recipe, "text.encoder.word_dim=1000000000000", "--out", tmp_path / "run")
+    assert line.startswith("there is not enough memory (") and line.endswith("or a smaller model")
+    assert not (tmp_path / "run" / "last.pt").exists()
+
+
+def test_a_file_that_ends_too_early_is_not_called_aborted(invoke, monkeypatch) -> None:
+    def broken() -> list[str]:
+        raise EOFError("No data left in file")
+
+    monkeypatch.setattr("openvse.specs.list_recipes", broken)
+    result = invoke("recipes")
+    assert "Aborted" not in result.output and "No data left in file" in str(result.exception)
 
 
 def test_an_error_of_our_own_is_not_hidden(invoke, monkeypatch) -> None:

@@ -67,7 +67,7 @@ def test_two_processes_train_one_model(recipe: Path, tmp_path: Path) -> None:
 def test_processes_end_with_the_code_of_the_one_that_failed(
     recipe: Path, tmp_path: Path, invoke, monkeypatch
 ) -> None:
-    def fail(run, nprocs: int, start_method: str) -> None:
+    def fail(run, nprocs: int, join: bool, start_method: str) -> None:
         raise ProcessExitedException("failed", 0, 0, exit_code=2)
 
     monkeypatch.setattr(os, "environ", dict(os.environ))
@@ -204,6 +204,11 @@ def test_search_says_what_it_does_not_know_and_answers_the_rest(trained: Path, i
         "an empty query has no hits (1 of 3 are empty)",
         "the model does not know the words 'elephant', 'zebra'",
     ]
+    assert result.stderr.splitlines() == [f"warning: {message}" for message in caplog.messages]
+    document = json.loads(invoke(*words, "a red elephant", "--json").stdout)
+    assert document["warnings"] == ["the model does not know the word 'elephant'"]
+    (asked,) = document["result"]["queries"]
+    assert asked["unknown_words"] == [{"word": "elephant", "read_as": None}]
 
 
 def test_search_ranks_images_for_each_query(trained: Path, tmp_path: Path, invoke) -> None:
@@ -281,6 +286,14 @@ def test_no_index_for_a_model_of_pairs(trained: Path, tmp_path: Path, refused) -
     model.save(tmp_path / "model")
     message = refused("index", tmp_path / "model", trained / "album", "--out", tmp_path / "index")
     assert message.startswith("this model cannot be indexed")
+
+
+def test_the_umask_decides_who_may_read_what_is_written(trained: Path) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    modes = {path: path.stat().st_mode & 0o777 for path in trained.rglob("*") if path.is_file()}
+    assert {path.name for path in modes} >= {"model.safetensors", "last.pt", "index.json", "features.npy"}
+    assert [path for path, mode in modes.items() if mode != 0o666 & ~umask] == []
 
 
 def test_extract_counts_very_long_captions(album: Path, tmp_path: Path, invoke) -> None:

@@ -96,7 +96,7 @@ def test_a_check_of_images_outside(tmp_path: Path, invoke) -> None:
     (album / "00.png").rename(tmp_path / "00.png")
     (album / "00.png").symlink_to(tmp_path / "00.png")
     result = invoke("data", "check", album)
-    assert result.exit_code == 1 and "image '00.png' lies outside of the folder" in result.stdout
+    assert result.exit_code == 1 and "image '00.png' is outside the folder" in result.stdout
     assert invoke("data", "check", album, "--allow-outside").exit_code == 0
 
 

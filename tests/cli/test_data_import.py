@@ -39,7 +39,7 @@ def test_import_counts_and_names(table: Path, album: Path, tmp_path: Path, invok
 def test_import_refuses_in_one_line(table: Path, tmp_path: Path, refused) -> None:
     assert "there is no such file" in refused("data", "import", tmp_path / "missing.tsv", tmp_path / "out")
     line = refused("data", "import", table, tmp_path / "out", "--kind", "lmdb")
-    assert line.startswith("unknown kind of feature files 'lmdb' (allowed: hdf5, npy, npz, tsv; ")
+    assert line.startswith("unknown kind of feature files 'lmdb' (allowed: hdf5, npy, npz, tsv); ")
     assert "leave --ids out" in refused("data", "import", table, tmp_path / "out", "--ids", table)
 
 

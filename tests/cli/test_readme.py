@@ -1,4 +1,4 @@
-"""What the README shows runs: the Python blocks, and the part that a newcomer adds."""
+"""What the README and the page "Add a part" show runs: the Python blocks, and the part that a newcomer adds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import pytest
 
 from openvse.aggregators import AGGREGATORS
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+ROOT = Path(__file__).parents[2]
+TEXTS = {name: (ROOT / name).read_text() for name in ("README.md", "docs/add_a_part.md")}
 
 
-def block(word: str) -> str:
-    """Return the only Python block that holds a word."""
-    (found,) = (block for block in BLOCKS if word in block)
+def block(word: str, page: str = "README.md") -> str:
+    """Return the only Python block of a page that holds a word."""
+    blocks = re.findall(r"```python\n(.*?)```", TEXTS[page], flags=re.DOTALL)
+    (found,) = (block for block in blocks if word in block)
     return found
 
 
@@ -33,13 +34,19 @@ def workplace(trained: Path, tmp_path: Path, monkeypatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(params=[name for name, text in TEXTS.items() if "AGGREGATORS.add(" in text])
+def page(request: pytest.FixtureRequest) -> str:
+    """Return the name of a page that shows how to add a part."""
+    return request.param
+
+
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch) -> Path:
-    """Write the README's part to a file; what it registers is forgotten after the test."""
+def plugin(page: str, tmp_path: Path, monkeypatch) -> Path:
+    """Write the page's part to a file; what it registers is forgotten after the test."""
     monkeypatch.setattr(AGGREGATORS, "_parts", dict(AGGREGATORS._parts))
     monkeypatch.setitem(sys.modules, "soft_max", None)
     path = tmp_path / "soft_max.py"
-    path.write_text(block("AGGREGATORS.add"))
+    path.write_text(block("AGGREGATORS.add(", page))
     return path
 
 
@@ -84,12 +91,16 @@ def test_without_its_plugin_a_part_is_unknown(recipe: Path, tmp_path: Path, refu
     assert "unknown aggregator 'soft_max'" in line and "--plugin FILE" in line
 
 
-def test_the_test_of_the_part_passes(plugin: Path, tmp_path: Path, monkeypatch) -> None:
+def test_the_test_of_the_part_passes(page: str, plugin: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "soft_max")
     monkeypatch.syspath_prepend(tmp_path)
     scope: dict[str, object] = {}
-    exec(block("def test_soft_max"), scope)
+    exec(block("def test_soft_max", page), scope)
     scope["test_soft_max_equals_a_loop_and_ignores_padding"]()
+
+
+def test_the_page_shows_how_to_add_a_part() -> None:
+    assert "AGGREGATORS.add(" in TEXTS["docs/add_a_part.md"]
 
 
 def test_plugins_that_are_none(tmp_path: Path, refused) -> None:

@@ -89,7 +89,7 @@ def test_the_check_counts_very_long_captions(tmp_path: Path) -> None:
             lines.write(json.dumps({"file_name": f"{number}.jpg", "text": caption}) + "\n")
     (note,) = [finding.text for finding in check_data("folder", root) if finding.mark == "note"]
     assert note.startswith(
-        "1 caption(s) have more than 256 words (the longest 300): text encoders read the beginning"
+        "1 caption(s) have more than 256 words (the longest 300): text encoders read only the beginning"
     )
 
 

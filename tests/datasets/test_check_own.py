@@ -129,8 +129,12 @@ def test_images_in_an_archive(tmp_path):
 
 def test_progress(tmp_path):
     seen = []
-    check_own(write(tmp_path / "x"), progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(number, 6) for number in range(1, 7)]
+    folder = write(tmp_path / "x")
+    check_own(folder, progress=lambda *told: seen.append(told))
+    assert seen == [("decoding images", number, 6) for number in range(1, 7)]
+    seen.clear()
+    check_own(folder, quick=True, progress=lambda *told: seen.append(told))
+    assert seen[0] == ("comparing sizes of files", 6, 6)
 
 
 @pytest.mark.parametrize("change", ["size", "jpeg", "brightness"])

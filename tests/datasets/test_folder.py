@@ -85,7 +85,7 @@ def test_captions_without_pictures_are_reported(tmp_path):
         ('["b.jpg", "text"]', 'line 3: write {"file_name"'),
         (
             '{"file_name": "b.jpg", "captions": ["x", 3]}',
-            "line 3: 'captions' holds the number 3 at place 2: write strings",
+            "line 3: 'captions' holds the number 3 at place 2: write only strings",
         ),
         (
             '{"file_name": "b.jpg", "text": 5}',

@@ -149,7 +149,7 @@ def test_a_name_is_downloaded(tmp_path, monkeypatch):
     (snapshot / "b.png").symlink_to(tmp_path / "secret.png")
     (tmp_path / "secret.png").write_bytes(drawn(1))
     (snapshot / "metadata.csv").write_text("file_name,text\na.png,red\nb.png,green\n")
-    with pytest.raises(DataError, match="image 'b.png' lies outside"):
+    with pytest.raises(DataError, match="image 'b.png' is outside"):
         open_corpus("hf:owner/colours@v2", allow_outside=True)
 
 
@@ -160,7 +160,7 @@ def test_a_name_that_the_hub_does_not_give(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
     with pytest.raises(DataError, match=r"hf:owner/gone: .* \(OSError: no connection\); check the name"):
         open_corpus("hf:owner/gone")
-    with pytest.raises(DataError, match=r"it is no name on the hub"):
+    with pytest.raises(DataError, match=r"it is not a name on the hub"):
         open_corpus(f"hf:{tmp_path / 'gone'}")
 
 

@@ -130,7 +130,7 @@ def spoil_ids(folder: Path) -> None:
         (lambda folder: (folder / "dev_caps.txt").unlink(), r"dev_caps\.txt: it cannot be read"),
         (
             spoil_counts,
-            r"dev_ims\.npy has 3 rows .3 images. and dev_caps\.txt 16 captions, which is no equal",
+            r"dev_ims\.npy has 3 rows .3 images. and dev_caps\.txt 16 captions, which is not the same number",
         ),
         (lambda folder: (folder / "test_caps.txt").write_text(""), r"test_caps\.txt 0 captions"),
         (lambda folder: np.save(folder / "test_ims.npy", random_features(0)), "test_ims.npy has 0 rows"),

@@ -73,7 +73,7 @@ def test_a_question_set_is_a_corpus_to_extraction_and_checks(tmp_path):
     assert open_corpus(tmp_path / "mine" / "q.csv").captions == ("you?",)
     assert open_corpus(make_vqa(tmp_path / "v")).name == "vqa2"
     with pytest.raises(
-        RecipeError, match=r"unknown data set 'daqar'; did you mean 'daquar'. .allowed: coco, csv, da"
+        RecipeError, match=r"unknown data set 'daqar'; did you mean 'daquar'. .'openvse data' lists all 2"
     ):
         open_corpus(f"daqar:{root}")
 

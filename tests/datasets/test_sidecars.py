@@ -52,7 +52,7 @@ def test_a_clip_with_a_text_file(tmp_path):
 def test_a_text_file_that_is_no_caption(tmp_path):
     write(tmp_path, "a.png")
     (tmp_path / "a.txt").write_text("word " * 300_000)
-    with pytest.raises(DataError, match=r"a\.txt: 1,500,000 bytes are no caption of a\.png"):
+    with pytest.raises(DataError, match=r"a\.txt: 1,500,000 bytes are not captions of a\.png"):
         open_corpus(tmp_path)
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match=r"a\.txt: byte 3 is not UTF-8"):
@@ -71,7 +71,7 @@ def test_img2dataset_s_folder(tmp_path):
 
 def test_no_text_file(tmp_path):
     write(tmp_path, "a.png")
-    with pytest.raises(DataError, match=r"no image has a text file beside it"):
+    with pytest.raises(DataError, match=r"no image has a text file next to it"):
         open_corpus(f"sidecars:{tmp_path}")
     with pytest.raises(DataError, match=r"1 image\(s\) and no captions there"):
         open_corpus(tmp_path)

@@ -69,7 +69,7 @@ def test_a_type_that_is_refused_names_shard_member_and_key(tmp_path, content, me
 
 def test_a_huge_text_is_refused_before_it_is_read(tmp_path):
     path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.txt": b"x" * (1 << 20) + b"y"})
-    with pytest.raises(DataError, match=r"member a\.txt: 1,048,577 bytes are no caption"):
+    with pytest.raises(DataError, match=r"member a\.txt: 1,048,577 bytes are not captions"):
         open_corpus(path)
 
 

@@ -111,3 +111,26 @@ def test_bigru_reads_what_is_left_in_its_order() -> None:
         torch.testing.assert_close(ours[real], states.view(-1, 2, 8).mean(dim=1))
     projected.sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
+
+
+def test_the_norm_comes_before_the_linear_layer() -> None:
+    torch.manual_seed(0)
+    projection = PROJECTIONS.get("norm_linear")(input_dim=6, embed_dim=4, eps=0.1)
+    assert projection.linear.bias is None
+    with torch.no_grad():
+        projection.norm.weight.uniform_()
+        projection.norm.bias.uniform_()
+    local = torch.randn(2, 3, 6)
+    for item, feature in ((0, 1), (1, 2)):
+        x = local[item, feature]
+        normed = (x - x.mean()) / (
+            x.var(unbiased=False) + 0.1
+        ).sqrt() * projection.norm.weight + projection.norm.bias
+        mask = torch.ones(2, 3, dtype=torch.bool)
+        torch.testing.assert_close(projection(local, mask)[item, feature], projection.linear.weight @ normed)
+
+
+def test_a_linear_projection_may_have_no_bias() -> None:
+    linear = PROJECTIONS.get("linear")
+    assert linear(input_dim=6, embed_dim=4, bias=False).linear.bias is None
+    assert linear(input_dim=6, embed_dim=4).linear.bias is not None

@@ -126,9 +126,7 @@ def test_hidden_tokens_are_not_read_by_the_last_blocks(bert_checkpoint: str) -> 
     changed = Inputs(inputs.values.masked_fill((inputs.mask & ~one.mask).unsqueeze(-1), 7.0), inputs.mask)
     torch.manual_seed(0)
     encoder.augmentation.rate = 0.0
-    hidden = encoder.blocks.resume(
-        changed.values, lambda: encoder._states(torch.zeros_like(one.mask, dtype=torch.int64), one.mask)
-    )
+    hidden = encoder._from_stored(encoder.blocks, changed.values, one.mask)
     assert (inputs.mask & ~one.mask).any()
     torch.testing.assert_close(encoder.projection(hidden, one.mask)[one.mask], one.local[one.mask])
 

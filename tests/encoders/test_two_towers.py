@@ -11,6 +11,7 @@ from openvse.backbones import TransformersVision
 from openvse.encoders import TransformersText
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import pad
+from openvse.types import Inputs
 from tests.seeing import see
 
 pytestmark = pytest.mark.medium
@@ -155,3 +156,21 @@ def test_dropped_words_leave_the_end_of_text(two_tower_checkpoint) -> None:
     ids, mask = encoder.augmentation(batch.values, batch.mask)
     assert mask.sum() < batch.mask.sum()
     assert (ids.gather(1, mask.sum(dim=1, keepdim=True) - 1) == END).all()
+
+
+def test_only_a_model_that_reads_its_padding_has_a_last_position(two_tower_checkpoint) -> None:
+    with pytest.raises(RecipeError, match="last_position is for text models that attend to the padding"):
+        text(two_tower_checkpoint("clip"), last_position=True)
+
+
+def test_dropped_states_leave_the_last_position(two_tower_checkpoint) -> None:
+    torch.manual_seed(0)
+    encoder = text(
+        two_tower_checkpoint("siglip"), last_position=True, size_augmentation="drop", augmentation_rate=0.9
+    )
+    batch = pad(encoder.tokenize(["a dog on the mat"] * 20))
+    stored = encoder.token_states(batch)
+    assert "and the last position" in encoder.fingerprint
+    mask = encoder.train()(Inputs(stored.local, stored.mask)).mask
+    assert mask.sum() < stored.mask.sum()
+    assert mask[:, -2:].all(), "neither the end of the caption nor the last position is hidden"

@@ -80,7 +80,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch) -> None:
 def test_a_damaged_file_is_named(tmp_path, content: str) -> None:
     path = tmp_path / "vocabulary.json"
     path.write_text(content)
-    with pytest.raises(ModelError, match=r"vocabulary.json is no vocabulary"):
+    with pytest.raises(ModelError, match=r"vocabulary.json is not a vocabulary"):
         Vocabulary.load(path)
 
 

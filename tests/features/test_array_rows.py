@@ -82,9 +82,9 @@ def test_uneven_groups():
         (np.arange(6).reshape(1, 2, 3), r"int64 \[1, 2, 3\] where floating-point numbers"),
         (np.ones((2, 3, 4, 5)), "where floating-point numbers"),
         (np.asfortranarray(random_features(3)), "in C order are expected"),
-        (np.array([{"a": 1}], dtype=object), "no whole .npy file"),
-        (b"PK\x03\x04 an archive", "no whole .npy file"),
-        (b"", "no whole .npy file"),
+        (np.array([{"a": 1}], dtype=object), "not a complete .npy file"),
+        (b"PK\x03\x04 an archive", "not a complete .npy file"),
+        (b"", "not a complete .npy file"),
     ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path, content, message):
@@ -106,7 +106,7 @@ def test_a_file_that_was_cut_off(tmp_path):
     path.write_bytes(whole[:-100])
     with pytest.raises(DataError, match="it became shorter"):
         rows.read(49)
-    with pytest.raises(DataError, match="no whole .npy file"):
+    with pytest.raises(DataError, match="not a complete .npy file"):
         ArrayRows(path)
     with pytest.raises(DataError, match="cannot be read"):
         ArrayRows(tmp_path / "none.npy")

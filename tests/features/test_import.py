@@ -108,15 +108,15 @@ def damaged_lines() -> Iterator[tuple[bytes, str]]:
     regions = make_regions(2, 5)
     for value in (700, -20, np.nan):
         regions.boxes[0, 2] = value
-        yield tsv_line("bad", regions), "boxes reach beyond its image of 640 x 480, or are no numbers"
+        yield tsv_line("bad", regions), "boxes extend beyond its image of 640 x 480, or are not numbers"
     yield with_cell(5, good[5] + good[5]), r"have shape \[2, 6\], this store takes \[N, 3\]"
-    yield with_cell(5, good[5][:-1]), "features are no base64"
+    yield with_cell(5, good[5][:-1]), "features are not base64"
     yield with_cell(5, good[5][:-8]), "features have 18 bytes, which do not divide into 2 rows"
     yield with_cell(5, b""), "features have 0 bytes"
     yield with_cell(4, good[4][:16]), "boxes have 12 bytes, which do not divide into 2 rows"
-    yield with_cell(4, good[4][:32]), r"boxes are float32 \[2, 3\], not \[2, 4\]: one a local feature"
+    yield with_cell(4, good[4][:32]), r"boxes are float32 \[2, 3\], not \[2, 4\]: one for each local feature"
     yield with_cell(3, b"0"), "no boxes and so no features"
-    yield with_cell(3, b"two"), "num_boxes is no number"
+    yield with_cell(3, b"two"), "num_boxes is not a number"
     yield with_cell(1, b"0"), "size of its image is not given"
     yield b"\t".join(good[:4]) + b"\n", "4 of 6 columns: the line is cut off"
     yield tsv_line("42", make_regions(1, 9)), "its id came before; the first counts"
@@ -198,7 +198,7 @@ def test_an_array_of_another_shape_is_refused(tmp_path: Path, array: np.ndarray)
     with pytest.raises(DataError, match=r"where numbers \[n, N, C\] or \[n, C\] in C order are expected"):
         import_features(tmp_path / "a.npy", tmp_path / "store")
     (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:100])
-    with pytest.raises(DataError, match="no whole .npy file"):
+    with pytest.raises(DataError, match="not a complete .npy file"):
         import_features(tmp_path / "a.npy", tmp_path / "store")
 
 
@@ -213,7 +213,7 @@ def test_hdf5_without_ids_or_cut_off(tmp_path: Path) -> None:
     import_features(source, tmp_path / "store", ids=tmp_path / "my.txt", dtype="float32")
     assert_imported(tmp_path / "store", with_boxes=True)
     source.write_bytes(source.read_bytes()[:1000])
-    with pytest.raises(DataError, match="no whole HDF5 file") as error:
+    with pytest.raises(DataError, match="not a complete HDF5 file") as error:
         import_features(source, tmp_path / "other")
     assert "\n" not in str(error.value)
 
@@ -262,7 +262,7 @@ def test_the_kind_is_found_out_or_asked_for(tmp_path: Path) -> None:
     assert import_features(tmp_path / "both", tmp_path / "store", kind="tsv").done == 3
     with pytest.raises(RecipeError, match="unknown kind of feature files 'tvs'; did you mean 'tsv'"):
         import_features(source, tmp_path / "store", kind="tvs")
-    with pytest.raises(DataError, match="is a feature store already: use it as it is"):
+    with pytest.raises(DataError, match="is already a feature store: use it directly"):
         import_features(tmp_path / "store", tmp_path / "other")
     renamed = source.rename(tmp_path / "features.txt")
     assert import_features(renamed, tmp_path / "store", kind="tsv").existing == 3
@@ -284,7 +284,7 @@ def test_a_kind_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("content", [b"", b"a\tb\tc\n", b"\n"])
 def test_a_table_that_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.tsv").write_bytes(content)
-    with pytest.raises(DataError, match="holds no items|is no table of features: its first line has"):
+    with pytest.raises(DataError, match="holds no items|is not a table of features: its first line has"):
         import_features(tmp_path / "a.tsv", tmp_path / "store")
     assert not (tmp_path / "store").exists()
 

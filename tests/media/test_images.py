@@ -1,4 +1,4 @@
-"""read_image turns anything into upright RGB or a BadImageError; find_images lists pictures."""
+"""read_image turns anything into upright RGB or a BadImageError; list_media lists them."""
 
 import io
 import struct
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from openvse.errors import BadImageError, DataError
-from openvse.media.images import find_images, read_image
+from openvse.media.images import read_image
+from openvse.media.listing import list_media
 
 
 def encode(image: Image.Image, kind: str = "PNG", **options) -> bytes:
@@ -200,12 +201,12 @@ def test_no_damage_lets_another_exception_out(data):
         assert "\n" not in str(error)
 
 
-def test_find_images_is_recursive_sorted_and_skips_hidden(tmp_path):
+def test_listing_is_recursive_sorted_and_skips_hidden(tmp_path):
     for name in ("b.JPG", "a.png", "sub/c.webp", ".hidden/d.png", ".e.png", "notes.txt", "sub/.f.jpg"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    assert find_images(tmp_path) == [tmp_path / name for name in ("a.png", "b.JPG", "sub/c.webp")]
-    assert find_images(str(tmp_path / "sub")) == [tmp_path / "sub" / "c.webp"]
+    assert list_media(tmp_path).paths == [tmp_path / name for name in ("a.png", "b.JPG", "sub/c.webp")]
+    assert list_media(str(tmp_path / "sub")).paths == [tmp_path / "sub" / "c.webp"]
     with pytest.raises(DataError, match="no such folder"):
-        find_images(Path(tmp_path / "missing"))
+        list_media(Path(tmp_path / "missing"))

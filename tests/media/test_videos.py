@@ -14,7 +14,8 @@ from PIL import Image
 
 from clips import SIZE, grey, number_of, numbers, write_animation, write_video
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError
-from openvse.media.videos import FrameSampling, evenly_spread, find_clips, is_video, read_frames, read_poster
+from openvse.media.listing import list_media
+from openvse.media.videos import FrameSampling, evenly_spread, is_video, read_frames, read_poster
 
 EVERY = FrameSampling("run", num_frames=10_000, fps=1000.0)
 
@@ -265,7 +266,7 @@ def test_videos_without_pyav_say_what_to_install(tmp_path: Path, monkeypatch: py
     with pytest.raises(OpenVSEError, match=r"pip install 'openvse\[video\]'") as caught:
         read_frames(tmp_path / "a.mp4")
     assert not isinstance(caught.value, BadImageError), "one missing package is not many bad files"
-    with pytest.raises(BadVideoError, match=r"a.jpg: it is no image that we read; videos need PyAV"):
+    with pytest.raises(BadVideoError, match=r"a.jpg: it is not an image we read; videos need PyAV"):
         read_frames(tmp_path / "a.jpg")
     assert numbers(read_frames(write_animation(tmp_path / "a.gif", 3), EVERY)) == [0, 1, 2], (
         "GIF needs no PyAV"
@@ -277,5 +278,7 @@ def test_clips_are_found_by_name(tmp_path: Path) -> None:
     (tmp_path / ".hidden").mkdir()
     for name in ("b.MP4", "sub/a.webm", "a.gif", "notes.txt", ".hidden/a.mp4", "._b.mp4"):
         (tmp_path / name).write_bytes(b"x")
-    assert find_clips(tmp_path) == [tmp_path / name for name in ("a.gif", "b.MP4", "sub/a.webm")]
+    assert list_media(tmp_path, videos=True).paths == [
+        tmp_path / name for name in ("a.gif", "b.MP4", "sub/a.webm")
+    ]
     assert is_video("x/a.mov") and not is_video("a.gif") and not is_video("mp4")

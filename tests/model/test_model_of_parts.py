@@ -123,7 +123,7 @@ def test_an_unregistered_part_says_how_to_register_it(
 def test_widths_that_no_build_would_give_are_refused(tmp_path: Path) -> None:
     text = text_tower()
     text.aggregator = GPO(input_dim=16, embed_dim=16)
-    with pytest.raises(ModelError, match="made with input_dim 16, and beside this encoder it must be 8"):
+    with pytest.raises(ModelError, match="made with input_dim 16, and with this encoder it must be 8"):
         TwoTower(image_tower(), text, SetMax()).save(tmp_path)
     with pytest.raises(ModelError, match="image side was made for embed_dim 8 and the text side for 16"):
         TwoTower(image_tower(), text_tower(embed_dim=16), SetMax()).save(tmp_path)

@@ -152,7 +152,7 @@ class TestDamagedFolders:
     @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
     def test_a_missing_file(self, folder: Path, missing: str) -> None:
         (folder / missing).unlink()
-        with pytest.raises(ModelError, match=f"no model folder: it has no {missing}"):
+        with pytest.raises(ModelError, match=f"not a model folder: it has no {missing}"):
             load_as(TwoTower, folder)
 
     def test_truncated_weights(self, folder: Path) -> None:

@@ -3,15 +3,18 @@ from __future__ import annotations
 import base64
 import importlib
 import io
+import json
 import os
 import re
+import tarfile
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from openvse.search import Hit, contact_sheet
+from openvse.datasets import open_corpus
+from openvse.search import Hit, captions_beside, contact_sheet
 
 VOID = {"meta", "img"}
 
@@ -120,6 +123,67 @@ def test_an_image_that_is_gone_has_a_placeholder(hits: list[Hit]) -> None:
     page = Page(contact_sheet({"a dog": hits}))
     assert len(page.all("img")) == 2
     assert {"class": "missing", "role": "img", "aria-label": "photo 2.jpg"} in page.all("span")
+
+
+def test_cards_link_to_their_files_and_say_what_is_wrong(hits: list[Hit]) -> None:
+    hits[1].path.unlink()
+    hits[2].path.write_text("no image")
+    page = Page(contact_sheet({"a dog": hits}))
+    links = [link["href"] for link in page.all("a")]
+    assert links == [hits[0].path.as_uri(), hits[2].path.as_uri()]
+    assert links[0] is not None and links[0].startswith("file:///") and "photo%201.jpg" in links[0]
+    assert page.words.count("image no longer there") == page.words.count("image cannot be read") == 1
+
+
+def test_long_names_are_cut_in_the_middle(hits: list[Hit]) -> None:
+    name = "holiday/" * 9 + "evening walk IMG_1234.jpg"
+    page = Page(contact_sheet({"a dog": [Hit(1, 0.5, name, hits[0].path)]}))
+    spans = {span.get("class"): span for span in page.all("span")}
+    assert spans["name"]["title"] == name
+    assert "IMG_1234.jpg" in page.words and "holiday/" * 9 + "evening walk" in page.words
+    css = contact_sheet({})
+    assert re.search(r"\.head \{[^}]*text-overflow: ellipsis", css)
+    assert re.search(r"\.tail \{[^}]*flex: none", css)
+
+
+def test_captions_and_the_image_that_was_asked_with(hits: list[Hit]) -> None:
+    page = Page(
+        contact_sheet(
+            {"like it": hits[:2], "a cat": []},
+            captions={"photo 1.jpg": ["A dog <runs>.", "A second one."]},
+            examples={"like it": hits[2].path},
+        )
+    )
+    assert "A dog <runs>." in page.words and "A second one." not in page.words
+    asked, first, second = page.all("img")
+    assert asked["class"] == "asked" and decoded(asked["src"]).size == (64, 64)
+    assert (first["alt"], second["alt"]) == ("A dog <runs>.", "photo 2.jpg")
+
+
+def test_captions_lie_beside_the_images(tmp_path: Path, hits: list[Hit]) -> None:
+    assert captions_beside(tmp_path) == {}
+    lines = [json.dumps({"file_name": hit.id, "captions": [f"number {hit.rank}"]}) for hit in hits]
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    assert captions_beside(tmp_path) == {hit.id: [f"number {hit.rank}"] for hit in hits}
+    lines.append(json.dumps({"file_name": "../elsewhere.png", "captions": ["not of this folder"]}))
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    assert captions_beside(tmp_path) == {hit.id: [f"number {hit.rank}"] for hit in hits}
+
+
+def test_captions_of_packed_images_are_of_no_indexed_file(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "shard-000000.tar", "w") as archive:
+        for name, content in (("a.png", png()), ("a.txt", b"a dog")):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    assert len(open_corpus(tmp_path).captions) == 1
+    assert captions_beside(tmp_path) == {}
+
+
+def png() -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (40, 40), "red").save(file, "PNG")
+    return file.getvalue()
 
 
 def test_a_query_without_hits_says_so() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from old_index import without_checksums
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import LOCK
@@ -140,8 +141,8 @@ def truncate(pattern: str) -> Callable[[Path], None]:
         (lambda folder: (folder / MANIFEST).unlink(), "no index at"),
         (lambda folder: (folder / MANIFEST).write_text("{"), "cannot be understood"),
         (lambda folder: (folder / MANIFEST).write_text("[]"), "cannot be understood"),
-        (change(version=99), "has format openvse-index 99, this openvse reads openvse-index 1"),
-        (change(format="parquet"), "has format parquet 1"),
+        (change(version=99), "has format openvse-index 99, this openvse reads openvse-index 1 to 2"),
+        (change(format="parquet"), "has format parquet 2"),
         (change(colour="red"), "cannot be understood"),
         (change(count=5), "6 images, float32 .6, 2, 3. instead of float32 .5, 2, 3."),
         (change(dtype="float16"), "instead of float16"),
@@ -193,11 +194,19 @@ def test_embeddings_that_are_not_finite_are_not_written(tmp_path: Path, value: f
 
 
 def test_a_check_names_damaged_embeddings(tmp_path: Path) -> None:
-    index = Index.open(write(tmp_path / "index"))
-    index.check()
+    index = Index.open(without_checksums(write(tmp_path / "index")), check=True)
     damage(index, 4)
     damage(index, 5, np.inf)
     with pytest.raises(
         IndexFormatError, match="embeddings of 2 images hold NaN or infinite numbers, first 4.jpg"
     ):
-        Index.open(tmp_path / "index").check()
+        Index.open(tmp_path / "index", check=True)
+    Index.open(tmp_path / "index")
+
+
+def test_a_check_compares_the_checksum_first(tmp_path: Path) -> None:
+    index = Index.open(write(tmp_path / "index"))
+    index.check()
+    damage(index, 4)
+    with pytest.raises(IndexFormatError, match="is not what was written, by its checksum"):
+        index.check()

@@ -59,7 +59,7 @@ def test_overrides_reach_into_lists_and_open_shorthand(minimal: Path) -> None:
         ("training.bach_size=3", "unknown key training.bach_size; did you mean 'batch_size'"),
         ("seeed=3", "unknown key seeed; did you mean 'seed'"),
         ("training.phases.0.epoch=3", "unknown key training.phases.0.epoch; did you mean 'epochs'"),
-        ("training.phases.9.epochs=3", r"'9' is no position in a list of 2 \(0 to 1\)"),
+        ("training.phases.9.epochs=3", r"'9' is not a position in a list of 2 \(0 to 1\)"),
         ("training.batch_size=one", "training.batch_size: .*valid integer.*got 'one'"),
         ("training.batch_size=1", "greater than or equal to 2"),
         ("seed.x=1", "seed is 0 and has no keys|seed: "),

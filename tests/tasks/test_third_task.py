@@ -129,6 +129,9 @@ class Counted:
     def to_markdown(self) -> str:
         return f"mean error {self.error:.2f}"
 
+    def to_json(self) -> str:
+        return json.dumps({"error": self.error})
+
     def write(self, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "report.json").write_text(json.dumps({"error": self.error}))

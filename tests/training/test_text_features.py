@@ -20,6 +20,7 @@ from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
+from openvse.training.records import Silent
 from tests.tiny import WORDS, read_metrics, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import THINGS, answering_tree, write_tiny_questions
 
@@ -148,10 +149,7 @@ def test_a_run_that_drops_states_resumes_to_the_same_numbers(tiny: Path, bert: s
     class Killed(Exception):
         pass
 
-    class Killer:
-        def started(self, **_: int) -> None: ...
-        def warn(self, message: str) -> None: ...
-        def epoch(self, report: Any) -> None: ...
+    class Killer(Silent):
         def step(self, report: Any) -> None:
             if report.epoch == 2:
                 raise Killed

@@ -257,7 +257,7 @@ class TestFolder:
     def test_damage_is_named(self, tmp_path: Path) -> None:
         folder = build(alone=True).save(tmp_path)
         (folder / "answers.json").write_text("{")
-        with pytest.raises(ModelError, match=r"answers\.json is no vocabulary of answers"):
+        with pytest.raises(ModelError, match=r"answers\.json is not a vocabulary of answers"):
             load(folder)
 
 

@@ -160,7 +160,7 @@ def test_saving_and_loading(tmp_path):
         assert (loaded.answers, loaded.votes) == (("café", "2"), votes)
     for content in ("{}", '{"answers": 3, "votes": true}', "[]", "half a fi", '{"answers": ["a"]}'):
         path.write_text(content)
-        with pytest.raises(ModelError, match=r"answers\.json is no vocabulary of answers"):
+        with pytest.raises(ModelError, match=r"answers\.json is not a vocabulary of answers"):
             AnswerVocabulary.load(path)
     with pytest.raises(ModelError, match="cannot be read"):
         AnswerVocabulary.load(tmp_path / "nowhere.json")

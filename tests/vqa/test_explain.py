@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from openvse.errors import DataError
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import Features, Inputs
-from openvse.vqa.answer_page import answer_page
+from openvse.vqa.answer_page import answer_page, brightness
 from openvse.vqa.answerer import Answerer, Guess
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.build import build_answerer
@@ -142,12 +143,13 @@ def test_the_page_shades_by_weight_and_escapes(make_photos: PhotoMaker) -> None:
     body = ElementTree.fromstring(re.sub(r"(?s)^.*?(<main>.*</main>).*$", r"\1", page))
     assert body.find(".//h2").text == "is it <b>?"  # type: ignore[union-attr]
     veils = [float(each.get("fill-opacity", "nan")) for each in body.iter("rect")]
-    # Of the mean and of each reduction: the heaviest cell is clear, the other darker by its share of the largest.
-    assert veils == [
-        pytest.approx(v, abs=1e-3) for v in (0.82 * (1 - 0.3 / 0.7), 0, 0.82 * 0.75, 0, 0.82 / 3, 0)
-    ]
+    # Of the mean and of each reduction: half the veil at the even share, none at four times of it, all at a quarter.
+    ratios = (0.6, 1.4, 0.4, 1.6, 0.8, 1.2)
+    assert veils == [pytest.approx(0.82 * (0.5 - math.log2(ratio) / 4), abs=1e-3) for ratio in ratios]
     captions = ["".join(each.itertext()) for each in body.iter("figcaption")]
-    assert captions[0] == "mean of the reductions: at most 70.0 % a part, evenly 50.0 %"
+    assert captions[0] == (
+        "mean of the reductions: at most 70.0 % a part, 1.4 times the even share of 50.0 %"
+    )
     assert captions[1].startswith("1: at most 80.0 %")
     assert [cell.text for cell in body.findall(".//td") if cell.text] == [
         "a & b",
@@ -155,8 +157,26 @@ def test_the_page_shades_by_weight_and_escapes(make_photos: PhotoMaker) -> None:
         "\N{SNOWMAN}",
         "25.0 %",
     ]
-    shades = [each.get("style", "") for each in body.iter("span")][2:4]
-    assert "0.250)" in shades[0] and "0.750)" in shades[1]
+    shades = [style for each in body.iter("span") if "rgba" in (style := each.get("style", ""))]
+    assert (
+        "0.188)" in shades[2] and "0.485)" in shades[3]  # at 0.5 and 1.5 even shares
+    )  # 0.75 of 1/4 and of 0.79, at 0.5 and 1.5 even shares
+
+
+def test_even_attention_looks_even(make_photos: PhotoMaker) -> None:
+    even = torch.full((1, 4), 0.25)
+    one = Explained("is it?", [], ["is", "it"], even[:, :2] * 2, torch.rand(4, 4), even * 1.01)
+    page = answer_page(make_photos(1)[0], [one])
+    assert re.findall(r'fill-opacity="([\d.]+)"', page) == ["0.410"] * 4
+    assert "weights: nearly even; at most 25.2 % a part, 1.0 times the even share of 25.0 %" in page
+    assert page.count('class="legend"') == 1 and "a quarter of the even share" in page
+
+
+def test_the_scale_of_weights() -> None:
+    weights = torch.tensor([0.0, 1.0, 4.0, 11.0]) / 16
+    assert brightness(weights).tolist() == pytest.approx([0, 0, 0.5, 0.5 + math.log2(2.75) / 4])
+    assert brightness(torch.ones(1)).tolist() == [1.0]
+    assert brightness(torch.zeros(2)).tolist() == [1.0, 1.0]
 
 
 def test_windows_of_an_image_are_parts_that_overlap(make_photos: PhotoMaker) -> None:

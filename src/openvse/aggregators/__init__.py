@@ -1,4 +1,4 @@
-"""Aggregators: local features of an item -> its embeddings."""
+"""Aggregators turn the local features of an item into its embeddings."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from openvse.aggregators.k_max import KMax
 from openvse.aggregators.last_token import LastToken
 from openvse.aggregators.lip import LIP
 from openvse.aggregators.log_sum_exp import LogSumExp
+from openvse.aggregators.map_head import MapHead
 from openvse.aggregators.max import Max
 from openvse.aggregators.mean import Mean
 from openvse.aggregators.multi_view import MultiView
@@ -46,6 +47,7 @@ AGGREGATORS: Registry[Aggregator] = Registry(
         "last_token": LastToken,
         "lip": LIP,
         "log_sum_exp": LogSumExp,
+        "map_head": MapHead,
         "max": Max,
         "mean": Mean,
         "multi_view": MultiView,
@@ -78,6 +80,7 @@ __all__ = [
     "KMax",
     "LastToken",
     "LogSumExp",
+    "MapHead",
     "Max",
     "Mean",
     "MultiView",

@@ -11,9 +11,9 @@ from openvse.functional import masked_mean, masked_softmax, soft_pool
 
 
 class AdaPool(Pooling):
-    """A learned mix of SoftPool and of weights by likeness to the mean (Stergiou and Poppe 2023).
+    """A learned mix of SoftPool and of a sum weighted by likeness to the mean (Stergiou and Poppe 2023).
 
-    ``v = b sum_n softmax_n(DSC(m, x_n)) x_n + (1 - b) SoftPool(x)``, m the mean of the elements and
+    ``v = b sum_n softmax_n(DSC(m, x_n)) x_n + (1 - b) SoftPool(x)``, where m is the mean of the elements and
     ``DSC(m, x) = 2 |m . x| / (|m|^2 + |x|^2)``. Deviation: b is one number, a sigmoid, where the paper has one
     for each place of a fixed pooling region; a set has no such places.
 

@@ -19,19 +19,19 @@ class AdPool(Pooling):
     ``tok = sum_n theta_n u_n``, ``theta = softmax_n(u_n W_tok)``, u sorted in each dimension (eq. 3).
     ``emb_d = sum_n softmax_n(x_nd) x_nd`` (eq. 4).
 
-    Deviation: padding is masked. In the released code the token weights of eq. 3 count it, so that a sentence gets
-    another vector in another batch; eq. 4 masks it there too.
+    Deviation: padding is masked. In the released code the token weights of eq. 3 count it, so that the vector of a
+    sentence depends on its batch; eq. 4 masks it there too.
 
     Args:
         input_dim: L.
         embed_dim: D = L.
         token_weights: ``scalar`` is one theta for all dimensions, W_tok of shape L x 1 (the paper);
-            ``per_dimension`` is one for each, ``softmax_n(relu(u_n W_tok + b))`` (the released code).
-        token_start: where W_tok starts: ``uniform``, within 1 / sqrt(L) as PyTorch starts a layer, or ``xavier``,
-            uniform within sqrt(6 / (inputs + outputs)), b at 0. The released code starts ``per_dimension`` by the
-            latter, whose weights are 1.7 times as large.
-        count_padding: let padding take its share of the token weights, as zeros behind the sorted elements, as
-            released; an index can not serve that.
+            ``per_dimension`` is one theta for each, ``softmax_n(relu(u_n W_tok + b))`` (the released code).
+        token_start: the initial values of W_tok: ``uniform``, within 1 / sqrt(L) as PyTorch starts a layer, or
+            ``xavier``, uniform within sqrt(6 / (inputs + outputs)), with b at 0. The released code starts
+            ``per_dimension`` with ``xavier``, whose weights are 1.7 times as large.
+        count_padding: whether padding takes its share of the token weights, as zeros behind the sorted elements, as
+            in the released code; an index cannot serve such embeddings.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The base of every aggregator: Features -> EmbeddingSet."""
+"""The base of every aggregator, which turns Features into an EmbeddingSet."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Aggregator(Configured, nn.Module, ABC):
 
     Attributes:
         order_aware: True when the order of the elements matters; otherwise they are a set.
-        indexable: True when K is fixed and the result depends on the item alone, so that an index can hold it.
-        needs_pooled: True when it reads the global vector ``Features.pooled`` too.
+        indexable: True when K is fixed and the result depends only on the item, so that an index can hold it.
+        needs_pooled: True when the aggregator also reads the global vector ``Features.pooled``.
         fixed_k: True when every item gets the same number of embeddings.
-        yields_residual: True when its embedding sets carry a residual.
+        yields_residual: True when the embedding sets carry a residual.
         unit_length: True when a tower scales its embeddings to unit length, False when their length has a meaning.
     """
 
@@ -35,22 +35,22 @@ class Aggregator(Configured, nn.Module, ABC):
 
     @abstractmethod
     def forward(self, features: Features) -> EmbeddingSet:
-        """Aggregate a batch; padding must not change the result, nor may the other items of the batch."""
+        """Aggregate a batch; neither padding nor the other items of the batch may change the result of an item."""
 
     def curves(self) -> dict[str, list[float]]:
-        """Return learned curves that papers plot, such as weights by rank; a run logs them after each epoch."""
+        """Return the learned curves that papers plot, such as weights by rank; a run logs them after each epoch."""
         return {}
 
 
 class SingleVector(Aggregator):
-    """An aggregator that makes one vector of an item's local features, K = 1."""
+    """An aggregator that makes one vector from the local features of an item: K = 1."""
 
     @abstractmethod
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
-        """Make one vector of the real elements of each item."""
+        """Make one vector from the real elements of each item."""
 
     def forward(self, features: Features) -> EmbeddingSet:
-        """Pool into K = 1 embedding an item."""
+        """Pool each item into one embedding (K = 1)."""
         vectors = self._pool(features).unsqueeze(1)
         return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
 
@@ -63,7 +63,7 @@ class Pooling(SingleVector):
 
     Args:
         input_dim: L, the width of the local features.
-        embed_dim: D, the joint width; a pooling changes no width, so the two must agree.
+        embed_dim: D, the joint width; it must equal L, since pooling does not change the width.
 
     Raises:
         RecipeError: the widths differ, so the encoder needs a projection.
@@ -75,7 +75,7 @@ class Pooling(SingleVector):
 
 
 def require_same_width(name: str, input_dim: int, embed_dim: int) -> None:
-    """Raise RecipeError unless local features are as wide as the joint space, for parts that change no width."""
+    """Raise RecipeError unless local features are as wide as the joint space, for parts that keep the width."""
     if input_dim != embed_dim:
         raise RecipeError(
             f"{name} pools local features {input_dim} wide, but the joint width is {embed_dim}: "
@@ -84,24 +84,24 @@ def require_same_width(name: str, input_dim: int, embed_dim: int) -> None:
 
 
 class RankedPooling(Pooling):
-    """A pooling of the sorted values of each dimension: aggregators over the same features can share the sort."""
+    """A pooling of the sorted values of each dimension; aggregators over the same features can share the sort."""
 
     @abstractmethod
     def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Make one vector of what ``sort_descending`` returned."""
+        """Make one vector from what ``sort_descending`` returned."""
 
     @staticmethod
     def sum_by_dimension(
         ranked: Float[Tensor, "B L N"], weights: Float[Tensor, "U M L"], group: Int[Tensor, "B"]
     ) -> Float[Tensor, "B L"]:
-        """Sum the sorted values of each dimension with weights of its own, laid out once for each distinct size.
+        """Sum the sorted values of each dimension with its weights, which are given once for each distinct size.
 
-        A batched product of matrices would be one of vectors for each item and dimension: slower with its gradient.
+        A batched matrix product would consist of one vector product per item and dimension, whose gradient is slower.
 
         Args:
-            ranked: sorted values.
-            weights: of U distinct sizes, the largest of which is M.
-            group: which of them each item has.
+            ranked: the sorted values.
+            weights: the weights for U distinct sizes, the largest of which is M.
+            group: the index of each item's size among the U sizes.
         """
         curves = weights.transpose(1, 2).to(ranked.dtype).contiguous()[group]
         return (ranked[..., : curves.shape[2]] * curves).sum(dim=2)

@@ -15,13 +15,12 @@ from openvse.errors import RecipeError
 class Conv1d(SingleVector):
     """``v = sum_n W_n x_n + b``: a convolution whose kernel is as long as the sequence (score attention, IV-C).
 
-    An item's shorter sequence meets the first N matrices; of a longer one the elements beyond ``length`` are not
-    read.
+    A shorter sequence uses the first N matrices; the elements of a longer one beyond ``length`` are not read.
 
     Args:
         input_dim: L.
         embed_dim: D.
-        length: elements that the kernel spans; its weights are length x L x D.
+        length: the number of elements that the kernel spans; its weights are length x L x D.
 
     Raises:
         RecipeError: a length below 1.

@@ -12,18 +12,18 @@ from openvse.functional import interpolate
 
 
 class FSPool(RankedPooling):
-    """``v_d = sum_k w_d(k / (N - 1)) max_k(x_d)``: sorted values by weights of their own in each dimension.
+    """``v_d = sum_k w_d(k / (N - 1)) max_k(x_d)``: sorted values, weighted separately in each dimension.
 
     w_d is piecewise linear between learned knots on [0, 1], so that one curve serves sets of any size (Zhang,
-    Hare and Pruegel-Bennett 2020, eq. 2 to 4). The weights are free: they need neither be positive nor sum to 1.
+    Hare and Pruegel-Bennett 2020, eq. 2 to 4). The weights are free: they need not be positive or sum to 1.
 
     Args:
         input_dim: L.
         embed_dim: D = L.
-        num_pieces: linear pieces of a curve, one fewer than its knots.
+        num_pieces: the number of linear pieces of a curve, one fewer than its knots.
 
     Raises:
-        RecipeError: no piece.
+        RecipeError: ``num_pieces`` is below 1.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int, num_pieces: int = 20) -> None:
@@ -33,6 +33,6 @@ class FSPool(RankedPooling):
         self.knots = nn.Parameter(torch.randn(num_pieces + 1, input_dim))
 
     def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Sum the sorted values of each dimension with its curve, laid out once for each distinct size."""
+        """Sum the sorted values of each dimension with its curve, computed once for each distinct size."""
         sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
         return self.sum_by_dimension(ranked, interpolate(self.knots, sizes), group)

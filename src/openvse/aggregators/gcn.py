@@ -23,11 +23,11 @@ class GCN(Aggregator):
     Args:
         input_dim: L.
         embed_dim: D.
-        aggregator: makes one embedding set of the convolved elements: ``mean``, or ``seq2seq`` as in VSRN.
-        num_layers: 1 has the published 4.2 M parameters at a width of 1024; VSRN stacks 4.
+        aggregator: the part that pools the convolved elements: ``mean``, or ``seq2seq`` as in VSRN.
+        num_layers: the number of layers; 1 has the published 4.2 M parameters at a width of 1024; VSRN stacks 4.
 
     Raises:
-        RecipeError: no layer.
+        RecipeError: ``num_layers`` is below 1.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class GCN(Aggregator):
         return embedded
 
     def curves(self) -> dict[str, list[float]]:
-        """Return the curves of the aggregator inside."""
+        """Return the curves of the inner aggregator."""
         return self.aggregator.curves()
 
 
 class _Layer(nn.Module):
-    """One graph convolution with a residual."""
+    """One graph convolution with a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

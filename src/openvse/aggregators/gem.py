@@ -16,15 +16,15 @@ from openvse.functional import MASKED
 class GeM(Pooling):
     """``v_d = (1/N sum_n max(x_nd, eps)^p)^(1/p)`` with one learned p (Radenovic et al. 2019, eq. 3).
 
-    Computed as a log-sum-exp of ``p log x``, so that neither large p nor small x overflows; and p is learned by
-    its logarithm, which keeps it positive. Deviation: negative features are clamped to eps; the published form is
-    for features after a ReLU, and explodes on others (VSE-infinity, section 5.2).
+    It is computed as a log-sum-exp of ``p log x``, so that neither large p nor small x overflows; the learned
+    parameter is log p, which keeps p positive. Deviation: negative features are clamped to eps; the published form
+    is for features after a ReLU, and explodes on others (VSE-infinity, section 5.2).
 
     Args:
         input_dim: L.
         embed_dim: D = L.
-        exponent: p at the start; 1 is the mean, large values come near the maximum.
-        eps: smallest value that a feature counts as.
+        exponent: the initial p; 1 is the mean, and large values approach the maximum.
+        eps: the lower limit to which features are clamped.
 
     Raises:
         RecipeError: p or eps is not positive.

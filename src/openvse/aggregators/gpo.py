@@ -21,30 +21,30 @@ class GPO(RankedPooling):
 
     ``v_d = sum_k theta_k * max_k(x_1d .. x_Nd)``, ``theta = softmax_k(f(BiGRU(PE(1..N))) / temperature)``
     (VSE-infinity, eq. 2 to 5). PE is sinusoidal; the two directions of the BiGRU are averaged and mapped to one
-    number without a bias. As theta depends on N alone, it is computed once per distinct size of a batch, and
-    once per size at all while the weights stand still.
+    number without a bias. As theta depends only on N, it is computed once per distinct size in a batch, and
+    kept from batch to batch as long as the weights do not change.
 
     Deviation: the temperature 0.1 is in the released code, not in the paper.
 
-    The paper's variants (Tables 8, 11 and 12) are options: another generator, a learned index, and coefficients of
-    its own for each dimension.
+    The paper's variants (Tables 8, 11 and 12) are options: another generator, a learned index, and separate
+    coefficients for each dimension.
 
     Args:
         input_dim: L.
         embed_dim: D = L.
-        position_dim: P, width of the codes of positions.
-        hidden_dim: width of the generator: of its states (BiGRU, per direction; MLP; interpolation) or of its
+        position_dim: P, the width of the position codes.
+        hidden_dim: the width of the generator's states (BiGRU, per direction; MLP; interpolation) or of its
             feed-forward network (Transformer).
-        temperature: divides the generator's output before the softmax.
-        generator: a part of ``GENERATORS``, which yields the coefficients from the codes; an ``interpolation`` has
+        temperature: the number that divides the generator's output before the softmax.
+        generator: a part of ``GENERATORS``, which computes the coefficients from the codes; ``interpolation`` has
             learned coefficients, which it stretches over the set.
-        positions: a part of ``POSITIONS``, the codes: sines and cosines or a learned table.
-        num_positions: what is learned of an interpolation or a table; positions beyond a table share its last code.
-        per_dimension: each of the L dimensions has coefficients of its own.
+        positions: a part of ``POSITIONS``, which makes the codes: sines and cosines or a learned table.
+        num_positions: the learned length of an interpolation or a table; positions beyond a table share its last code.
+        per_dimension: whether each of the L dimensions has its own coefficients.
 
     Raises:
-        RecipeError: ``num_positions`` below 1, a width that the generator can not have, or positions that it does
-            not read.
+        RecipeError: ``num_positions`` is below 1, or the generator cannot have this width or does not read these
+            positions.
 
     Examples:
         >>> pool = GPO(input_dim=8, embed_dim=8)
@@ -88,8 +88,8 @@ class GPO(RankedPooling):
             sizes: U set sizes, each at least 1.
 
         Returns:
-            ``[U, max(sizes)]``, or ``[U, max(sizes), L]`` if each dimension has its own. Over the positions it sums
-            to 1, and it depends on the size alone.
+            ``[U, max(sizes)]``, or ``[U, max(sizes), L]`` if each dimension has its own. Theta sums to 1 over the
+            positions and depends only on the size.
         """
         longest, weight = int(sizes.max()), self.score.weight
         with torch.autocast(weight.device.type, enabled=False):
@@ -108,9 +108,9 @@ class GPO(RankedPooling):
 
     @torch.inference_mode()
     def curves(self) -> dict[str, list[float]]:
-        """Return the coefficients, largest element first, at the sizes of ``SHOWN_SIZES`` (the paper's Fig. 5).
+        """Return the coefficients, largest element first, for the sizes in ``SHOWN_SIZES`` (the paper's Fig. 5).
 
-        Those of a GPO with coefficients for each dimension are averaged over the dimensions.
+        If each dimension has its own coefficients, they are averaged over the dimensions.
         """
         sizes = torch.tensor(SHOWN_SIZES, device=self.score.weight.device)
         table = self.coefficients(sizes)
@@ -120,13 +120,13 @@ class GPO(RankedPooling):
         }
 
     def _cached(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N *L"]:
-        """Look the coefficients up by size; a changed or moved weight empties the table."""
+        """Look up the coefficients by size; the table is emptied when a weight is changed or moved."""
         key = tuple((w.data_ptr(), w._version, w.device, w.dtype) for w in self.parameters())
         if key != self._table_key:
             self._table, self._table_key = {}, key
         wanted = sizes.tolist()
         for size in wanted:
             if size not in self._table:
-                # One size at a time: not even rounding then depends on what was asked before.
+                # Each size is computed by itself, so that not even rounding depends on earlier calls.
                 self._table[size] = self.coefficients(torch.tensor([size], device=sizes.device))[0]
         return nn.utils.rnn.pad_sequence([self._table[size] for size in wanted], batch_first=True)

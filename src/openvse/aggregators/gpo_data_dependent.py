@@ -12,18 +12,18 @@ from openvse.functional import masked_softmax, position_mask, sinusoidal_positio
 
 
 class GPODataDependent(Pooling):
-    """GPO whose generator reads the sorted values beside their positions (VSE-infinity, B.4 and Table 13).
+    """GPO whose generator reads the sorted values along with their positions (VSE-infinity, B.4 and Table 13).
 
     ``v_d = sum_k theta_k u_kd``, ``theta = softmax_k(f(BiGRU([PE(k), u_k])) / temperature)``, with u_k the k-th
-    largest value of every dimension. The paper gives no formula; the two inputs are concatenated here. As theta is
-    of an item, not of a size, it is computed for each.
+    largest value of every dimension. The paper gives no formula; the two inputs are concatenated here. As theta
+    depends on the item, not only on its size, it is computed for each item.
 
     Args:
         input_dim: L.
         embed_dim: D = L.
-        position_dim: P, width of the positional encoding.
-        hidden_dim: width of the generator's BiGRU, per direction.
-        temperature: divides the generator's output before the softmax.
+        position_dim: P, the width of the positional encoding.
+        hidden_dim: the width of the generator's BiGRU, per direction.
+        temperature: the number that divides the generator's output before the softmax.
     """
 
     def __init__(

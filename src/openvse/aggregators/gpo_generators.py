@@ -1,4 +1,4 @@
-"""What GPO's coefficients are generated with: networks over positions, or a curve stretched over the set."""
+"""Generators of GPO's coefficients: networks over positions, or a curve stretched over the set."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NUM_HEADS = 4
 class Generator(Protocol):
     """Turns the codes of positions 1..N into states, from which one linear map makes the coefficients.
 
-    Its maker is called with ``position_dim``, ``hidden_dim`` and ``num_positions``.
+    A generator is made with ``position_dim``, ``hidden_dim`` and ``num_positions``.
 
     Attributes:
-        width: S, of a state.
+        width: S, the width of a state.
         reads_codes: whether the states depend on the codes.
     """
 
@@ -31,11 +31,11 @@ class Generator(Protocol):
     reads_codes: bool
 
     def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
-        """Return a state for each position; those of a set do not depend on the codes beyond its size.
+        """Return a state for each position; the states of a set do not depend on codes beyond its size.
 
         Args:
-            codes: of the positions of each set.
-            sizes: of the sets, the largest being N.
+            codes: the position codes of each set.
+            sizes: the sizes of the sets, the largest of which is N.
         """
         ...
 
@@ -56,7 +56,7 @@ class BiGRU(nn.GRU):
         self.width = hidden_dim
 
     def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
-        """Read each set from both of its ends."""
+        """Read each set in both directions."""
         # The backward direction of each size starts at its own last position.
         return packed_gru(self, codes, position_mask(sizes, codes.shape[1]))[0].mean(dim=0)
 
@@ -64,8 +64,8 @@ class BiGRU(nn.GRU):
 class Transformer(nn.TransformerEncoderLayer):
     """One layer of a Transformer encoder with four heads (VSE-infinity, Table 8).
 
-    The paper names no widths. There are no biases, as most would shift all logits of a set alike, and no dropout,
-    so that coefficients stay a function of the size.
+    The paper gives no widths. There are no biases, as most would shift all logits of a set equally, and there is no
+    dropout, so that the coefficients remain a function of the size.
 
     Args:
         position_dim: width of the codes and of a state, a multiple of 4.
@@ -73,7 +73,7 @@ class Transformer(nn.TransformerEncoderLayer):
         num_positions: not read.
 
     Raises:
-        RecipeError: the heads do not divide the width of the codes.
+        RecipeError: the width of the codes is not a multiple of the number of heads.
     """
 
     reads_codes: bool = True
@@ -93,7 +93,7 @@ class Transformer(nn.TransformerEncoderLayer):
 
 
 class MLP(nn.Sequential):
-    """One hidden layer over each position alone, which does not know the set's size (VSE-infinity, B.3).
+    """One hidden layer over each position by itself, which does not know the set's size (VSE-infinity, B.3).
 
     Args:
         position_dim: width of the codes.
@@ -116,12 +116,12 @@ class MLP(nn.Sequential):
 class Interpolation(nn.Module):
     """Learned states stretched linearly over the set, whatever its size (VSE-infinity, B.3; the idea of FSPool).
 
-    As the linear map that follows commutes with the stretching, this is the paper's "fixed size vector".
+    The linear map that follows commutes with the stretching, so this is the paper's "fixed size vector".
 
     Args:
-        num_positions: how many states are learned.
-        hidden_dim: width of a state.
-        position_dim: not read, as the codes are not.
+        num_positions: the number of states that are learned.
+        hidden_dim: the width of a state.
+        position_dim: not read, since the codes are not read.
     """
 
     reads_codes: bool = False

@@ -1,4 +1,4 @@
-"""Codes of positions, which GPO's generators read."""
+"""Position codes, which GPO's generators read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openvse.registry import Registry
 class Positions(Protocol):
     """Gives each position of a sorted set a code of width P.
 
-    Its maker is called with ``num_positions`` and ``position_dim``.
+    The codes are made with ``num_positions`` and ``position_dim``.
 
     Attributes:
         learns: whether the codes are weights.
@@ -25,7 +25,7 @@ class Positions(Protocol):
     learns: bool
 
     def codes(self, size: int, like: Tensor) -> Float[Tensor, "N P"]:
-        """Return the codes of positions 1 to ``size``, of the type and on the device of ``like``."""
+        """Return the codes of positions 1 to ``size``, with the type and on the device of ``like``."""
         ...
 
 
@@ -49,10 +49,10 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Embedding):
-    """A learned code for each position; those beyond the table share its last (VSE-infinity, B.3, Index).
+    """A learned code for each position; positions beyond the table share its last code (VSE-infinity, B.3, Index).
 
     Args:
-        num_positions: rows of the table.
+        num_positions: the number of rows of the table.
         position_dim: P.
     """
 

@@ -13,12 +13,12 @@ from openvse.functional import masked_k_max
 class KMax(Pooling):
     """Mean of the k largest values of each dimension (VSE-infinity, section 3.2, K-MaxPool).
 
-    An item with fewer than k elements averages all it has.
+    For an item with fewer than k elements, the mean is over all of them.
 
     Args:
         input_dim: L.
         embed_dim: D = L.
-        k: how many values to average, at least 1.
+        k: the number of values to average, at least 1.
 
     Raises:
         RecipeError: k is below 1.

@@ -10,7 +10,7 @@ from openvse.aggregators.base import Pooling
 
 
 class LastToken(Pooling):
-    """``v = x_N``: the end of text of CLIP (Radford et al., 2021, section 2.4), the last word of a BiGRU."""
+    """``v = x_N``: CLIP's end-of-text token (Radford et al., 2021, section 2.4), the last word of a BiGRU."""
 
     order_aware = True
 

@@ -16,8 +16,8 @@ EPS = 1e-5
 class LIP(Pooling):
     """``v_d = sum_n softmax_n(G(x)_nd) x_nd`` with a learned importance G (Gao et al. 2019, eq. 3).
 
-    ``G(x) = 12 sigmoid(InstanceNorm(W x))``, the paper's simplified form with a linear map for its convolution:
-    the norm is over the elements of an item, in each dimension, with a learned scale and shift.
+    ``G(x) = 12 sigmoid(InstanceNorm(W x))`` is the paper's simplified form, with a linear map in place of its
+    convolution. The norm is over the elements of an item, in each dimension, with a learned scale and shift.
 
     Args:
         input_dim: L.
@@ -31,7 +31,7 @@ class LIP(Pooling):
         self.shift = nn.Parameter(torch.zeros(input_dim))
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Weight the real elements by their importance, each dimension alone."""
+        """Weight the real elements by their importance, in each dimension separately."""
         padding = ~mask.unsqueeze(-1)
         local = local.masked_fill(padding, 0.0)
         raw: Tensor = self.importance(local)

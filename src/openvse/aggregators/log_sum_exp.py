@@ -13,13 +13,13 @@ from openvse.functional import MASKED
 class LogSumExp(Pooling):
     """``v_d = t log sum_n e^(x_nd / t)``, a smooth maximum (score attention, section IV-C, with t = 1).
 
-    Deviation: the text sums "along the feature dimension", which would leave one number an element; the
-    elements are summed here.
+    Deviation: the paper's text sums "along the feature dimension", which would leave one number per element; here
+    the sum is over the elements.
 
     Args:
         input_dim: L.
         embed_dim: D = L.
-        temperature: t; towards 0 it becomes the maximum.
+        temperature: t; as it approaches 0, the result becomes the maximum.
 
     Raises:
         RecipeError: the temperature is not positive.

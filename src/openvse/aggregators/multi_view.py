@@ -19,18 +19,18 @@ from openvse.types import EmbeddingSet, Features
 class MultiView(Aggregator):
     """K aggregators over one set of features, ``v_k = f_k({x_n})`` (MV-VSE, eq. 4).
 
-    Each view is a copy with weights of its own.
+    Each view is a copy with its own weights.
 
     Args:
         input_dim: L.
         embed_dim: D.
-        aggregator: makes a view.
+        aggregator: the aggregator of a view.
         num_views: K.
-        share_projection: all views read the same features (the paper); otherwise each has a Linear(L, D) of its
-            own before it, and the encoder needs none.
+        share_projection: whether all views read the same features (the paper); otherwise each has its own
+            Linear(L, D) before it, and the encoder does not need a projection.
 
     Raises:
-        RecipeError: fewer than one view, or views that nothing tells apart.
+        RecipeError: there is less than one view, or the views have no weights and would all be equal.
     """
 
     def __init__(

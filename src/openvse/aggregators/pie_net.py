@@ -12,14 +12,14 @@ from openvse.types import EmbeddingSet, Features
 
 
 class PIENet(Aggregator):
-    """K embeddings of an item: its global vector, each plus what one attention map finds in the local features.
+    """K embeddings of an item: its global vector plus what each of K attention maps finds in the local features.
 
     ``alpha = softmax_n(w_2 tanh(w_1 x_n))`` with K heads, ``r_k = sigmoid(w_3 sum_n alpha_kn x_n + b_3)``,
-    ``z_k = LayerNorm(pooled + r_k)`` (PVSE, eq. 2 to 4). The residual r is what the diversity term acts on.
+    ``z_k = LayerNorm(pooled + r_k)`` (PVSE, eq. 2 to 4). The diversity term acts on the residual r.
 
     Args:
-        input_dim: L, the width of the raw local features: the encoder projects none of them.
-        embed_dim: D, also the width of the global vector.
+        input_dim: L, the width of the raw local features, which the encoder does not project.
+        embed_dim: D, which is also the width of the global vector.
         num_embeddings: K.
 
     Raises:
@@ -45,10 +45,10 @@ class PIENet(Aggregator):
         nn.init.zeros_(self.residual.bias)
 
     def forward(self, features: Features) -> EmbeddingSet:
-        """Embed K times: ``vectors`` and ``residual`` are ``[B, K, D]``.
+        """Make K embeddings of each item: ``vectors`` and ``residual`` are ``[B, K, D]``.
 
         Raises:
-            ModelError: the encoder yields no global vector.
+            ModelError: the encoder does not yield a global vector.
         """
         if features.pooled is None:
             raise ModelError(

@@ -1,4 +1,4 @@
-"""Score attention of one modality alone."""
+"""Score attention within one modality."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from openvse.types import EmbeddingSet, Features
 class ScoreAttention(Aggregator):
     """``v_k = sum_n S_kn(X, X) x_n`` after self-attention: the paper's reduction with one modality on both sides.
 
-    The paper takes keys and values from the other modality (similarity ``fused``), whose scores no index can serve; of
-    its own modality alone the result depends on the item only. Of k > 1 reductions each is an embedding.
+    The paper takes keys and values from the other modality (similarity ``fused``), whose scores an index cannot serve;
+    within one modality the result depends only on the item. With k > 1 reductions, each one is an embedding.
 
     Args:
         input_dim: L.
         embed_dim: D = L.
-        num_heads: of both attentions.
-        num_vectors: k.
+        num_heads: the number of heads of both attentions.
+        num_vectors: k, the number of reductions.
 
     Raises:
-        RecipeError: L differs from D, the heads do not divide it, or k is below 1.
+        RecipeError: L differs from D, L is not a multiple of the number of heads, or k is below 1.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int, num_heads: int = 8, num_vectors: int = 1) -> None:
@@ -32,7 +32,7 @@ class ScoreAttention(Aggregator):
         self.scores = AttentionScores(embed_dim, num_heads, num_vectors)
 
     def forward(self, features: Features) -> EmbeddingSet:
-        """Let the real elements read each other, score them, and sum them by their scores."""
+        """Let the real elements attend to each other, score them, and sum them weighted by their scores."""
         mask = features.mask
         local = self.attention.read_itself(features.local.masked_fill(~mask.unsqueeze(-1), 0.0), mask)
         vectors = self.scores(local, mask, local, mask) @ local

@@ -13,8 +13,8 @@ from openvse.functional import masked_mean
 class SelfAttention(Pooling):
     """``v = 1/N sum_n (x_n + sum_m softmax_m(q_n . k_m / sqrt(L)) v_m)`` (VSE-infinity, Table 1, SelfAttn).
 
-    The paper gives no formula: queries, keys and values as linear maps of the elements come nearest to its
-    number of parameters (3.1 M at a width of 1024, where it prints 3.2), and a residual is usual.
+    The paper gives no formula. Queries, keys and values as linear maps of the elements come nearest to its number of
+    parameters (3.1 M at a width of 1024, where the paper reports 3.2 M), and a residual connection is usual.
 
     Args:
         input_dim: L.
@@ -23,13 +23,13 @@ class SelfAttention(Pooling):
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:
         super().__init__(input_dim=input_dim, embed_dim=embed_dim)
-        # A bias of the keys shifts all scores of a query alike, which the softmax does not see.
+        # A bias of the keys would shift all scores of a query equally, which does not change the softmax.
         self.query = nn.Linear(input_dim, input_dim)
         self.key = nn.Linear(input_dim, input_dim, bias=False)
         self.value = nn.Linear(input_dim, input_dim)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        """Let the real elements read each other, and average them."""
+        """Let the real elements attend to each other, and average them."""
         local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
         read = F.scaled_dot_product_attention(
             self.query(local), self.key(local), self.value(local), attn_mask=mask.unsqueeze(1)

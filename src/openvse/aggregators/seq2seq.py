@@ -15,7 +15,7 @@ class Seq2Seq(SingleVector):
 
     Args:
         input_dim: L.
-        embed_dim: D, the width of the state; 6.3 M parameters at 1024, as published.
+        embed_dim: D, the width of the state; at 1024 there are 6.3 M parameters, as published.
     """
 
     order_aware = True
@@ -26,7 +26,7 @@ class Seq2Seq(SingleVector):
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
         """Read the real elements of each item."""
-        # Size augmentation leaves holes; the network reads what is left as one sequence.
+        # Size augmentation leaves gaps; the network reads the remaining elements as one sequence.
         elements, kept = compact(local, mask)
         packed = pack_padded_sequence(elements, kept.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False)
         last: Tensor = self.gru(packed)[1][0]

@@ -1,4 +1,4 @@
-"""All local features as they are."""
+"""All local features, unchanged."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from openvse.types import EmbeddingSet, Features
 
 
 class Tokens(Aggregator):
-    """Keeps every local feature: K = N, for similarities that let an image and a text read each other.
+    """Keeps every local feature (K = N), for similarities that let an image and a text attend to each other.
 
     Args:
         input_dim: L.
         embed_dim: D, which must equal L.
-        unit_length: scale each to unit length, as similarities that compare cosines need it (``set_max`` then scores
-            the best pair of a cell and a word).
+        unit_length: whether to scale each feature to unit length, as similarities that compare cosines need
+            (``set_max`` then scores the best pair of a grid cell and a word).
 
     Raises:
         RecipeError: the widths differ, so the encoder needs a projection.
@@ -29,5 +29,5 @@ class Tokens(Aggregator):
         self.unit_length = unit_length
 
     def forward(self, features: Features) -> EmbeddingSet:
-        """Return the local features; what is padding stays masked, and is 0."""
+        """Return the local features; padding stays masked and is 0."""
         return EmbeddingSet(features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0), features.mask)

@@ -1,4 +1,4 @@
-"""Parts from their names and options: where a recipe becomes modules."""
+"""Builds parts from their names and options, which turns a recipe into modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that were put together in Python, as a recipe would name them: the way back from modules to a spec."""
+"""Derives a spec from modules: the names and options that a recipe would use for parts that were made in Python."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from openvse.registry import Configured, Registry
 from openvse.specs import Part, TowerSpec
 
 _GIVEN = ("assets", "captions", "embed_dim", "grow", "input_dim")
-"""Arguments that the build decides, so that no recipe says them."""
+"""Arguments that the build decides, so that they are not in a recipe."""
 
 
 def describe_part(registry: Registry[Any], made: Configured) -> Part:
-    """Return the name of a part and the options that it was made with.
+    """Return the name of a part and the options with which it was made.
 
     Args:
         registry: the parts of its kind.
-        made: the part.
+        made: the part that was made.
 
     Raises:
-        ModelError: its class is not registered, or an option is nothing that a recipe can say.
+        ModelError: its class is not registered, or a recipe cannot express one of its options.
     """
     name = _name(registry, type(made))
     return Part(name=name, **{key: _value(value, f"{name}.{key}") for key, value in _chosen(made).items()})
@@ -37,7 +37,7 @@ def describe_image_encoder(encoder: ImageEncoder) -> Part:
     """Return the backbone's name with the options of the backbone and of the encoder around it.
 
     Raises:
-        ModelError: as ``describe_part`` says.
+        ModelError: see ``describe_part``.
     """
     backbone = describe_part(BACKBONES, encoder.backbone)
     around = {key: value for key, value in encoder.arguments().items() if key not in ("backbone", *_GIVEN)}
@@ -52,17 +52,17 @@ def describe_tower(side: str, encoder: ImageEncoder | TextEncoder, aggregator: A
 
     Args:
         side: image or text, for messages.
-        encoder: of this side.
-        aggregator: of this side.
+        encoder: the encoder of this side.
+        aggregator: the aggregator of this side.
 
     Raises:
-        ModelError: as ``describe_part`` says, or the two were made for widths that no build would give them.
+        ModelError: see ``describe_part``; or the two were made for widths that a build would not give them.
     """
     needed = {"input_dim": encoder.local_dim, "embed_dim": joint_width(encoder)}
     for key, width in needed.items():
         if aggregator.arguments().get(key, width) != width:
             raise ModelError(
-                f"{side}: the aggregator was made with {key} {aggregator.arguments()[key]}, and beside this encoder it "
+                f"{side}: the aggregator was made with {key} {aggregator.arguments()[key]}, and with this encoder it "
                 f"must be {width}: a saved model could not be built again"
             )
     part = (
@@ -87,10 +87,10 @@ def option_as_said(value: Any, where: str) -> Any:
 
 
 def joint_width(encoder: ImageEncoder | TextEncoder) -> int:
-    """Return D, the joint width that an encoder was made for.
+    """Return D, the joint width for which an encoder was made.
 
     Raises:
-        ModelError: it was made without one.
+        ModelError: the encoder was made without a joint width.
     """
     width = encoder.arguments().get("embed_dim")
     if not isinstance(width, int):
@@ -101,7 +101,7 @@ def joint_width(encoder: ImageEncoder | TextEncoder) -> int:
 
 
 def _chosen(made: Configured) -> dict[str, Any]:
-    """Return the arguments that a recipe has to say: those that the build does not decide and no default gives."""
+    """Return the arguments that a recipe must give: those without a default that the build does not decide."""
     defaults = {name: parameter.default for name, parameter in parameters(type(made)).items()}
     return {
         key: value
@@ -126,7 +126,7 @@ def _unregistered(part: Any, kind: str) -> ModelError:
 
 
 def _value(value: Any, where: str) -> Any:
-    """Return an option as a recipe would say it."""
+    """Return an option in the form of a recipe."""
     if isinstance(value, PartMaker | partial | Configured) or isclass(value):
         return _inner_part(value, where)
     if isinstance(value, list | tuple):
@@ -136,13 +136,13 @@ def _value(value: Any, where: str) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ModelError(
-        f"{where} is {value!r}, which no recipe can say: give the model its spec when you make it, or use an option of "
-        f"plain values"
+        f"{where} is {value!r}, which a recipe cannot express: give the model its spec when you make it, or use an "
+        f"option of plain values"
     )
 
 
 def _inner_part(value: Any, where: str) -> Any:
-    """Return a part inside a part: a built one, or what makes it (a class, perhaps with some options)."""
+    """Return a part inside a part: a built one, or its factory (a class, perhaps with some options)."""
     if isinstance(value, PartMaker):
         return value.part.model_dump()
     if isinstance(value, partial):
@@ -157,7 +157,7 @@ def _values(options: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _registry(part: Any, where: str) -> Registry[Any]:
-    """Return the registry of the kind that a class is of."""
+    """Return the registry for the kind of a class."""
     registries = (registry for registry in KINDS.values() if registry.name_of(part) is not None)
     registry = next(registries, None)
     if registry is None:

@@ -1,4 +1,4 @@
-"""The image encoder of a recipe: one mapping with the options of its backbone and of what follows it."""
+"""The image encoder of a recipe: one mapping with the options of its backbone and of the encoder around it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from openvse.assembly.parts import PartMaker, build_part, construct, parameters
 from openvse.backbones import BACKBONES, Backbone
 from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, ImageEncoder
-from openvse.errors import RecipeError, nearest
+from openvse.errors import RecipeError, choices, nearest
 from openvse.specs import Part, describe
 
-DECIDED = {"backbone", "embed_dim"}  # arguments of the encoder that no recipe gives
+DECIDED = {"backbone", "embed_dim"}  # arguments of the encoder that are not in a recipe
 
 
 class _EarlierKeys(BaseModel):
-    """What the first recipes say in place of ``augmentation`` and ``global_vector``."""
+    """The keys that the first recipes use instead of ``augmentation`` and ``global_vector``."""
 
     model_config = ConfigDict(extra="forbid")
     size_augmentation: str | None = None
@@ -39,13 +39,13 @@ def make_image_encoder(part: Part, where: str, embed_dim: int, assets: Path | No
     """Build a backbone and the encoder around it.
 
     Args:
-        part: the backbone's name, and the options of both.
+        part: the name of the backbone, and the options of backbone and encoder.
         where: the part's path in the recipe, for messages.
         embed_dim: D.
-        assets: the folder that ``ImageEncoder.save_assets`` wrote, whose files are read in place of pretrained ones.
+        assets: the folder that ``ImageEncoder.save_assets`` wrote, whose files are read instead of pretrained ones.
 
     Raises:
-        RecipeError: neither knows a key, or another fault that ``build_part`` names.
+        RecipeError: neither of them has a key, or see ``build_part``.
     """
     of_backbone, of_encoder, earlier = _sorted_options(part, where)
     checked = _checked(earlier, where)
@@ -55,7 +55,7 @@ def make_image_encoder(part: Part, where: str, embed_dim: int, assets: Path | No
 
 
 def _sorted_options(part: Part, where: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Tell the backbone's options, the encoder's, and those by an earlier name apart; refuse all others."""
+    """Separate the options of the backbone, those of the encoder, and those with an earlier name; refuse all others."""
     try:
         factory, implied = BACKBONES.resolve(part.name)
     except RecipeError as error:
@@ -66,16 +66,16 @@ def _sorted_options(part: Part, where: str) -> tuple[dict[str, Any], dict[str, A
         if key not in backbone | encoder | REPLACED.keys():
             allowed = sorted(backbone | encoder)
             near = nearest(key, [*allowed, *REPLACED])
-            raise RecipeError(f"recipe: unknown key {where}.{key}{near} (allowed: {', '.join(allowed)})")
+            raise RecipeError(
+                f"recipe: unknown key {where}.{key}{near}{choices(allowed, f'openvse parts {part.name}')}"
+            )
     sides = (backbone, encoder - backbone, REPLACED.keys() - backbone)
     of_backbone, of_encoder, earlier = (
         {key: value for key, value in part.options.items() if key in side} for side in sides
     )
     for key in earlier:
         if REPLACED[key] in of_encoder:
-            raise RecipeError(
-                f"recipe: {where}.{key} is an earlier name of what {REPLACED[key]} says: give one of the two"
-            )
+            raise RecipeError(f"recipe: {where}.{key} was replaced by {REPLACED[key]}: give one of the two")
     return of_backbone, of_encoder, earlier
 
 
@@ -87,7 +87,7 @@ def _checked(earlier: Mapping[str, Any], where: str) -> _EarlierKeys:
 
 
 def _translated(earlier: _EarlierKeys, backbone: Backbone, where: str) -> dict[str, PartMaker[Any]]:
-    """Return the parts that keys by an earlier name stand for, with the paths that the recipe wrote."""
+    """Return the parts that keys with an earlier name mean, with their paths in the recipe."""
     parts: dict[str, PartMaker[Any]] = {}
     if earlier.size_augmentation is not None or earlier.augmentation_rate is not None:
         name = earlier.size_augmentation or backbone.usual_augmentation

@@ -1,4 +1,4 @@
-"""One part from its name and options: the constructor's signature is the schema, and parts may contain parts."""
+"""Builds a part from its name and options: the constructor's signature is the schema, and parts may contain parts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KINDS: Mapping[Any, Registry[Any]] = {
     Projection: PROJECTIONS,
     WordSplitter: WORD_SPLITTERS,
 }
-"""The kinds of parts that may stand in another part.
+"""The kinds of parts that another part may contain.
 
 A constructor's argument of one of these types is built from the recipe before the constructor runs; one of the type
 ``Maker[Kind]`` becomes a ``PartMaker``, which the constructor calls itself. ``| None`` may follow either type.
@@ -52,17 +52,17 @@ A constructor's argument of one of these types is built from the recipe before t
 
 
 class _PlacedError(RecipeError):
-    """An error of an inner part, whose message names its path in the recipe already."""
+    """An error of an inner part, whose message already has its path in the recipe."""
 
 
 @dataclass(frozen=True)
 class PartMaker(Generic[PartT]):
-    """Makes a part inside a part; the outer one calls it with what it alone knows, as often as it likes.
+    """Makes a part inside a part; the outer part calls it, once or more, with arguments that only it knows.
 
     Attributes:
         registry: the parts of its kind.
-        part: name and options, as in the recipe.
-        where: the part's path in the recipe, for messages.
+        part: the name and options, as in the recipe.
+        where: the path of the part in the recipe, for messages.
 
     Raises:
         RecipeError: the registry has no such part.
@@ -76,10 +76,10 @@ class PartMaker(Generic[PartT]):
         _found(self.registry, self.part, self.where)
 
     def __call__(self, **context: Any) -> PartT:
-        """Make a new part; those of the arguments reach its constructor that it takes.
+        """Make a new part; arguments that its constructor does not take are ignored.
 
         Raises:
-            RecipeError: as ``build_part`` says.
+            RecipeError: see ``build_part``.
         """
         try:
             return build_part(self.registry, self.part, self.where, context)
@@ -96,10 +96,10 @@ def build_part(
         registry: the parts of its kind.
         part: name and options, as in the recipe.
         where: the part's path in the recipe, for messages.
-        context: arguments that the build decides (widths, a vocabulary), passed to those that take them.
+        context: arguments that the build decides (widths, a vocabulary), passed to parts that take them.
 
     Raises:
-        RecipeError: an unknown part or option, a value of the wrong type, or a combination the part refuses.
+        RecipeError: a part or option is unknown, a value has the wrong type, or the part refuses the combination.
     """
     factory, implied = _found(registry, part, where)
     return construct(factory, part.options, where, {**(context or {}), **implied})
@@ -120,7 +120,7 @@ def construct(
 
 
 def parameters(factory: Maker[Any]) -> dict[str, inspect.Parameter]:
-    """Return the named parameters; a module without a constructor of its own has none."""
+    """Return the named parameters; a module without its own constructor has none."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {n: p for n, p in inspect.signature(factory).parameters.items() if p.kind not in variadic}
 
@@ -135,7 +135,7 @@ def _found(registry: Registry[PartT], part: Part, where: str) -> tuple[Maker[Par
 def _check_options(
     factory: Maker[Any], options: Mapping[str, Any], given: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
-    """Validate options against the signature; those that are parts themselves are built, or get their makers."""
+    """Validate options against the signature; options that are parts are built, or become ``PartMaker`` objects."""
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
     fields: dict[str, Any] = {}
     inside: dict[str, tuple[Registry[Any], bool]] = {}
@@ -156,7 +156,7 @@ def _check_options(
     try:
         checked = schema.model_validate(given_options)
     except ValidationError as error:
-        raise RecipeError(f"recipe: {describe(error, schema, prefix=where)}") from error
+        raise RecipeError(f"recipe: {describe(error, schema, where, 'openvse parts NAME')}") from error
     values = {name: getattr(checked, name) for name in fields}
     for name in checked.model_fields_set & inside.keys():
         if values[name] is not None:
@@ -167,7 +167,7 @@ def _check_options(
 
 
 def _named(value: Any, registry: Registry[Any], default: Any) -> Any:
-    """Return a part inside a part; options without a name change those of the part that is used by default."""
+    """Return a part inside a part; options without a name change those of the default part."""
     if not isinstance(value, Mapping) or "name" in value:
         return value
     made_by, implied = (default.func, default.keywords) if isinstance(default, partial) else (default, {})
@@ -176,7 +176,7 @@ def _named(value: Any, registry: Registry[Any], default: Any) -> Any:
 
 
 def _part_inside(hint: Any) -> tuple[Registry[Any], bool] | None:
-    """Return the registry of an argument that is itself a part, and whether the constructor wants its maker."""
+    """Return the registry of an argument that is itself a part, and whether the constructor takes its factory."""
     if get_origin(hint) in (Union, UnionType):
         (hint, *others) = [each for each in get_args(hint) if each is not type(None)]
         if others:

@@ -1,4 +1,4 @@
-"""One aggregator for a model of one's own: tensors in, a tensor out."""
+"""One aggregator as a layer for your own model, with tensors as input and output."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from openvse.types import EmbeddingSet, Features
 
 
 class Pool(nn.Module):
-    """An aggregator as an ordinary module: a padded batch and its mask in, embeddings out.
+    """An aggregator as an ordinary module, which turns a padded batch and its mask into embeddings.
 
-    The embeddings are what the aggregator computes. They do not have unit length: call
-    ``torch.nn.functional.normalize(pooled, dim=-1)`` where you need cosines. (The losses of ``openvse.losses`` and
-    ``openvse.evaluate`` do so themselves.)
+    The embeddings are those of the aggregator. They do not have unit length: call
+    ``torch.nn.functional.normalize(pooled, dim=-1)`` if you need cosines. (The losses of ``openvse.losses`` and
+    ``openvse.evaluate`` do this themselves.)
 
     Args:
-        aggregator: any part of ``openvse.aggregators``.
+        aggregator: any aggregator of ``openvse.aggregators``.
 
     Examples:
         >>> from openvse.aggregators import KMax
@@ -42,14 +42,14 @@ class Pool(nn.Module):
         """Pool a batch.
 
         Args:
-            local: float ``[B, N, L]``, the local features of each item; what the padding holds does not matter.
+            local: float ``[B, N, L]``, the local features of each item; the values of the padding do not matter.
             mask: ``[B, N]``, True (or 1) where an element is real, as in an ``attention_mask`` of ``transformers``. It
                 is the opposite of PyTorch's ``key_padding_mask``. None means that every element is real.
-            global_vector: float ``[B, D]``, one vector of each whole item, for the aggregators that need it (pie_net).
+            global_vector: float ``[B, D]``, one vector for each whole item, for aggregators that need it (pie_net).
 
         Returns:
-            Float ``[B, D]``; ``[B, K, D]`` from an aggregator that makes several embeddings of an item. Where their
-            number differs (tokens), those that an item does not have are 0.
+            Float ``[B, D]``, or ``[B, K, D]`` from an aggregator that makes several embeddings per item. If their
+            number differs (tokens), embeddings that an item does not have are 0.
 
         Raises:
             DataError: a tensor has another shape or type, an item has no real element, or the global vector is missing.
@@ -61,7 +61,7 @@ class Pool(nn.Module):
         return embedded.vectors.squeeze(1) if embedded.vectors.shape[1] == 1 else embedded.vectors
 
     def _whole(self, local: Tensor, global_vector: Tensor | None) -> Tensor | None:
-        """Return the global vector after a check."""
+        """Check and return the global vector."""
         if global_vector is None and not self.aggregator.needs_pooled:
             return None
         width = self.aggregator.arguments().get("embed_dim")
@@ -77,7 +77,7 @@ class Pool(nn.Module):
         return global_vector
 
     def _real(self, local: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the mask as bool, after a check of both tensors."""
+        """Check both tensors, and return the mask as bool."""
         width = self.aggregator.arguments().get("input_dim")
         if local.dim() != 3 or not local.is_floating_point() or width not in (None, local.shape[2]):
             raise DataError(
@@ -102,7 +102,7 @@ class Pool(nn.Module):
 
 
 def pooling(part: str | Mapping[str, Any], dim: int, out_dim: int | None = None) -> Pool:
-    """Make a pooling layer from a part's name, as a recipe writes it.
+    """Make a pooling layer from the name of an aggregator, as in a recipe.
 
     Args:
         part: the name of an aggregator, such as ``"gpo"``, or a mapping of its name and options, such as

@@ -17,9 +17,9 @@ def build_image_encoder(spec: TowerSpec, embed_dim: int, assets: Path | None) ->
     """Build the image encoder of a side.
 
     Args:
-        spec: its encoder is a backbone's name with the options of the backbone and of the ``ImageEncoder``.
+        spec: the side; its encoder has a backbone's name and the options of the backbone and of the ``ImageEncoder``.
         embed_dim: D.
-        assets: the folder of a saved model, whose files are read in place of pretrained ones.
+        assets: the folder of a saved model, whose files are read instead of pretrained ones.
     """
     return make_image_encoder(spec.encoder, "image.encoder", embed_dim, assets and assets / "image")
 
@@ -27,12 +27,12 @@ def build_image_encoder(spec: TowerSpec, embed_dim: int, assets: Path | None) ->
 def build_text_encoder(
     spec: TowerSpec, embed_dim: int, captions: Sequence[str], assets: Path | None, *, grow: bool = False
 ) -> TextEncoder:
-    """Build the text encoder, with a vocabulary of the captions or the files of a saved model.
+    """Build the text encoder, with a vocabulary from the captions or the files of a saved model.
 
     Args:
-        spec: names the encoder.
+        spec: the side with its encoder.
         embed_dim: D.
-        captions: the training captions; where there are assets they are read to ``grow`` alone.
+        captions: the training captions; if there are assets, only ``grow`` reads them.
         assets: the folder of a saved model.
         grow: add the words of the captions to the vocabulary of the assets.
     """
@@ -42,13 +42,13 @@ def build_text_encoder(
 
 
 def build_aggregator(spec: TowerSpec, embed_dim: int, side: str, encoder: Encoder) -> Aggregator:
-    """Build the aggregator of a side; raise RecipeError beside an encoder that lacks what it needs.
+    """Build the aggregator of a side; raise RecipeError if the encoder lacks what it needs.
 
     Args:
-        spec: names the aggregator.
+        spec: the side with its aggregator.
         embed_dim: D.
         side: image or text, for messages.
-        encoder: of the same side.
+        encoder: the encoder of the same side.
     """
     context = {"input_dim": encoder.local_dim, "embed_dim": embed_dim}
     aggregator = build_part(AGGREGATORS, spec.aggregator, f"{side}.aggregator", context)

@@ -1,4 +1,4 @@
-"""Backbones: images and clips -> pixels -> local features."""
+"""Backbones turn images and clips into pixels, and pixels into local features."""
 
 from __future__ import annotations
 

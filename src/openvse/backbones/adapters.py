@@ -1,7 +1,7 @@
-"""Low-rank adapters (LoRA) in the networks of ``transformers``, by ``peft``: they train in place of the weights.
+"""Low-rank adapters (LoRA) for networks of ``transformers``, by ``peft``: they train instead of the weights.
 
-Adapters are there while a run trains. A model that is saved has them merged into its weights, which keep their names,
-so that nobody who loads it needs ``peft``.
+A network has adapters while a run trains it. When the model is saved, they are merged into its weights, which keep
+their names, so loading the model does not need ``peft``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class Lora(Strict):
-    """What a recipe may say of adapters: a linear layer W becomes ``W + alpha / rank * B A`` (Hu et al., LoRA, 2022).
+    """The options of adapters in a recipe: a linear layer W becomes ``W + alpha / rank * B A`` (Hu et al., LoRA, 2022).
 
     Attributes:
-        rank: of B A.
-        alpha: scale; None is twice the rank.
-        dropout: probability that an input of A is dropped in training.
-        targets: last names of the linear layers that get adapters, such as ``[query, value]``; None takes all of them.
+        rank: the rank of B A.
+        alpha: the scale; None is twice the rank.
+        dropout: the probability that an input of A is dropped in training.
+        targets: the last names of the linear layers that get adapters, such as ``[query, value]``; None takes all.
     """
 
     rank: int = Field(8, ge=1)
@@ -37,16 +37,17 @@ class Lora(Strict):
 
 
 def lora_of(options: Mapping[str, Any] | None, *, fine_tune: bool, train_blocks: int | None) -> Lora | None:
-    """Check the options of adapters; None where there are none.
+    """Check the options of adapters; return None if there are none.
 
     Raises:
-        RecipeError: an option is not right, or the network does not train, or its last blocks alone.
+        RecipeError: an option is wrong, the network does not train, or only its last blocks do.
     """
     if options is None:
         return None
     if not fine_tune or train_blocks is not None:
         raise RecipeError(
-            "lora goes with fine_tune=true, and without train_blocks: set the one, and leave out the other"
+            "lora needs fine_tune=true, and cannot be combined with train_blocks: set fine_tune=true and leave out "
+            "train_blocks"
         )
     try:
         return Lora.model_validate(options)
@@ -55,7 +56,7 @@ def lora_of(options: Mapping[str, Any] | None, *, fine_tune: bool, train_blocks:
 
 
 def require_peft() -> None:
-    """Raise RecipeError where ``peft`` is not installed."""
+    """Raise RecipeError if ``peft`` is not installed."""
     if find_spec("peft") is None:
         raise RecipeError(
             "lora needs peft: pip install 'openvse[lora]', or leave lora out and set train_blocks"
@@ -66,8 +67,8 @@ def add_adapters(network: nn.Module, lora: Lora) -> None:
     """Freeze a network and give adapters, which change nothing at first, to its linear layers that train.
 
     Args:
-        network: with ``requires_grad`` at the parameters that its output depends on.
-        lora: rank, scale and layers.
+        network: a network whose parameters require gradients if its output depends on them.
+        lora: the rank, scale and layers.
 
     Raises:
         RecipeError: ``peft`` is not installed, or no layer has one of the names.

@@ -1,4 +1,4 @@
-"""The base of every backbone: an image or clip -> pixels -> local features, before any projection."""
+"""The base of every backbone, which turns an image or clip into pixels, and pixels into unprojected local features."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from openvse.media.videos import ClipSource
 from openvse.registry import Configured
 from openvse.types import Features, Inputs
 
-# The attributes that hold the state of a module; a backbone shares them with its network.
+# The attributes that hold the state of a module, which a backbone shares with its network.
 _STATE = (
     "_parameters",
     "_buffers",
@@ -34,40 +34,41 @@ _STATE = (
 
 
 class Backbone(Configured, nn.Module, ABC):
-    """A network that makes local features of images or clips, and the preprocessing that comes before it.
+    """A network that makes local features of images or clips, together with its preprocessing.
 
-    A backbone of your own says how an image becomes pixels (``preprocess``) and pixels become features (``see``), and
-    passes its network here; ``docs/recipes.md`` shows one. Weights keep the names that the network gives them: the
-    backbone takes the place of its network among the modules, with the same parameters, buffers and children.
+    Your own backbone defines how an image becomes pixels (``preprocess``) and how pixels become features (``see``), and
+    passes its network to this constructor; ``docs/recipes.md`` shows one. Weights keep the names that the network gives
+    them: the backbone replaces its network among the modules, with the same parameters, buffers and children.
 
     Args:
-        network: what runs, reachable as ``self.net``. It trains with ``fine_tune`` only, and the running statistics of
-            its BatchNorm layers never change.
+        network: the network, available as ``self.net``. It trains only with ``fine_tune``, and the running statistics
+            of its BatchNorm layers never change.
         feature_dim: C, the width of the features.
-        fingerprint: which network, weights and preprocessing make the features; a store remembers it. None where there
-            is no network, so that any store of the right width will do.
-        fine_tune: train the network.
-        gradient_checkpointing: while it trains, keep the activations between its blocks alone and compute the others
-            again for the gradient: less memory, the same gradients, more time.
+        fingerprint: the identity of network, weights and preprocessing, which a store remembers. None if there is no
+            network; any store of the right width is then accepted.
+        fine_tune: whether to train the network.
+        gradient_checkpointing: whether, in training, only the activations between the network's blocks are kept and the
+            others are recomputed for the gradient: less memory, the same gradients, more time.
 
     Attributes:
-        fingerprint: the argument, and whether the network trains: features stored before must not pass for features
-            made afterwards.
+        fingerprint: the argument, and whether the network trains, so that features stored before training are not
+            mistaken for features of the trained network.
         reads_videos: whether an item may be a clip, of which several frames are seen.
-        stored_images: how many images an item is at most while its features are extracted for a store.
-        gives_boxes: whether ``Features.boxes`` tells where in the image each feature lies.
-        covers_image: whether the features are square cells over the whole image, row by row, perhaps behind a class
+        stored_images: the largest number of images per item while its features are extracted for a store.
+        gives_boxes: whether ``Features.boxes`` holds the position of each feature in the image.
+        covers_image: whether the features are square cells over the whole image, row by row, possibly after a class
             token.
-        any_size: its network takes images of any size: ``image_size`` may be set after it was made.
-        image_size: side in pixels of the square that ``preprocess`` makes of an image; None where it has no such size.
-        class_token: the first feature stands for the whole image: augmentation never hides it, and a global vector is
-            made of it alone.
-        frame_limit: chooses among the features where they are frames; None keeps all.
-        usual_projection: a name of ``PROJECTIONS``, for recipes that name none.
-        usual_augmentation: a name of ``AUGMENTATIONS``, likewise.
+        any_size: whether the network takes images of any size, so that ``image_size`` may be changed later.
+        image_size: the side in pixels of the square that ``preprocess`` makes from an image; None if it has no such
+            size.
+        class_token: whether the first feature represents the whole image: augmentation never hides it, and a global
+            vector is made only from it.
+        frame_limit: the object that chooses among features that are frames; None keeps all.
+        usual_projection: the name in ``PROJECTIONS`` for recipes that do not name a projection.
+        usual_augmentation: the name in ``AUGMENTATIONS`` for recipes that do not name an augmentation.
 
     Raises:
-        ModelError: checkpointing a network that has no blocks.
+        ModelError: ``gradient_checkpointing`` is set for a network without blocks.
     """
 
     usual_projection: ClassVar[str] = "linear"
@@ -99,20 +100,20 @@ class Backbone(Configured, nn.Module, ABC):
             network.requires_grad_(False)
         elif gradient_checkpointing:
             checkpoint_blocks(network)
-        # Not a child, whose name would come before those of the weights, but the same state under two modules.
+        # The network is not a child, which would put its name before those of the weights: two modules share the state.
         vars(self).update({name: vars(network)[name] for name in _STATE}, net=network)
         self.train(self.training)
 
     @abstractmethod
     def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
-        """Turn a decoded RGB image into pixels; into those of several images where the network sees parts of it."""
+        """Turn a decoded RGB image into pixels, or into those of several images if the network sees parts of it."""
 
     @abstractmethod
     def see(self, inputs: Inputs) -> Features:
-        """Return the local features of a batch that ``collate`` made; ``forward`` switches gradients on and off."""
+        """Return the local features of a batch from ``collate``; ``forward`` switches gradients on and off."""
 
     def forward(self, inputs: Inputs) -> Features:
-        """Return the local features of pixels, which of them are real, and where they lie if that is known.
+        """Return the local features of pixels with their mask, and their boxes if they are known.
 
         Only a backbone that trains builds an autograd graph.
         """
@@ -122,12 +123,13 @@ class Backbone(Configured, nn.Module, ABC):
     def read(
         self, source: ClipSource, generator: torch.Generator | None = None, *, to_store: bool = False
     ) -> Float[Tensor, "... 3 H W"]:
-        """Decode an item to pixels: of an image, or of the frames of a clip.
+        """Decode an item, an image or the frames of a clip, to pixels.
 
         Args:
-            source: what ``ClipSource`` allows; an image where the backbone reads no videos.
-            generator: decides the random view of training; None gives the deterministic one.
-            to_store: read everything that a feature store should hold, such as all frames from which training draws.
+            source: a ``ClipSource``; it must be an image if the backbone does not read videos.
+            generator: the generator of the random view in training; None gives the deterministic view.
+            to_store: whether to read everything that a feature store should hold, such as all frames from which
+                training draws.
 
         Raises:
             BadImageError: the item cannot be used.
@@ -135,17 +137,17 @@ class Backbone(Configured, nn.Module, ABC):
         return self.preprocess(random_view(read_image(source), generator))
 
     def collate(self, items: Sequence[Float[Tensor, "... 3 H W"]]) -> Inputs:
-        """Join what ``read`` returned into a batch."""
+        """Join the results of ``read`` into a batch."""
         return Inputs(torch.stack(tuple(items)), None)
 
     def train(self, mode: bool = True) -> Backbone:
-        """Set the mode; a frozen network and all BatchNorm layers stay in evaluation mode."""
+        """Set training or evaluation mode; a frozen network and all BatchNorm layers stay in evaluation mode."""
         self.training = mode and self.fine_tune
         set_backbone_mode(self.net, training=mode, fine_tune=self.fine_tune)
         return self
 
     def save_assets(self, folder: Path) -> None:
-        """Write what the weights do not hold, such as the network's configuration, to a folder."""
+        """Write the files that the network needs besides its weights, such as its configuration, to a folder."""
 
 
 def all_real(local: Float[Tensor, "B N C"]) -> Features:

@@ -1,4 +1,4 @@
-"""Regions without a detector: another backbone sees each window of several grids, and its mean is one local feature."""
+"""Regions without a detector: each window of several grids gives one local feature, made by another backbone."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from openvse.functional import masked_mean
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
-SMALL_WINDOWS = partial(EfficientNetLite0, image_size=112)  # the inner backbone that is used by default
-CROPS_AT_ONCE = 128  # through the inner backbone, whatever the size of the batch
+SMALL_WINDOWS = partial(EfficientNetLite0, image_size=112)  # the default inner backbone
+CROPS_AT_ONCE = 128  # windows in one pass of the inner backbone, whatever the batch size
 
 
 class Crops(Backbone):
-    """Windows of an image as its local features: the mean of what another backbone yields for each.
+    """Local features from windows of an image: the mean feature that another backbone yields for each window.
 
     ``windows`` lists grids of windows. ``(3, 0.5)`` is 3 x 3 windows, row by row, each half as wide and half as high
-    as the image; they are evenly spread from edge to edge (a single one lies in the middle) and may overlap. Windows
-    are cut out of the image as it was decoded, so what is small in a large image is seen at its own resolution, and
-    each passes through the inner backbone's own preprocessing. In training they are cut out of one random view of
+    as the image; they are evenly spread from edge to edge (a single one is in the middle) and may overlap. Windows
+    are cut out of the image as it was decoded, so that small objects in a large image keep their resolution, and each
+    window passes through the preprocessing of the inner backbone. In training they are cut out of one random view of
     the image.
 
-    The side of a window in pixels is the inner backbone's ``image_size``, and nothing else sets it. The inner backbone
-    that is used where none is named is EfficientNet-Lite0 at 112 pixels. One that a recipe names has its own default
-    (``backbone: efficientnet_lite0`` is 224 pixels, as everywhere); ``backbone.image_size=160`` without a name
-    changes the size alone.
+    The side of a window in pixels is always the inner backbone's ``image_size``. The default inner backbone is
+    EfficientNet-Lite0 at 112 pixels. A backbone that a recipe names has its own default (``backbone:
+    efficientnet_lite0`` is 224 pixels, as everywhere); ``backbone.image_size=160`` without a name changes only the
+    size.
 
-    With ``shared`` the windows share one pass: the inner backbone sees the whole image once, so large that the smallest
-    window has ``image_size`` pixels a side in it, and a window is the mean of the cells under it, each weighted by the
-    area that it has in the window. Such a feature is not the same, since a cell sees beyond its window, but it is
-    cheaper: with the default's windows one image of 336 pixels in place of 26 of 112 has a third of the pixels.
+    With ``shared`` the windows share one pass: the inner backbone sees the whole image once, resized so that the sides
+    of the smallest window have ``image_size`` pixels, and a window is the mean of the cells under it, each weighted by
+    its area in the window. Such a feature differs, since a cell sees beyond its window, but it is cheaper: with the
+    default windows, one image of 336 pixels has a third of the pixels of 26 images of 112.
 
     Args:
-        assets: a saved model's folder: what the inner backbone needs is read from it.
-        backbone: sees the windows.
-        windows: of each grid, the number of windows a side, and the share of the image's width and height that a
+        assets: the folder of a saved model, from which the files of the inner backbone are read.
+        backbone: the inner backbone, which sees the windows.
+        windows: for each grid, the number of windows per side and the share of the image's width and height that a
             window takes. The default is the whole image, 3 x 3 windows of half its sides and 4 x 4 of a third.
-        shared: let the windows share one pass of the inner backbone.
+        shared: whether the windows share one pass of the inner backbone.
 
     Raises:
-        RecipeError: a backbone that sees no images, or with ``shared`` one whose features are not the cells of an image
-            of any size, no grid at all, less than one window a side, or a share that is
-            not above 0 and at most 1.
+        RecipeError: the backbone does not see images (or, with ``shared``, its features are not the cells of an image
+            of any size), there is no grid, a grid has less than one window per side, or a share is not above 0 and at
+            most 1.
     """
 
     usual_augmentation: ClassVar[str] = "region"
@@ -101,14 +101,14 @@ class Crops(Backbone):
         return cast(Backbone, self.backbone)
 
     def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
-        """Cut the windows out of an image unless they share it, and make pixels as the inner backbone wants them."""
+        """Cut the windows out of an image unless they share one pass, and preprocess them for the inner backbone."""
         if self.shared:
             return self.inner.preprocess(image)
         boxes = _pixel_boxes(self.windows, image.width, image.height)
         return torch.stack([self.inner.preprocess(image.crop(box)) for box in boxes])
 
     def see(self, inputs: Inputs) -> Features:
-        """Return the mean feature of each window, and where the windows lie."""
+        """Return the mean feature and the box of each window."""
         boxes = torch.tensor(list(_boxes(self.windows)), device=inputs.values.device)
         if self.shared:
             seen = self.inner(inputs).local
@@ -120,7 +120,7 @@ class Crops(Backbone):
         return replace(local, boxes=boxes.expand(len(inputs), -1, -1))
 
     def save_assets(self, folder: Path) -> None:
-        """Write what the inner backbone needs."""
+        """Write the files that the inner backbone needs."""
         self.inner.save_assets(folder)
 
     def _mean_features(self, pixels: Float[Tensor, "B ... 3 H W"]) -> Float[Tensor, "B C"]:
@@ -129,7 +129,7 @@ class Crops(Backbone):
 
 
 def _boxes(windows: tuple[tuple[int, float], ...]) -> Iterator[tuple[float, float, float, float]]:
-    """Yield left, top, right and bottom of the windows in shares of the image, row by row of each grid."""
+    """Yield left, top, right and bottom of the windows as fractions of the image, row by row of each grid."""
     for count, share in windows:
         starts = [(1 - share) * place for place in _places(count)]
         for top in starts:
@@ -138,7 +138,7 @@ def _boxes(windows: tuple[tuple[int, float], ...]) -> Iterator[tuple[float, floa
 
 
 def _area_weights(boxes: Float[Tensor, "W 4"], side: int) -> Float[Tensor, "W N"]:
-    """Return the share of each window's area that each cell of a square grid over the image has, row by row."""
+    """Return the share of each window's area that each cell of a square grid over the image covers, row by row."""
     edges = torch.arange(side + 1, device=boxes.device) / side
     left, top, right, bottom = boxes.unsqueeze(1).unbind(2)
     columns = (torch.minimum(right, edges[1:]) - torch.maximum(left, edges[:-1])).clamp(min=0)
@@ -150,7 +150,7 @@ def _area_weights(boxes: Float[Tensor, "W 4"], side: int) -> Float[Tensor, "W N"
 def _pixel_boxes(
     windows: tuple[tuple[int, float], ...], width: int, height: int
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the windows in whole pixels: those of one grid are equally large, and at least one pixel wide and high."""
+    """Yield the windows in whole pixels; those of one grid have the same size, at least one pixel wide and high."""
     for count, share in windows:
         wide, high = max(1, round(share * width)), max(1, round(share * height))
         for row in _places(count):
@@ -161,7 +161,7 @@ def _pixel_boxes(
 
 
 def _places(count: int) -> list[float]:
-    """Return where the windows of a grid begin: from 0, the edge, to 1, as far as they go; a single one at 1/2."""
+    """Return where the windows of a grid begin, from 0 (the edge) to 1 (the last place); a single one at 1/2."""
     return [0.5] if count == 1 else [place / (count - 1) for place in range(count)]
 
 

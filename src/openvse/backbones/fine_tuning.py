@@ -1,4 +1,4 @@
-"""How a pretrained network behaves inside a model: which of its weights train, and in which mode it runs."""
+"""Fine-tuning of a pretrained network inside a model: which of its weights train, and in which mode it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STILL = "_kept_still"
 
 
 def set_backbone_mode(backbone: nn.Module, *, training: bool, fine_tune: bool) -> None:
-    """Put a frozen backbone into evaluation mode; BatchNorm layers, and what ``keep_still`` marked, always stay in it.
+    """Put a frozen backbone into evaluation mode; BatchNorm layers and what ``keep_still`` marked always are.
 
     The running statistics of the pretraining are kept (VSE-infinity, section 4.1): a batch of a few large images would
     give poor estimates of them.
@@ -41,11 +41,11 @@ def keep_still(backbone: nn.Module) -> None:
 def freeze_unreached(backbone: nn.Module, output: Tensor) -> None:
     """Freeze the parameters that have no effect on ``output``, such as those of an unused pooling head.
 
-    Data-parallel training would wait for their gradients, which never come.
+    Otherwise data-parallel training would wait for their gradients forever.
 
     Args:
         backbone: the module that made the output.
-        output: any output, with its graph.
+        output: any output, with its autograd graph.
     """
     parameters = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(output.sum(), parameters, allow_unused=True)
@@ -54,10 +54,10 @@ def freeze_unreached(backbone: nn.Module, output: Tensor) -> None:
 
 
 def checkpoint_blocks(backbone: nn.Module) -> None:
-    """Let every block drop its activations and compute them again in the backward pass.
+    """Make every block drop its activations and recompute them in the backward pass.
 
     A block is a member of an outermost ``nn.ModuleList``: a layer of a transformer, a stage of a ResNet. Only
-    the inputs of the blocks stay in memory. The gradients are the same, and cost about one more forward
+    the inputs of the blocks stay in memory. The gradients are the same, at the cost of about one more forward
     pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
 
     Raises:

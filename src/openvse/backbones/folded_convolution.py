@@ -14,23 +14,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-HIGHEST = 6.0  # of ReLU6
+HIGHEST = 6.0  # the upper limit of ReLU6
 _convolution_backward = torch.ops.aten.convolution_backward
 
 
 class FoldedConvolution(NamedTuple):
     """A convolution with BatchNorm folded into it, for images that are flipped along both axes.
 
-    TensorFlow's padding, which pads an even side more at its end, is symmetric in flipped images: an ordinary padding
-    of ``kernel // 2`` gives the same outputs, without a padded copy of the activations.
+    TensorFlow pads an even side more at its end; in flipped images an ordinary symmetric padding of ``kernel // 2``
+    gives the same outputs, without a padded copy of the activations.
 
     Attributes:
-        weight: of the flipped kernel, with the graph to the parameters.
-        bias: likewise.
-        cast_weight: the weight as the convolution reads it, without a graph.
-        cast_bias: likewise.
-        stride: of the convolution.
-        clipped: ReLU6 follows.
+        weight: the weight of the flipped kernel, with the graph to the parameters.
+        bias: the bias, with the graph to the parameters.
+        cast_weight: the weight in the type of the convolution, without a graph.
+        cast_bias: the bias in the type of the convolution, without a graph.
+        stride: the stride of the convolution.
+        clipped: whether ReLU6 follows.
     """
 
     weight: Float[Tensor, "O I K K"]
@@ -43,7 +43,7 @@ class FoldedConvolution(NamedTuple):
     def __call__(
         self, pixels: Float[Tensor, "B I H W"], shortcut: Float[Tensor, "B O h w"] | None = None
     ) -> Float[Tensor, "B O h w"]:
-        """Return the convolution of a map: clipped if ReLU6 follows, with the shortcut added if there is one."""
+        """Return the convolution of a map, clipped if ReLU6 follows, plus the shortcut if there is one."""
         made: Tensor = _Convolve.apply(  # type: ignore[no-untyped-call]
             pixels,
             self.weight,
@@ -63,10 +63,10 @@ def fold(
     """Fold BatchNorm's statistics, scale and shift into a convolution without a bias.
 
     Args:
-        convolution: its padding is not read.
-        norm: its running statistics are taken as constants.
-        clipped: ReLU6 follows.
-        dtype: in which the convolution computes; gradients of the parameters stay in theirs.
+        convolution: the convolution; its padding is not read.
+        norm: the BatchNorm layer, whose running statistics are constants.
+        clipped: whether ReLU6 follows.
+        dtype: the type in which the convolution computes; gradients of the parameters keep the parameters' type.
     """
     mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
     scale = norm.weight * torch.rsqrt(variance + norm.eps)
@@ -85,7 +85,7 @@ def fold(
 
 
 class _Convolve(torch.autograd.Function):
-    """A convolution with an odd kernel and ReLU6 or a shortcut; keeps its input, and its output where ReLU6 follows."""
+    """A convolution with an odd kernel and ReLU6 or a shortcut; it keeps its input, and its output if ReLU6 follows."""
 
     @staticmethod
     def forward(
@@ -129,8 +129,7 @@ class _Convolve(torch.autograd.Function):
 def _pixel_gradient(gradient: Tensor, pixels: Tensor, weight: Tensor, stride: int) -> Tensor:
     """Return the gradient of a convolution's input.
 
-    With a stride, PyTorch's depthwise convolution of bfloat16 takes a path that is ten times as slow as the one of
-    float32, so that one is taken.
+    With a stride, PyTorch's depthwise convolution is ten times slower in bfloat16 than in float32, so float32 is used.
     """
     if gradient.dtype == torch.bfloat16 and stride > 1:
         shaped = torch.empty_like(pixels, dtype=torch.float32)
@@ -147,8 +146,8 @@ def _weight_gradient(gradient: Tensor, pixels: Tensor, weight: Tensor, stride: i
 def _wide_depthwise_gradient(gradient: Tensor, pixels: Tensor, weight: Tensor, stride: int) -> Tensor:
     """Return the gradient of a depthwise convolution's 5 x 5 weights, from four convolutions of 3 x 3 without a stride.
 
-    PyTorch has a fast path for the latter alone. Without a stride the four cover the corners of the kernel, which
-    overlap; with a stride of 2 each covers every second weight, which reads every second pixel.
+    PyTorch has a fast path only for these. Without a stride the four cover the overlapping corners of the kernel; with
+    a stride of 2 each covers every second weight, which reads every second pixel.
     """
     height, width = gradient.shape[2:]
     rows, columns = (stride * side + 4 for side in (height, width))
@@ -171,7 +170,7 @@ def _wide_depthwise_gradient(gradient: Tensor, pixels: Tensor, weight: Tensor, s
 def _backward(
     gradient: Tensor, pixels: Tensor, weight: Tensor, stride: int, padding: int, wanted: tuple[bool, bool]
 ) -> Tensor:
-    """Return one gradient of a convolution: of its input, or of its weights."""
+    """Return the gradient of a convolution's input or of its weights."""
     groups = pixels.shape[1] // weight.shape[1]
     found = _convolution_backward(
         gradient,

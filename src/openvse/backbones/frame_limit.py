@@ -1,4 +1,4 @@
-"""A limit on the frames of a clip whose features are stored already: the sampling that a video reader would do."""
+"""A limit on the frames of a clip with stored features, which samples them as a video reader would."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from openvse.media.videos import SamplingMode
 
 @dataclass(frozen=True)
 class FrameLimit:
-    """Chooses among the local features of an item, which stand in order of time (PVSE, section 3.5).
+    """Chooses among the local features of an item, which are in order of time (PVSE, section 3.5).
 
-    Of more than ``num_frames``, ``run`` takes consecutive ones from a random place on in training; otherwise, and
-    always with ``even``, those in the middle of ``num_frames`` equal parts stay: ``videos.FrameSampling`` on tensors.
-    The random place comes from PyTorch's global generator, as all augmentation of stored features does.
+    If there are more than ``num_frames``, ``run`` takes a random run of consecutive ones in training. Otherwise, and
+    always with ``even``, the middle ones of ``num_frames`` equal parts are kept, as in ``videos.FrameSampling``. The
+    random place comes from PyTorch's global generator, as in all augmentation of stored features.
 
     Attributes:
-        num_frames: most that stay.
+        num_frames: the largest number of features that are kept.
         mode: run or even.
     """
 
@@ -34,9 +34,9 @@ class FrameLimit:
         """Return the chosen features, moved to the front, and their mask.
 
         Args:
-            local: features.
+            local: the features.
             mask: which of them are real.
-            random: as in training; otherwise the same features give the same result.
+            random: whether to choose at random, as in training.
         """
         lengths, most = mask.sum(dim=1, keepdim=True), self.num_frames
         if int(lengths.max()) <= most:

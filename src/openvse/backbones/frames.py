@@ -1,4 +1,4 @@
-"""Clips: a backbone of images sees each frame, and its mean feature is one local feature of the clip."""
+"""Clips: an image backbone sees each frame, whose mean feature is one local feature of the clip."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from openvse.media.videos import ClipSource, FrameSampling, SamplingMode, read_f
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
-FRAMES_AT_ONCE = 128  # through a frozen backbone, whatever the size of the batch
+FRAMES_AT_ONCE = 128  # frames in one pass of a frozen backbone, whatever the batch size
 
 
 class Frames(Backbone):
-    """Frames of a clip as its local features: the mean of what another backbone yields for each (PVSE, section 3.1).
+    """Local features from frames of a clip: the mean feature that another backbone yields for each (PVSE, section 3.1).
 
     An image is a clip of one frame. All frames of a clip get the same random view in training. A store holds up to
-    ``stored_frames`` of each clip, of which ``num_frames`` are chosen anew each time, as from the file.
+    ``stored_frames`` of each clip, of which ``num_frames`` are chosen anew each time, as they are from the file.
 
     Args:
-        assets: a saved model's folder: what the inner backbone needs is read from it.
-        backbone: sees the frames.
-        sampling: which frames, see ``videos.FrameSampling``.
-        num_frames: most frames of a clip that the model sees.
-        fps: instants a second that ``run`` chooses from.
-        stored_frames: most frames of a clip in a store (``run``; ``even`` stores ``num_frames``).
+        assets: the folder of a saved model, from which the files of the inner backbone are read.
+        backbone: the inner backbone, which sees the frames.
+        sampling: how frames are chosen; see ``videos.FrameSampling``.
+        num_frames: the largest number of frames of a clip that the model sees.
+        fps: the number of instants per second from which ``run`` chooses.
+        stored_frames: the largest number of frames of a clip in a store (``run``; ``even`` stores ``num_frames``).
 
     Raises:
-        RecipeError: a backbone that sees no images, or no frames at all.
+        RecipeError: the backbone does not see images, or a number of frames is too small.
     """
 
     usual_augmentation: ClassVar[str] = "none"
@@ -85,13 +85,13 @@ class Frames(Backbone):
         return cast(Backbone, self.backbone)
 
     def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
-        """Turn one frame into pixels as the inner backbone wants them."""
+        """Preprocess one frame for the inner backbone."""
         return self.image.preprocess(image)
 
     def read(
         self, source: ClipSource, generator: torch.Generator | None = None, *, to_store: bool = False
     ) -> Float[Tensor, "... 3 H W"]:
-        """Decode the frames of a clip, ``[N, 3, H, W]``; the generator decides which, and their common view."""
+        """Decode the frames of a clip, ``[N, 3, H, W]``; the generator chooses the frames and their common view."""
         place = None if generator is None else float(torch.rand(1, generator=generator))
         frames = read_frames(source, self.stored if to_store else self.seen, place=place)
         if generator is None:
@@ -107,7 +107,7 @@ class Frames(Backbone):
         return pad(items)
 
     def see(self, inputs: Inputs) -> Features:
-        """Return one feature for each frame; pixels without a mask, ``[B, 3, H, W]``, are clips of one frame."""
+        """Return a feature for each frame; pixels without a mask, ``[B, 3, H, W]``, are clips of one frame."""
         if inputs.mask is None:
             return all_real(self._mean_features(inputs.values).unsqueeze(1))
         pixels = inputs.values.flatten(0, 1) if bool(inputs.mask.all()) else inputs.values[inputs.mask]
@@ -116,7 +116,7 @@ class Frames(Backbone):
         return Features(local.masked_scatter(inputs.mask.unsqueeze(-1), seen), inputs.mask)
 
     def save_assets(self, folder: Path) -> None:
-        """Write what the inner backbone needs."""
+        """Write the files that the inner backbone needs."""
         self.image.save_assets(folder)
 
     def _mean_features(self, pixels: Float[Tensor, "B ... 3 H W"]) -> Float[Tensor, "B C"]:

@@ -1,4 +1,4 @@
-"""Pretrained models that installed Python packages hold: ``package:IMPORT_NAME`` in place of a folder."""
+"""Pretrained models in installed Python packages: ``package:IMPORT_NAME`` instead of a folder."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 from openvse.errors import ModelError
 
 PACKAGE = "package:"
-"""What the name of a source begins with where an installed package holds it."""
+"""The prefix of the name of a source that an installed package holds."""
 
 CONFIG = "config.json"
 
 
 def in_package(source: str | Path) -> bool:
-    """Say whether a source names an installed package."""
+    """Return whether a source names an installed package."""
     return str(source).startswith(PACKAGE)
 
 
 def package_folder(source: str) -> Path:
-    """Return the folder of an installed package, which is found without being imported.
+    """Return the folder of an installed package without importing it.
 
     Args:
         source: ``package:IMPORT_NAME``.
 
     Raises:
-        ModelError: it is no name of a package, or no package of this name is installed.
+        ModelError: the source is not a package name, or no package of this name is installed.
     """
     name = source.removeprefix(PACKAGE)
     if not name.isidentifier():
@@ -36,7 +36,7 @@ def package_folder(source: str) -> Path:
         )
     try:
         found = find_spec(name)
-    except (ImportError, ValueError):  # a broken finder; a module that was put together by hand
+    except (ImportError, ValueError):  # a broken finder, or a module that was built by hand
         found = None
     if found is None or not found.submodule_search_locations:
         raise ModelError(
@@ -46,16 +46,16 @@ def package_folder(source: str) -> Path:
 
 
 def model_source(source: str | Path) -> str:
-    """Return a source as ``transformers`` reads it: of ``package:IMPORT_NAME`` the folder of the model inside.
+    """Return a source as ``transformers`` reads it: for ``package:IMPORT_NAME``, the folder of the model inside.
 
-    That folder is the one that holds a ``config.json`` with a ``model_type``, as models on the Hugging Face hub have
-    it; the outermost if they lie inside each other. Any other source is returned as it is.
+    This is the folder with a ``config.json`` that has a ``model_type``, as models on the Hugging Face hub do; of nested
+    ones, the outermost. Any other source is returned unchanged.
 
     Args:
-        source: hub id, folder, or ``package:IMPORT_NAME``.
+        source: a hub id, a folder, or ``package:IMPORT_NAME``.
 
     Raises:
-        ModelError: the package is not installed, holds no such model, or several.
+        ModelError: the package is not installed, or holds no such model or several.
     """
     if not in_package(source):
         return str(source)

@@ -1,4 +1,4 @@
-"""Images whose local features (regions, grids, frames) were made elsewhere and lie in a feature store."""
+"""Images whose local features (regions, grids, frames) were made elsewhere and are in a feature store."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _NO_NETWORK = (
 
 
 class Precomputed(Backbone):
-    """No network: features come from a store; projection and augmentation are usually VSE-infinity's for regions.
+    """Has no network: features come from a store; usual projection and augmentation are VSE-infinity's for regions.
 
     Args:
         feature_dim: C, the width of the stored features (2048 for bottom-up attention).
-        num_frames: the features are frames in order of time, and the model sees at most this many of a clip: a
-            random run of consecutive ones in training, else evenly spread ones (PVSE); None takes all.
-        made_by: take features made by this backbone alone, as their store names it; None takes any of this width.
+        num_frames: the largest number of features of a clip that the model sees, if the features are frames in order
+            of time: a random run of them in training, otherwise evenly spread ones (PVSE); None takes all.
+        made_by: the only backbone whose features are accepted, as their store names it; None accepts any of this width.
 
     Raises:
-        RecipeError: ``num_frames`` below 1.
+        RecipeError: ``num_frames`` is below 1.
     """
 
     usual_projection: ClassVar[str] = "residual_mlp"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +33,10 @@ def load_or_explain(load: Callable[[], LoadedT], *, what: str, source: str | Pat
     try:
         return load()
     except (OSError, ValueError, KeyError, ImportError) as error:
+        if isinstance(error, ImportError) and "sentencepiece" in str(error).lower():
+            raise ModelError(
+                f"cannot load {what} of {str(source)!r} without SentencePiece: run pip install 'openvse[siglip]'"
+            ) from error
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"cannot load {what} of {str(source)!r} ({reason}): give a hub id or a folder of "
@@ -52,9 +58,10 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
     place = model_source(source)
 
     def load() -> nn.Module:
-        whole: Any = (
-            AutoModel.from_pretrained(place) if weights else _build(AutoConfig.from_pretrained(place))
-        )
+        with _bars_on_terminals_only():
+            whole: Any = (
+                AutoModel.from_pretrained(place) if weights else _build(AutoConfig.from_pretrained(place))
+            )
         backbone = getattr(whole, tower, whole)
         if backbone is not whole:
             # A tower's configuration knows neither the commit of its checkpoint nor its own class.
@@ -67,6 +74,21 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
     return load_or_explain(load, what="the model", source=source)
 
 
+@contextmanager
+def _bars_on_terminals_only() -> Iterator[None]:
+    """Keep the progress bars of ``transformers`` out of logs and pipes."""
+    from transformers.utils import logging
+
+    hidden = not sys.stderr.isatty() and logging.is_progress_bar_enabled()
+    if hidden:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if hidden:
+            logging.enable_progress_bar()
+
+
 def _build(config: Any) -> Any:
     """Build a model with random weights; some towers have a class, but none that AutoModel knows."""
     import transformers
@@ -76,7 +98,9 @@ def _build(config: Any) -> Any:
     kind = getattr(transformers, (config.architectures or [""])[0], None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise ValueError(f"transformers has no base model of type {config.model_type}")
-    return kind(config)
+    # Its class adds a pooling layer that Chinese-CLIP, of which it is a part, does without.
+    pooler = {"add_pooling_layer": False} if config.model_type == "chinese_clip_text_model" else {}
+    return kind(config, **pooler)
 
 
 def identify(source: str, config: Any) -> str:

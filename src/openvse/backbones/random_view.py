@@ -7,12 +7,13 @@ from PIL.Image import Image, Transpose
 
 
 def random_view(image: Image, generator: torch.Generator | None, *, smallest: float = 0.6) -> Image:
-    """Cut a random window of the image's own shape; mirror it half of the time (VSE-infinity, 4.1).
+    """Cut out a random window with the image's aspect ratio; mirror it half of the time (VSE-infinity, 4.1).
 
     Args:
         image: a decoded image.
-        generator: decides everything; the same state gives the same view. None, outside training, is the whole image.
-        smallest: the window's sides are this share of the image's, or more.
+        generator: the source of all randomness; the same state gives the same view. None, outside training, gives the
+            whole image.
+        smallest: the smallest share of the image's sides that the window's sides may have.
     """
     if generator is None:
         return image

@@ -18,38 +18,40 @@ from openvse.backbones.resnet_network import Form, ResNetNetwork, load_network_w
 from openvse.errors import RecipeError
 from openvse.types import Features, Inputs
 
-STRIDE = 32  # pixels a grid cell
+STRIDE = 32  # pixels per side of a grid cell
 START_FILE = "start.txt"
-CROP_SHARE = 0.875  # of the shorter side, as ImageNet networks are evaluated
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of red, green, blue from 0 to 1
-CAFFE_MEAN = (102.9801, 115.9465, 122.7717)  # of blue, green, red from 0 to 255
+CROP_SHARE = 0.875  # the share of the shorter side that is kept, as ImageNet networks are evaluated
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # red, green, blue, from 0 to 1
+CAFFE_MEAN = (102.9801, 115.9465, 122.7717)  # blue, green, red, from 0 to 255
 
 
 class ResNet(Backbone):
-    """The last feature map of a ResNet or ResNeXt: one local feature a cell of 32 x 32 pixels.
+    """The last feature map of a ResNet or ResNeXt: one local feature per cell of 32 x 32 pixels.
 
     Args:
-        assets: a saved model's folder: the weights come with the model, so ``weights`` is not read.
-        weights: file to start from, by torchvision's names (``.safetensors``, or ``.pth``, of which tensors alone are
-            read), or the detector's file that VSE-infinity publishes (``base`` and ``top``); without it, at random.
-        blocks: how many each of the four stages has; (3, 4, 23, 3) is ResNet-101, (3, 8, 36, 3) ResNet-152.
-        bottleneck: three convolutions a block; otherwise two, as in ResNet-18, (2, 2, 2, 2), and -34, (3, 4, 6, 3).
+        assets: the folder of a saved model, which has the weights, so that ``weights`` is not read.
+        weights: the file of initial weights, with torchvision's names (``.safetensors``, or ``.pth``, from which only
+            tensors are read), or the detector's file that VSE-infinity publishes (``base`` and ``top``); without it,
+            the weights are random.
+        blocks: the number of blocks in each of the four stages; (3, 4, 23, 3) is ResNet-101, (3, 8, 36, 3) ResNet-152.
+        bottleneck: whether a block has three convolutions; otherwise two, as in ResNet-18, (2, 2, 2, 2), and -34,
+            (3, 4, 6, 3).
         form: ``torchvision``, or ``caffe``, the form of the bottom-up-attention detector.
-        stem_dim: channels of the first convolution; the features are 32 times as wide, 8 times without bottlenecks.
-        inner_dim: channels inside the first stage's bottlenecks; 256 with 32 groups is ResNeXt 32x8d.
-        groups: of the convolutions inside the bottlenecks.
-        image_size: side of the square in pixels.
-        fit: how an image becomes a square: ``stretch`` resizes it whole, ``crop`` cuts the middle out after its
-            shorter side became 8/7 of ``image_size``.
+        stem_dim: the channels of the first convolution; the features are 32 times as wide, 8 times without bottlenecks.
+        inner_dim: the channels inside the first stage's bottlenecks; 256 with 32 groups is ResNeXt 32x8d.
+        groups: the groups of the convolutions inside the bottlenecks.
+        image_size: the side of the square in pixels.
+        fit: how an image becomes a square: ``stretch`` resizes the whole image, ``crop`` resizes its shorter side to
+            8/7 of ``image_size`` and cuts out the middle.
         pixels: ``imagenet`` standardises red, green and blue; ``caffe`` subtracts the mean from blue, green and red.
-        fine_tune: train the network; its BatchNorm statistics stay as they are.
-        gradient_checkpointing: while it trains, keep the activations between its blocks alone and compute the others
-            again: less memory, the same gradients.
+        fine_tune: whether to train the network; its BatchNorm statistics do not change.
+        gradient_checkpointing: whether, in training, only the activations between the network's blocks are kept and the
+            others are recomputed: less memory, the same gradients.
 
     Raises:
         ModelError: the weights cannot be read, or belong to a network of other sizes.
-        RecipeError: a size, width or number below 1, groups that do not divide the width, images smaller than
-            a cell, or a Caffe form without bottlenecks.
+        RecipeError: a size, width or number is below 1, the groups do not divide the width, images are smaller than a
+            cell, or the Caffe form has no bottlenecks.
     """
 
     any_size = True
@@ -81,7 +83,7 @@ class ResNet(Backbone):
             )
         if form == "caffe" and not bottleneck:
             raise RecipeError(
-                "form: caffe has bottlenecks alone: leave bottleneck out, or take form: torchvision"
+                "form: caffe exists only with bottlenecks: leave bottleneck out, or take form: torchvision"
             )
         network = ResNetNetwork(
             blocks, bottleneck=bottleneck, form=form, stem_dim=stem_dim, inner_dim=inner_dim, groups=groups
@@ -114,13 +116,13 @@ class ResNet(Backbone):
         return cells(self.net(inputs.values))
 
     def save_assets(self, folder: Path) -> None:
-        """Write which weights it started from, so that features made with the same ones still fit."""
+        """Write the name of the initial weights, so that features made with the same weights still fit."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / START_FILE).write_text(f"{self.start}\n", encoding="utf-8")
 
 
 def _start(network: ResNetNetwork, weights: str | None) -> str:
-    """Load the weights that a network starts from, and return a name of their content."""
+    """Load the initial weights of a network, and return a name of their content."""
     if weights is None:
         return "random"
     load_network_weights(network, Path(weights))
@@ -134,7 +136,7 @@ def _saved_start(assets: Path) -> str:
 
 
 def _stretched(image: Image.Image, size: int) -> Float[Tensor, "3 H W"]:
-    """Resize between the nearest pixels alone, as OpenCV does: where it shrinks, the released models saw that."""
+    """Resize without antialiasing, as OpenCV does: the released models saw images that were shrunk this way."""
     return F.interpolate(
         _planes(image).unsqueeze(0), size=(size, size), mode="bilinear", align_corners=False
     )[0]

@@ -15,22 +15,24 @@ from torch import Tensor, nn
 from openvse.errors import ModelError
 
 Form: TypeAlias = Literal["torchvision", "caffe"]
-EXPANSION = 4  # of a bottleneck block's output, beside a basic one's
+EXPANSION = 4  # the width of a bottleneck block's output, relative to a basic block's
 
 
 class ResNetNetwork(nn.Module):
-    """Stem and four stages; weights are called as in torchvision, so that its checkpoints fit.
+    """Stem and four stages; weights are named as in torchvision, so that its checkpoints fit.
 
     The Caffe form, that of the bottom-up-attention detector, halves the resolution in the first convolution of a
     block instead of the second, and its pooling starts at the image's corner without padding.
 
     Args:
-        blocks: how many a stage has: (3, 4, 6, 3), (3, 4, 23, 3) and (3, 8, 36, 3) are ResNet-50, -101 and -152.
-        bottleneck: three convolutions a block; otherwise two, as in ResNet-18, (2, 2, 2, 2), and -34, (3, 4, 6, 3).
-        form: torchvision or caffe; the second has bottlenecks alone.
-        stem_dim: channels of the first convolution.
-        inner_dim: channels inside the first stage's blocks, twice as many in each stage that follows.
-        groups: of the convolutions inside the blocks; 32 with ``inner_dim`` 256 is ResNeXt 32x8d.
+        blocks: the number of blocks in each stage: (3, 4, 6, 3), (3, 4, 23, 3) and (3, 8, 36, 3) are ResNet-50, -101
+            and -152.
+        bottleneck: whether a block has three convolutions; otherwise two, as in ResNet-18, (2, 2, 2, 2), and -34,
+            (3, 4, 6, 3).
+        form: torchvision or caffe, which exists only with bottlenecks.
+        stem_dim: the channels of the first convolution.
+        inner_dim: the channels inside the first stage's blocks; each further stage has twice as many.
+        groups: the groups of the convolutions inside the blocks; 32 with ``inner_dim`` 256 is ResNeXt 32x8d.
     """
 
     def __init__(
@@ -77,12 +79,12 @@ class ResNetNetwork(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut (He et al., CVPR 2016, figure 2).
+    """Two 3x3 convolutions with a shortcut (He et al., CVPR 2016, figure 2).
 
     Args:
-        input_dim: channels that come in.
-        output_dim: channels that leave.
-        stride: 2 halves the resolution.
+        input_dim: the number of input channels.
+        output_dim: the number of output channels.
+        stride: the stride; 2 halves the resolution.
     """
 
     def __init__(self, input_dim: int, output_dim: int, stride: int) -> None:
@@ -95,7 +97,7 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(input_dim, output_dim, stride)
 
     def forward(self, cells: Float[Tensor, "B C H W"]) -> Float[Tensor, "B c h w"]:
-        """Add the block's result to its input."""
+        """Add the output of the convolutions to the block's input."""
         shortcut = cells if self.downsample is None else self.downsample(cells)
         inner = self.relu(self.bn1(self.conv1(cells)))
         result: Tensor = self.relu(self.bn2(self.conv2(inner)) + shortcut)
@@ -103,15 +105,15 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut (He et al., CVPR 2016, figure 5).
+    """1x1, 3x3 and 1x1 convolutions with a shortcut (He et al., CVPR 2016, figure 5).
 
     Args:
-        input_dim: channels that come in.
-        inner_dim: channels of the 3x3 convolution.
-        output_dim: channels that leave.
-        stride: 2 halves the resolution.
-        groups: of the 3x3 convolution.
-        caffe: the first convolution has the stride, not the second.
+        input_dim: the number of input channels.
+        inner_dim: the channels of the 3x3 convolution.
+        output_dim: the number of output channels.
+        stride: the stride; 2 halves the resolution.
+        groups: the groups of the 3x3 convolution.
+        caffe: whether the first convolution has the stride, not the second.
     """
 
     def __init__(
@@ -129,7 +131,7 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(input_dim, output_dim, stride)
 
     def forward(self, cells: Float[Tensor, "B C H W"]) -> Float[Tensor, "B c h w"]:
-        """Add the block's result to its input."""
+        """Add the output of the convolutions to the block's input."""
         shortcut = cells if self.downsample is None else self.downsample(cells)
         inner = self.relu(self.bn1(self.conv1(cells)))
         inner = self.relu(self.bn2(self.conv2(inner)))
@@ -138,7 +140,7 @@ class Bottleneck(nn.Module):
 
 
 def _shortcut(input_dim: int, output_dim: int, stride: int) -> nn.Sequential | None:
-    """Fit a block's input to its output, where the two differ in shape."""
+    """Return a layer that fits a block's input to its output if their shapes differ."""
     if stride == 1 and input_dim == output_dim:
         return None
     return nn.Sequential(
@@ -147,7 +149,7 @@ def _shortcut(input_dim: int, output_dim: int, stride: int) -> nn.Sequential | N
 
 
 def load_network_weights(network: ResNetNetwork, path: Path) -> None:
-    """Load weights by torchvision's names, or the detector's, whose two parts number the layers; no pickle is run.
+    """Load weights with torchvision's names, or the detector's, whose two parts number the layers; no pickle is run.
 
     Raises:
         ModelError: the file cannot be read, or does not fit the network.
@@ -167,7 +169,7 @@ def load_network_weights(network: ResNetNetwork, path: Path) -> None:
     ) as error:
         reason = str(error).strip().partition("\n")[0][:100]
         raise ModelError(
-            f"weights {path} cannot be read ({reason}): give a .safetensors or .pth file of tensors alone"
+            f"weights {path} cannot be read ({reason}): give a .safetensors or .pth file that holds only tensors"
         ) from error
     weights = _unnumbered(read) if isinstance(read, dict) and {"base", "top"} <= read.keys() else read
     wanted = network.state_dict()
@@ -183,7 +185,7 @@ def load_network_weights(network: ResNetNetwork, path: Path) -> None:
 
 
 def _unnumbered(parts: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Name the weights of the detector's file: stem and three stages are numbered in one part, the last in another."""
+    """Name the weights of the detector's file: one part numbers the stem and three stages, another the last stage."""
     names = {"base.0": "conv1", "base.1": "bn1", "base.4": "layer1", "base.5": "layer2", "base.6": "layer3"}
     names["top.0"] = "layer4"
     result = {}

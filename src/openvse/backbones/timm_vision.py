@@ -18,22 +18,22 @@ from openvse.types import Features, Inputs
 
 
 class TimmVision(Backbone):
-    """The cells of a network's last feature map, or the patch tokens of a transformer, by timm's model names.
+    """The cells of a network's last feature map, or the patch tokens of a transformer, for any model name of timm.
 
-    VSE-infinity's best grids are those of a ResNeXt-101 that saw hashtags of Instagram (WSL), at 512 pixels:
-    ``model: resnext101_32x8d.fb_wsl_ig1b_ft_in1k, image_size: 512``. The whole image is resized to a square
-    by Pillow, without a centre crop; mean and deviation are the model's own. It needs the extra ``timm``.
+    VSE-infinity's best grids are those of a ResNeXt-101 that was trained on Instagram hashtags (WSL), at 512 pixels:
+    ``model: resnext101_32x8d.fb_wsl_ig1b_ft_in1k, image_size: 512``. Pillow resizes the whole image to a square,
+    without a centre crop; mean and deviation are those of the model. The extra ``timm`` is needed.
 
     Args:
         model: timm's name of architecture and weights; ``local-dir:FOLDER`` and ``hf-hub:ID`` are such names too.
-        assets: a saved model's folder: the weights come with the model, so the pretrained ones are not read.
-        pretrained: start from the published weights; otherwise at random.
-        fine_tune: train the backbone; its BatchNorm statistics stay as they are.
-        gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
-        image_size: side of the square in pixels; None takes the model's own.
+        assets: the folder of a saved model, which has the weights, so that the pretrained ones are not read.
+        pretrained: whether to start from the published weights; otherwise at random.
+        fine_tune: whether to train the backbone; its BatchNorm statistics do not change.
+        gradient_checkpointing: whether to trade time for memory with ``fine_tune``; the gradients are the same.
+        image_size: the side of the square in pixels; None takes that of the model.
 
     Raises:
-        ModelError: timm is missing or cannot be imported, or knows no such model.
+        ModelError: timm is missing, cannot be imported, or does not know the model.
     """
 
     covers_image = True
@@ -54,7 +54,7 @@ class TimmVision(Backbone):
         network, probe, side = _network(timm, model, image_size, weights=pretrained and assets is None)
         if fine_tune:
             freeze_unreached(network, _local_features(network, probe))
-            # The library knows its own blocks; many are no nn.ModuleList.
+            # The library knows its own blocks; many of them are not in an nn.ModuleList.
             network.set_grad_checkpointing(gradient_checkpointing)
         with torch.no_grad():
             local = _local_features(network, probe)
@@ -70,7 +70,7 @@ class TimmVision(Backbone):
         self._statistics = timm.data.resolve_model_data_config(network)
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
-        """Resize the image to a square, and normalise it as the model says."""
+        """Resize the image to a square, and normalise it as the model expects."""
         square = image.resize((self.image_size, self.image_size), Image.Resampling.BICUBIC)
         mean, deviation = (np.array(self._statistics[name], dtype=np.float32) for name in ("mean", "std"))
         pixels = (np.asarray(square, dtype=np.float32) / 255 - mean) / deviation
@@ -102,7 +102,7 @@ def _network(timm: Any, model: str, image_size: int | None, *, weights: bool) ->
         network = timm.create_model(model, pretrained=weights, num_classes=0)
         side = image_size or network.pretrained_cfg["input_size"][-1]
         resize = getattr(network, "set_input_size", None)
-        if resize is not None:  # transformers lay their positions out for one size
+        if resize is not None:  # transformers have position embeddings for one size
             resize(img_size=(side, side))
     except (RuntimeError, OSError, ValueError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Training the last blocks of a transformer alone: the others run without a graph, and their states can be stored."""
+"""Training only the last blocks of a transformer: the others run without a graph, and their states can be stored."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class TrainedBlocks:
     """The last blocks of a network, which train, and what lies below them, which does not.
 
     Args:
-        network: its blocks are the members of its one outermost ``nn.ModuleList``.
-        count: how many of the last blocks train; what follows them trains too.
+        network: a network whose blocks are the members of its only outermost ``nn.ModuleList``.
+        count: the number of the last blocks that train; what follows them trains, too.
 
     Attributes:
-        depth: how many blocks do not train.
+        depth: the number of blocks that do not train.
 
     Raises:
         ModelError: the network has no such list, or several.
@@ -59,7 +59,7 @@ class TrainedBlocks:
         return blocks
 
     def freeze_below(self, network: nn.Module, run: Callable[[], Tensor]) -> None:
-        """Freeze all parameters that act on the output through the blocks below alone, and keep their modules still.
+        """Freeze the parameters that affect the output only through the blocks below, and keep their modules still.
 
         Args:
             network: the network.
@@ -113,7 +113,7 @@ class TrainedBlocks:
 
 
 def require_fine_tune(train_blocks: int | None, *, fine_tune: bool) -> None:
-    """Raise RecipeError where blocks should train of a network that does not."""
+    """Raise RecipeError if some blocks shall train but the network is frozen."""
     if train_blocks is not None and not fine_tune:
         raise RecipeError(
             f"train_blocks is {train_blocks}, and fine_tune is false: set fine_tune=true, or leave train_blocks out"
@@ -122,7 +122,7 @@ def require_fine_tune(train_blocks: int | None, *, fine_tune: bool) -> None:
 
 @contextmanager
 def _entering(block: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Change the states that enter a block, for the length of a ``with``."""
+    """Change the states that enter a block inside a ``with``."""
 
     def hook(_: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         if args:

@@ -18,23 +18,24 @@ from openvse.types import Features, Inputs
 
 
 class TransformersDetector(CheckpointBackbone):
-    """The decoder's last state of each query that a detector is surest of: one local feature a region.
+    """The last decoder states of the queries with the highest scores of a detector: one local feature per region.
 
-    DETR, RT-DETR, D-FINE, YOLOS and their kin. A query's score is its largest class probability; the best come
-    first. These are not the bottom-up-attention regions of the papers (a Faster R-CNN trained on objects and
-    attributes of Visual Genome, 2048 wide): they come from another network, another data set and are narrower,
-    so that figures are not comparable with those of published region features. The detector stays frozen.
+    It supports DETR, RT-DETR, D-FINE, YOLOS and similar detectors. The score of a query is its largest class
+    probability; the best come first. These are not the bottom-up-attention regions of the papers (a Faster R-CNN
+    trained on objects and attributes of Visual Genome, 2048 wide): network, data set and width differ, so that results
+    are not comparable with those of published region features. The detector stays frozen.
 
     Args:
-        model: hub id, local folder, or ``package:NAME`` of an installed package.
-        assets: a saved model's folder: the architecture is built from it, ``model`` is not read.
-        num_regions: N, how many regions an image has at most.
-        min_score: regions below this score, in [0, 1], are left out; the best one of an image always stays.
-        image_size: side in pixels of the square that the whole image is resized to.
+        model: a hub id, a local folder, or ``package:NAME`` of an installed package.
+        assets: the folder of a saved model, from which the architecture is built; ``model`` is not read.
+        num_regions: N, the largest number of regions per image.
+        min_score: the score, in [0, 1], below which regions are left out; the best region of an image is always kept.
+        image_size: the side in pixels of the square to which the whole image is resized.
 
     Raises:
-        ModelError: the checkpoint cannot be loaded, or is no such detector.
-        RecipeError: no region is wanted, more are than the detector has queries, or an impossible score.
+        ModelError: the checkpoint cannot be loaded, or is not such a detector.
+        RecipeError: ``num_regions`` is below 1 or above the detector's number of queries, or ``min_score`` is out of
+            range.
     """
 
     usual_projection: ClassVar[str] = "residual_mlp"
@@ -70,7 +71,7 @@ class TransformersDetector(CheckpointBackbone):
         self.min_score = min_score
 
     def see(self, inputs: Inputs) -> Features:
-        """Return the states of the best queries and their boxes; the mask tells which reach ``min_score``."""
+        """Return the states and boxes of the best queries; the mask is True for those that reach ``min_score``."""
         states, scores, boxes = self.detect(inputs.values)
         return Features(states, self._sure(scores), boxes=boxes)
 
@@ -79,7 +80,7 @@ class TransformersDetector(CheckpointBackbone):
     ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B N"], Float[Tensor, "B N 4"]]:
         """Return states, scores and boxes of the best queries of each image, the best first.
 
-        Scores are probabilities. Boxes are left, top, right, bottom in shares of the image's width and height.
+        Scores are probabilities. Boxes are left, top, right, bottom as fractions of the image's width and height.
         """
         states, scores, boxes = _queries(self.net, pixels)
         best, chosen = scores.topk(self.num_regions, dim=1)
@@ -97,12 +98,12 @@ def _queries(
 ) -> tuple[Float[Tensor, "B Q C"], Float[Tensor, "B Q"], Float[Tensor, "B Q 4"]]:
     """Return states, scores and boxes of all queries."""
     output = detector(pixel_values=pixels)
-    # DETR and YOLOS choose one of the classes or none; the others decide about each class on its own.
+    # DETR and YOLOS choose one of the classes or none; the others decide about each class separately.
     one_of = output.logits.shape[-1] == detector.config.num_labels + 1
     chances = output.logits.softmax(-1)[..., :-1] if one_of else output.logits.sigmoid()
     x, y, width, height = output.pred_boxes.unbind(-1)
     corners = torch.stack([x - width / 2, y - height / 2, x + width / 2, y + height / 2], dim=-1)
-    # In YOLOS the states of the patches come before those of the queries.
+    # In YOLOS the states of the patches precede those of the queries.
     states = output.last_hidden_state[:, -output.logits.shape[1] :]
     return states, chances.amax(dim=-1), corners.clamp(0, 1)
 
@@ -123,7 +124,7 @@ def _load_detector(source: str, *, weights: bool) -> Any:
 def _probe(
     detector: Any, pixels: Tensor, source: str
 ) -> tuple[Float[Tensor, "1 Q C"], Float[Tensor, "1 Q"], Float[Tensor, "1 Q 4"]]:
-    """Run the detector once: how many queries, and how wide, it alone knows."""
+    """Run the detector once, to find the number and the width of its queries."""
     try:
         return _queries(detector, pixels)
     except (AttributeError, TypeError, ValueError) as error:

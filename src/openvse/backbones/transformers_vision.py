@@ -23,28 +23,31 @@ from openvse.types import Features, Inputs
 
 
 class TransformersVision(CheckpointBackbone):
-    """Patch tokens of a vision transformer, or the cells of a network's last feature map.
+    """The patch tokens of a vision transformer, or the cells of a network's last feature map.
 
-    ViT and DINOv2 give one feature a patch, without class and register tokens unless asked for; ResNet and
-    ConvNeXt give one a cell of their last feature map. Of CLIP, SigLIP and their kin the vision tower is taken;
-    its features are its last hidden states. Preprocessing is the checkpoint's own, done by Pillow alone.
+    ViT and DINOv2 give one feature per patch, without register tokens and, unless asked for, without the class token;
+    ResNet and ConvNeXt give one per cell of their last feature map. Of CLIP, SigLIP and similar models the vision tower
+    is used; the features are its last hidden states. Preprocessing is that of the checkpoint, always with Pillow.
 
     Args:
         model: hub id, local folder, or ``package:NAME`` of an installed package.
-        assets: a saved model's folder: the architecture is built from it, ``model`` is not read.
-        fine_tune: train the backbone; its BatchNorm statistics stay as they are.
-        train_blocks: with ``fine_tune``, train this many of its last blocks alone, and what follows them; the others
-            run without dropout and without a graph. None trains all.
-        lora: with ``fine_tune``, train low-rank adapters in place of the weights, such as ``{rank: 8}``; see ``Lora``.
-        gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
-        image_size: side in pixels of the square that the whole image is resized to; None does what the
-            checkpoint's preprocessing says (which may cut the rim off).
-        class_token: put the class token before the patches, where augmentation spares it and the aggregator
-            ``first_token`` finds it; a global vector is made of it in place of the mean.
+        assets: the folder of a saved model, from which the architecture is built; ``model`` is not read.
+        fine_tune: whether to train the backbone; its BatchNorm statistics do not change.
+        train_blocks: with ``fine_tune``, the number of the last blocks that train, together with what follows them; the
+            other blocks run without dropout and without a graph. None trains all blocks.
+        lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``; see
+            ``Lora``.
+        gradient_checkpointing: whether to trade time for memory with ``fine_tune``; the gradients are the same.
+        image_size: the side in pixels of the square to which the whole image is resized; None follows the
+            checkpoint's preprocessing (which may cut off the rim).
+        class_token: whether to put the class token before the patches, where augmentation keeps it and the aggregator
+            ``first_token`` finds it; a global vector is then made from it instead of the mean.
+        round_crop: where the checkpoint's preprocessing cuts the middle out of an image, cut where torchvision does
+            (OpenCLIP): one pixel further to the right or the bottom for some sizes.
 
     Raises:
-        ModelError: the checkpoint cannot be loaded, yields no local features from pixels alone, or has no class
-            token where one is wanted.
+        ModelError: the checkpoint cannot be loaded, does not yield local features from pixels only, or lacks the class
+            token that is asked for.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class TransformersVision(CheckpointBackbone):
         class_token: bool = False,
         train_blocks: int | None = None,
         lora: Mapping[str, Any] | None = None,
+        round_crop: bool = False,
     ) -> None:
         require_fine_tune(train_blocks, fine_tune=fine_tune)
         adapters = lora_of(lora, fine_tune=fine_tune, train_blocks=train_blocks)
@@ -79,7 +83,7 @@ class TransformersVision(CheckpointBackbone):
         super().__init__(
             network,
             feature_dim=probe.shape[-1],
-            fingerprint=f"{checkpoint}:{pixels.shape[1]}x{pixels.shape[2]}:{tokens}",
+            fingerprint=f"{checkpoint}:{pixels.shape[1]}x{pixels.shape[2]}:{tokens}{':rounded' * round_crop}",
             fine_tune=fine_tune,
             gradient_checkpointing=gradient_checkpointing,
         )
@@ -87,11 +91,12 @@ class TransformersVision(CheckpointBackbone):
         self.checkpoint = checkpoint
         self.processor = processor
         self.image_size = image_size
+        self.round_crop = round_crop
         self.class_token = class_token
         self.covers_image = image_size is not None  # a checkpoint's own preprocessing may crop
 
     def see(self, inputs: Inputs) -> Features:
-        """Return patch tokens or cells, row by row; before them the class token, if it was asked for."""
+        """Return patch tokens or cells, row by row, after the class token if it was asked for."""
         return all_real(_local_features(self.net, inputs.values, class_token=self.class_token))
 
 
@@ -116,7 +121,7 @@ def _local_features(
 
 
 def _probe(network: Any, pixels: Tensor, source: str, *, class_token: bool) -> Float[Tensor, "1 N C"]:
-    """Encode one black image: how many local features, and how wide, the backbone alone knows."""
+    """Encode one black image, to find the number and the width of the backbone's local features."""
     try:
         return _local_features(network, pixels, class_token=class_token)
     except (AttributeError, TypeError, ValueError) as error:

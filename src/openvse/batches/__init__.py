@@ -1,4 +1,4 @@
-"""Batches of a corpus: images from files or from a feature store, tokens, and which pairs are positive."""
+"""Batches of a corpus: images from files or from a feature store, tokens, and the positive pairs."""
 
 from __future__ import annotations
 

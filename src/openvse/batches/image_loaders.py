@@ -1,4 +1,4 @@
-"""Where the images of a batch come from: stored features, or image files decoded on the way."""
+"""Loaders for the images of a batch, from stored features or from image files that are decoded on demand."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RandomView:
-    """The seed and epoch that, with the position of an image, determine its random view in training.
+    """The seed and epoch that, together with the position of an image, determine its random view in training.
 
-    Neither the number of workers nor the batch of an image changes its view.
+    The view of an image does not depend on the number of workers or on its batch.
     """
 
     seed: int
@@ -48,29 +48,29 @@ class ImageLoader(Protocol):
     def load(
         self, positions: Int[np.ndarray, "B"], view: RandomView | None = None
     ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
-        """Return the inputs of the images that can be used, and which of the positions those are.
+        """Return the inputs of the images that can be used, and the positions of these images.
 
         Args:
-            positions: which images.
-            view: the random view for training; None for the deterministic one.
+            positions: the positions of the images.
+            view: the random view for training; None gives the deterministic one.
 
         Raises:
-            BadImageError: when none of the images can be used.
+            BadImageError: none of the images can be used.
         """
         ...
 
 
 class StoredImages:
-    """Images whose local features lie in a store; a batch is gathered at once.
+    """Images whose local features are in a store; a batch is gathered at once.
 
-    An image whose features hold a number that is not finite is logged, once in each process, and left out.
+    An image whose features are not all finite is logged, once in each process, and left out.
 
     Args:
         source: the store.
         image_ids: the images of the corpus, in order.
 
     Raises:
-        StoreError: when the store lacks some of them.
+        StoreError: the store lacks some of the images.
     """
 
     def __init__(self, source: FeatureSource, image_ids: Sequence[str]) -> None:
@@ -87,7 +87,7 @@ class StoredImages:
     ) -> tuple[Inputs, Bool[np.ndarray, "B"]]:
         """Gather features; the view does not matter, as encoders augment features themselves."""
         inputs = self._source.gather(self._rows[positions])
-        # A sum is finite only if all its terms are, and costs little beside reading them.
+        # A sum is finite only if all its terms are, and costs little compared with reading them.
         sound = inputs.values.sum(dim=(1, 2)).isfinite()
         if sound.all():
             return inputs, np.ones(len(positions), dtype=bool)
@@ -107,14 +107,14 @@ class StoredImages:
 
 
 class PixelImages:
-    """Files of images or clips, decoded when they are asked for.
+    """Files of images or clips, decoded on demand.
 
     A file that cannot be used is logged with its path, once in each process, and left out.
 
     Args:
         paths: the files of the corpus, in order.
-        backbone: whose ``read`` makes pixels of a file.
-        augment: take random views where the caller asks for them.
+        backbone: the backbone whose ``read`` turns a file into pixels.
+        augment: whether to use random views if the caller asks for them.
     """
 
     def __init__(self, paths: Sequence[ImageFile], backbone: Backbone, *, augment: bool = False) -> None:
@@ -150,10 +150,10 @@ class PixelImages:
 def image_loader(
     backbone: Backbone, corpus: Corpus, features: FeatureSource | None, *, augment: bool = False
 ) -> ImageLoader:
-    """Return the loader of a corpus: from stored features where there are some, else from the image files.
+    """Return the loader of a corpus: from stored features if there are any, otherwise from the image files.
 
     Raises:
-        StoreError: when the store lacks some of the images.
+        StoreError: the store lacks some of the images.
     """
     if features is not None:
         return StoredImages(features, corpus.image_ids)
@@ -161,11 +161,11 @@ def image_loader(
 
 
 def own_features(corpus: Corpus, backbone: Backbone) -> FeatureSource | None:
-    """Return the features that a data set brings along, if the backbone has no network; None otherwise.
+    """Return the features that come with a data set, if the backbone has no network; None otherwise.
 
     Raises:
         ModelError: the features have another width than the encoder expects.
-        DataError: the encoder wants images, and the data set has features in their place.
+        DataError: the encoder needs images, and the data set has only features.
     """
     if corpus.features is None:
         return None
@@ -187,10 +187,10 @@ def own_features(corpus: Corpus, backbone: Backbone) -> FeatureSource | None:
 
 
 def with_features(corpus: Corpus, features: FeatureSource | None) -> Corpus:
-    """Leave out the images that a store lacks, since they could not be decoded, and say so in ``problems``.
+    """Leave out images that a store lacks, because they could not be decoded, and list them in ``problems``.
 
     Raises:
-        StoreError: when the store has none of the images.
+        StoreError: the store has none of the images.
     """
     if features is None:
         return corpus

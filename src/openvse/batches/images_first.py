@@ -1,4 +1,4 @@
-"""Training batches of whole images: each image of an epoch once, with several of its captions."""
+"""Training batches by image: each image once per epoch, with several of its captions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CaptionsPerImage = int | Literal["all"]
 
 
 class PairsOfImages:
-    """The pairs of each image that has any.
+    """The pairs of each image that has pairs.
 
     Args:
         relevance: the pairs of a corpus.
-        captions: at most how many pairs of an image an epoch takes; ``all`` takes every one.
+        captions: the largest number of pairs of an image in an epoch; ``all`` takes all.
     """
 
     def __init__(self, relevance: Relevance, captions: CaptionsPerImage) -> None:
@@ -33,7 +33,7 @@ class PairsOfImages:
         return len(self._counts)
 
     def draw(self, random: np.random.Generator) -> list[Int[np.ndarray, "n"]]:
-        """Return the pairs of each image, in random order, and of those no more than an epoch takes."""
+        """Return the pairs of each image in random order, at most as many as an epoch takes."""
         order = np.lexsort((random.random(len(self._images)), self._images))
         starts = self._counts.cumsum() - self._counts
         ends = starts + np.minimum(self._counts, self._most)
@@ -41,23 +41,23 @@ class PairsOfImages:
 
 
 class ImageBatches(EpochBatches):
-    """The batches of one epoch of images; their order and their captions follow from (seed, epoch) alone.
+    """The batches of one epoch of images; their order and captions depend only on (seed, epoch).
 
-    A network that trains costs as much as there are images in a batch, so several captions of each are nearly free.
-    Every process gets its share of the images of a batch, and their captions.
+    The cost of training an image network depends on the number of images in a batch, so several captions of each are
+    nearly free. Every process gets its share of the images of a batch, with their captions.
 
     Args:
-        pairs: of each image.
-        batch_size: images of a batch, over all processes. What is left at the end is left out; if the images do not
-            fill one batch, they are one.
+        pairs: the pairs of each image.
+        batch_size: the number of images in a batch, over all processes. The remainder at the end is left out; fewer
+            images than that make a single batch.
         seed: the recipe's seed.
-        epoch: which epoch.
-        start: batches that are done already, when a run is resumed.
-        rank: this process.
-        num_processes: how many there are.
+        epoch: the number of the epoch.
+        start: the number of batches that are already done, if a run is resumed.
+        rank: the number of this process.
+        num_processes: the number of processes.
 
     Raises:
-        DataError: when there is no image, or a batch has fewer images than there are processes.
+        DataError: there are no images, or a batch has fewer images than there are processes.
     """
 
     unit: ClassVar[str] = "image"

@@ -23,13 +23,13 @@ ItemT = TypeVar("ItemT")
 def image_batches(
     images: ImageLoader, batch_size: int, *, start: int = 0, num_workers: int = 0
 ) -> Iterator[PlacedInputs]:
-    """Yield all images in order, without those that cannot be used.
+    """Yield all images in order, except those that cannot be used.
 
     Args:
         images: the images of a corpus.
-        batch_size: images a batch.
-        start: position of the first image, when earlier ones are done already.
-        num_workers: processes that load ahead; 0 loads in this one.
+        batch_size: the number of images per batch.
+        start: the position of the first image, if earlier ones are already done.
+        num_workers: the number of processes that load ahead; 0 loads in this process.
 
     """
     loader = DataLoader(
@@ -46,7 +46,7 @@ def text_batches(texts: TextLoader, batch_size: int) -> Iterator[PlacedInputs]:
 
     Args:
         texts: token ids or stored states of each text.
-        batch_size: texts a batch.
+        batch_size: the number of texts per batch.
     """
     order = np.argsort(texts.lengths.numpy(), kind="stable")
     for start in range(0, len(order), batch_size):

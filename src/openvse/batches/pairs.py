@@ -1,4 +1,4 @@
-"""Training batches: the pairs of an epoch in a seeded order, and what a batch of pairs holds."""
+"""Training batches: the pairs of an epoch in a seeded order, and the batch that some pairs make."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from openvse.types import Batch
 
 @dataclass(frozen=True)
 class BatchKey:
-    """Which pairs a batch is made of; it is sent to the worker that builds the batch.
+    """The pairs of a batch; it is sent to the worker that builds the batch.
 
     Attributes:
         pairs: positions of the pairs in the corpus's relevance, for all processes together.
         view: the random views of this epoch; None for deterministic ones.
-        rank: which process the batch is for.
-        num_processes: how many processes share the pairs.
+        rank: the number of the process that the batch is for.
+        num_processes: the number of processes that share the pairs.
     """
 
     pairs: Int[np.ndarray, "P"]
@@ -36,27 +36,27 @@ class BatchKey:
 
 
 class EpochBatches(Sampler[BatchKey]):
-    """The batches of one epoch, in an order that follows from (seed, epoch) alone.
+    """The batches of one epoch, in an order that depends only on (seed, epoch).
 
-    Use it as ``DataLoader(dataset, sampler=EpochBatches(...), batch_size=None)``. Every process draws the
-    same pairs and its dataset takes its share of their images, so which pairs meet in a batch does not depend
-    on how many processes there are.
+    Use it as ``DataLoader(dataset, sampler=EpochBatches(...), batch_size=None)``. Every process draws the same pairs
+    and its dataset takes its share of their images, so that the pairs of a batch do not depend on the number of
+    processes.
 
     Args:
-        num_pairs: how many pairs the corpus has.
-        batch_size: pairs of a batch, over all processes. What is left at the end is left out; if the pairs do not fill
-            one batch, they are one.
+        num_pairs: the number of pairs in the corpus.
+        batch_size: the number of pairs in a batch, over all processes. The remainder at the end is left out; fewer
+            pairs than that make a single batch.
         seed: the recipe's seed.
-        epoch: which epoch.
-        start: batches that are done already, when a run is resumed.
-        rank: this process.
-        num_processes: how many there are.
+        epoch: the number of the epoch.
+        start: the number of batches that are already done, if a run is resumed.
+        rank: the number of this process.
+        num_processes: the number of processes.
 
     Raises:
-        DataError: when there is no pair, or a batch has fewer pairs than there are processes.
+        DataError: there are no pairs, or a batch has fewer pairs than there are processes.
 
     Attributes:
-        unit: what the batches are counted in, for messages.
+        unit: the name of what the batches consist of, for messages.
     """
 
     unit: ClassVar[str] = "pair"
@@ -93,7 +93,7 @@ class EpochBatches(Sampler[BatchKey]):
             yield self._key(pairs)
 
     def _batches_of(self, order: Int[np.ndarray, "P"]) -> Iterator[Int[np.ndarray, "b"]]:
-        """Yield the part of an epoch's order that each batch takes which is not done already."""
+        """Yield the part of an epoch's order that each batch takes, for the batches that are not done."""
         for batch in range(self._start, self._num_batches):
             yield order[batch * self._size : (batch + 1) * self._size]
 
@@ -102,15 +102,15 @@ class EpochBatches(Sampler[BatchKey]):
 
 
 class PairDataset(Dataset[Batch]):
-    """Batches of a corpus by the pairs they hold.
+    """Builds batches of a corpus from the pairs that they hold.
 
     Args:
         corpus: images, texts and their relevance.
-        images: loads the images of the corpus.
-        texts: loads each caption.
+        images: the loader of the images of the corpus.
+        texts: the loader of the captions.
 
     Raises:
-        DataError: when the three disagree in number.
+        DataError: the numbers of the three disagree.
     """
 
     def __init__(self, corpus: Corpus, images: ImageLoader, texts: TextLoader) -> None:
@@ -132,13 +132,13 @@ class PairDataset(Dataset[Batch]):
         return len(self._pair_images)
 
     def __getitem__(self, key: BatchKey) -> Batch:
-        """Build a batch in which each image and each text stands once, whatever the number of its pairs.
+        """Build a batch in which each image and each text occurs once, whatever the number of its pairs.
 
-        The images of the pairs are dealt out to the processes, and every caption follows its image: captions
-        of one image never meet as negatives, on whichever process they are.
+        The images of the pairs are divided among the processes, and every caption follows its image: captions of one
+        image are never negatives of each other, on any process.
 
         Raises:
-            DataError: when there are fewer images than processes, or no image of the batch can be used.
+            DataError: there are fewer images than processes, or no image of the batch can be used.
         """
         images = np.unique(self._pair_images[key.pairs])[key.rank :: key.num_processes]
         if not len(images):
@@ -165,7 +165,7 @@ class PairDataset(Dataset[Batch]):
     def _positives(
         self, images: Int[np.ndarray, "I"], texts: Int[np.ndarray, "T"]
     ) -> Bool[np.ndarray, "I T"]:
-        """Mark every relevant pair of sorted images and texts, drawn or not."""
+        """Mark every relevant pair of sorted images and texts, whether it was drawn or not."""
         counts = self._counts[texts]
         columns = np.repeat(np.arange(len(texts)), counts)
         within = np.arange(len(columns)) - np.repeat(counts.cumsum() - counts, counts)

@@ -1,4 +1,4 @@
-"""Where the texts of a batch come from: token ids in memory, or stored token states."""
+"""Loaders for the texts of a batch, from token ids in memory or from stored token states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TextLoader(Protocol):
     """Loads texts of a corpus by their positions.
 
     Attributes:
-        lengths: tokens of each text.
+        lengths: the number of tokens of each text.
     """
 
     lengths: Int[Tensor, "T"]
@@ -37,14 +37,14 @@ class TextLoader(Protocol):
 
 
 class StoredTexts:
-    """Texts whose token states lie in a store; a batch is gathered at once.
+    """Texts whose token states are in a store; a batch is gathered at once.
 
     Args:
-        store: made by ``extract_text_features``.
+        store: the store that ``extract_text_features`` made.
         texts: the texts of the corpus, in order.
 
     Raises:
-        StoreError: when the store lacks some of them.
+        StoreError: the store lacks some of the texts.
     """
 
     def __init__(self, store: FeatureStore, texts: Sequence[str]) -> None:
@@ -68,14 +68,14 @@ class StoredTexts:
 
 
 def text_loader(encoder: TextEncoder, texts: Sequence[str], features: FeatureStore | None) -> TextLoader:
-    """Return the loader of texts: stored states where there is a store, else token ids.
+    """Return the loader of texts, from stored states if there is a store, otherwise from token ids.
 
     Args:
-        encoder: makes the token ids.
+        encoder: the encoder that makes the token ids.
         texts: the texts, in the order of their positions.
         features: the store of their states.
 
     Raises:
-        StoreError: when the store lacks some of the texts.
+        StoreError: the store lacks some of the texts.
     """
     return TokenTable(encoder.tokenize(texts)) if features is None else StoredTexts(features, texts)

@@ -14,13 +14,13 @@ from openvse.types import Inputs
 
 
 class TokenTable:
-    """Sentences of different lengths, one behind the other.
+    """Sentences of different lengths in one tensor, one after the other.
 
     A list of 600,000 small tensors (the captions of COCO) takes ten times the memory of their ids, and every
     worker process would copy it while counting references.
 
     Args:
-        tokens: token ids of each sentence, ``int64 [N]``.
+        tokens: the token ids of each sentence, ``int64 [N]``.
     """
 
     def __init__(self, tokens: Sequence[Int[Tensor, "_"]]) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
@@ -11,26 +15,57 @@ from typer.core import TyperGroup
 
 from openvse import __version__
 from openvse.cli.allocator import keep_freed_memory
+from openvse.cli.stopping import describe_stop, stop_behind, stoppable
 from openvse.errors import OpenVSEError
+from openvse.files import refusal_of_disk
 
 
 class Commands(TyperGroup):
     """Ends a command that the user's input stops with one line on standard error, and no traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; the input's faults end with code 2, an interrupt with 130."""
+        """Run a command; the input's faults and a full disk end with code 2, a signal with 128 and its number."""
+        from openvse.cli.progress import Warnings, voice
+
+        logger, warnings = logging.getLogger("openvse"), Warnings()
+        logger.addHandler(warnings)
         try:
-            return super().invoke(ctx)
-        except OpenVSEError as error:
-            message, code = f"error: {error}", 2
-        except KeyboardInterrupt:
-            message, code = "interrupted; what was finished is on disk", 130
-        except OSError as error:
-            if error.filename is None:  # not about a file that the user named
+            with stoppable():
+                return super().invoke(ctx)
+        except typer.Exit:
+            raise
+        except (KeyboardInterrupt, Exception) as error:
+            stop, told = stop_behind(error), _told(error)
+            if stop is None and told is None:
                 raise
-            message, code = f"error: {error.filename}: {error.strerror}: choose another path", 2
-        typer.echo(f"openvse: {' '.join(message.split())}", err=True)
+            message, code = (f"error: {told}", 2) if stop is None else describe_stop(stop)
+        finally:
+            logger.removeHandler(warnings)
+            voice.reset()
+        if code > 128 and os.environ.get("RANK", "0") != "0":  # one line for all processes of a run
+            raise typer.Exit(code)
+        with suppress(OSError):  # where a terminal went away, nobody reads it
+            typer.echo(f"openvse: {' '.join(message.split())}", err=True)
         raise typer.Exit(code)
+
+
+def _told(error: BaseException) -> str | None:
+    """Return what to tell the user of an error, and None where it is a fault of openvse."""
+    if isinstance(error, OpenVSEError):
+        return str(error)
+    reason = refusal_of_disk(error)
+    if isinstance(error, OSError) and error.filename is not None:  # about a file that the user named
+        return f"{error.filename}: {error.strerror}: choose another path"
+    if reason is not None:
+        return f"the disk refuses ({reason}): make room, and run the command again"
+    if isinstance(error, MemoryError) or "llocate memory" in str(error) or "out of memory" in str(error):
+        return (
+            f"there is not enough memory ({shorten(' '.join(str(error).split()), 120, placeholder=' ...')}): choose "
+            f"smaller batches, or a smaller model"
+        )
+    if isinstance(error, EOFError):  # click would say "Aborted." and nothing else
+        raise RuntimeError(f"a file ended too early: {error}") from error
+    return None
 
 
 app = typer.Typer(

@@ -10,22 +10,44 @@ import typer
 from openvse.errors import OpenVSEError
 
 
-def usable_device(name: str) -> str:
-    """Return the name of a device on which this machine can compute.
+def usable_device(name: str | None) -> str | None:
+    """Return the name of a device on which this machine can compute; ``auto`` names the fastest there is.
 
     Raises:
         OpenVSEError: there is none of this name here.
     """
+    if name is None:
+        return None
     import torch
 
+    if name == "auto":
+        fastest = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return "cpu" if fastest is None else fastest.type
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
         reason = shorten(str(error), width=80, placeholder=" ...")
         raise OpenVSEError(
-            f"device {name!r} cannot be used here ({reason}): give cpu, cuda or mps"
+            f"device {name!r} cannot be used here ({reason}): give auto, cpu, cuda or mps"
         ) from error
     return name
+
+
+def use_threads(count: int | None) -> int | None:
+    """Let PyTorch compute with so many threads of the CPU; None leaves its choice."""
+    if count is not None:
+        import torch
+
+        torch.set_num_threads(count)
+    return count
+
+
+def be_quiet(quiet: bool) -> bool:
+    """Keep the command to results, warnings and errors, or let it speak."""
+    from openvse.cli.progress import voice
+
+    voice.quiet = quiet
+    return quiet
 
 
 AllowOutside: TypeAlias = Annotated[
@@ -36,5 +58,34 @@ AllowOutside: TypeAlias = Annotated[
 ]
 
 Device: TypeAlias = Annotated[
-    str, typer.Option(help="Where to compute: cpu, cuda or mps.", callback=usable_device)
+    str, typer.Option(help="Where to compute: auto, cpu, cuda or mps.", callback=usable_device)
+]
+RunDevice: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Where to compute: auto, cpu, cuda or mps; by default training.device of the recipe.",
+        callback=usable_device,
+    ),
+]
+Threads: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, help="Threads of the CPU; by default PyTorch's choice.", callback=use_threads),
+]
+StartModel: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--start",
+        help="Begin from this model: the folder of a run, a model folder, a short name, or a hub id.",
+    ),
+]
+Rerank: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="A model that ranks the first proposals of each query again, such as score attention."),
+]
+Quiet: TypeAlias = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Neither progress nor notes on standard error.", callback=be_quiet),
+]
+Json: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON document, and nothing else.")
 ]

@@ -1,4 +1,4 @@
-"""Released checkpoints of other repositories -> model folders; nothing that they contain is run."""
+"""Published checkpoints of other projects -> model folders; nothing that they contain is run."""
 
 from __future__ import annotations
 

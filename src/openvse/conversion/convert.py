@@ -1,4 +1,4 @@
-"""From a released checkpoint to a model folder."""
+"""From a released checkpoint, or a published dual encoder, to a model folder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ import torch
 from openvse.conversion import pvse, vse_2ad, vse_infinity
 from openvse.conversion.checkpoint import Plan, ReleasedCheckpoint, find_encoders
 from openvse.conversion.checkpoint_file import read_checkpoint
+from openvse.conversion.dual_encoders import convert_dual, open_dual
+from openvse.conversion.hub import is_hub_id
+from openvse.conversion.published import PUBLISHED
 from openvse.conversion.text_assets import write_text_assets
 from openvse.conversion.weights import expect_fit, expect_own_storage, single_precision
 from openvse.errors import CheckpointError, nearest
+from openvse.files import replacing_folder
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
@@ -42,7 +46,7 @@ class Conversion:
     """What was converted.
 
     Attributes:
-        repository: a name of ``REPOSITORIES``.
+        repository: a name of ``REPOSITORIES``, or the architecture of a dual encoder.
         model: ready to encode.
         notes: what the user should know.
     """
@@ -60,15 +64,18 @@ def convert(
     repository: str | None = None,
     overrides: Sequence[str] = (),
 ) -> Conversion:
-    """Turn a checkpoint of VSE-infinity, PVSE or VSE+2AD into a model folder with the same embeddings.
+    """Turn a checkpoint of VSE-infinity, PVSE or VSE+2AD, or a dual encoder, into a model folder of equal embeddings.
 
-    Nothing that the file contains is run. Checksums, options, names, shapes and types of numbers are verified before
-    a weight is copied, and the folder is written only after every weight has its place and turned out to be finite.
+    Nothing that the files contain is run. Checksums, options, names, shapes and types of numbers are verified before
+    a weight is copied. The folder appears once it is whole, after every weight has its place and turned out to be
+    finite.
 
     Args:
-        checkpoint: what the repository's training saved.
+        checkpoint: what the repository's training saved; or a dual encoder of ``transformers`` or OpenCLIP: a folder
+            with its files, a hub id, or a short name of ``PUBLISHED``.
         out: the model folder, which must not exist or be empty.
-        vocabulary: the words that the model was trained with, or the tokenizer of its BERT.
+        vocabulary: the words that the model was trained with, or the tokenizer of its text model; a dual encoder brings
+            its own.
         repository: a name of ``REPOSITORIES``; None recognises it by the weights.
         overrides: ``key.path=value`` of the recipe, for what a file does not say.
 
@@ -77,19 +84,35 @@ def convert(
             finite or options that are not plausible, or has no counterpart here.
         RecipeError: an override is not of the form ``key.path=value``.
     """
-    path, folder = Path(checkpoint), Path(out)
+    folder = Path(out)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise CheckpointError(f"{folder} exists: choose a new folder for the model")
+    source = PUBLISHED[str(checkpoint)].source if str(checkpoint) in PUBLISHED else str(checkpoint)
+    path = Path(source)
     try:
-        released = find_encoders(read_checkpoint(path))
-        name = _which(released, repository)
-        plan = REPOSITORIES[name].plan(released)
-        words = None if vocabulary is None else str(vocabulary)
-        model = _build(plan, words, overrides, _describe(path, released))
+        if repository is None and (path.is_dir() or (not path.exists() and is_hub_id(source))):
+            kind, model = convert_dual(open_dual(source), tokenizer=_text(vocabulary), overrides=overrides)
+            done = Conversion(kind, model, ())
+        else:
+            done = _convert_released(path, _text(vocabulary), repository, overrides)
     except CheckpointError as error:
-        raise CheckpointError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
-    model.save(folder)
-    return Conversion(name, model, plan.notes)
+        raise CheckpointError(str(error) if source in str(error) else f"{source}: {error}") from error
+    with replacing_folder(folder) as partial:
+        done.model.save(partial)
+    return done
+
+
+def _convert_released(
+    path: Path, vocabulary: str | None, repository: str | None, overrides: Sequence[str]
+) -> Conversion:
+    released = find_encoders(read_checkpoint(path))
+    name = _which(released, repository)
+    plan = REPOSITORIES[name].plan(released)
+    return Conversion(name, _build(plan, vocabulary, overrides, _describe(path, released)), plan.notes)
+
+
+def _text(path: str | Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _which(checkpoint: ReleasedCheckpoint, repository: str | None) -> str:

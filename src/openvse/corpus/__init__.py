@@ -1,4 +1,4 @@
-"""What a data set is: images, sentences or questions, and which of them belong together."""
+"""The content of a data set: images, sentences or questions, and which of them belong together."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from openvse.types import FeatureSource, Relevance
 
 @dataclass(frozen=True)
 class Record:
-    """One image as a loader found it.
+    """An image, as a loader found it.
 
     Attributes:
-        image_id: what a feature store and a report call the image; unique in a corpus.
-        path: where the image file should lie, or its place in a larger file.
-        captions: its sentences.
-        split: a name or synonym of a split, or "" when the data set has none.
+        image_id: the identifier of the image in feature stores and reports; unique in a corpus.
+        path: the expected path of the image file, or its place in a larger file.
+        captions: the sentences of the image.
+        split: a name or synonym of a split, or "" if the data set has none.
     """
 
     image_id: str
@@ -40,15 +40,15 @@ class Corpus:
     """Images, texts and their explicit relevance.
 
     Attributes:
-        name: what messages and reports call the data set.
-        image_ids: an identifier an image.
+        name: the name of the data set in messages and reports.
+        image_ids: the identifier of each image.
         image_paths: the file of each image, or its place in a larger file.
         captions: the T sentences.
         relevance: the pairs (image, text) that belong together.
         splits: "train", "validation", "test" or "" for each image.
         problems: one line for each kind of thing that was skipped when the corpus was opened.
-        features: local features of the images that the data set itself brings along. They are read where no store is
-            named and the encoder has no backbone of its own.
+        features: local features of the images that come with the data set. They are read if no store is given and the
+            encoder has no backbone.
     """
 
     name: str
@@ -68,11 +68,11 @@ class Corpus:
 
         Args:
             name: "train", "validation" or "test", or a synonym such as "dev" or "val".
-            proportions: shares of train, validation and test, used only when no image of the corpus names a
-                split: the images are then ordered by a hash of their identifiers and cut at these shares.
+            proportions: shares of train, validation and test, used only if no image of the corpus has a split: the
+                images are then ordered by a hash of their identifiers and cut at these shares.
 
         Raises:
-            DataError: for an unknown name, or when the split is empty, with the splits that there are.
+            DataError: the name is unknown, or the split is empty; the message lists the splits.
         """
         wanted = canonical_split(name)
         labels = np.asarray(self.split_labels(proportions))
@@ -88,7 +88,7 @@ class Corpus:
         return replace(chosen, name=f"{self.name}/{wanted}", splits=(wanted,) * len(chosen))
 
     def split_labels(self, proportions: Proportions = (0.8, 0.1, 0.1)) -> tuple[str, ...]:
-        """Return the split of each image: what the data say, or if they say nothing what a hash does; see ``split``."""
+        """Return the split of each image, from the data or otherwise from a hash; see ``split``."""
         return self.splits if any(self.splits) else hashed_splits(self.image_ids, proportions)
 
     def select(self, image_positions: Int[np.ndarray, "I"]) -> Corpus:
@@ -99,7 +99,7 @@ class Corpus:
         order = np.argsort(rows, kind="stable")[np.count_nonzero(rows < 0) :]
         pair_texts = self.relevance.texts[order]
         texts, first, inverse = np.unique(pair_texts, return_index=True, return_inverse=True)
-        # Texts are numbered by their first pair, so that the captions stand in the order of the images.
+        # Texts are numbered by their first pair, so that the captions are in the order of the images.
         by_pair = np.argsort(first)
         number = np.empty_like(by_pair)
         number[by_pair] = np.arange(len(by_pair))
@@ -122,19 +122,19 @@ def build_corpus(
 ) -> Corpus:
     """Check records and join them into a corpus.
 
-    Captions whose image file is not there, images without a caption and empty captions are left out and counted
-    in ``problems``. So is leakage: an image that is listed in several splits stays in the last of train, validation
-    and test alone.
+    Captions with a missing image file, images without a caption and empty captions are left out and counted in
+    ``problems``. So is leakage: an image that is listed in several splits is kept only in the last of train, validation
+    and test.
 
     Args:
-        name: what messages call the data set.
-        records: one for each image.
-        require_images: look for the image files; False when precomputed features stand in for them.
-        merge_captions: make equal captions one text that is relevant to all of its images. Otherwise every
-            caption is a text of its own, as the protocols of Flickr and COCO have it.
+        name: the name of the data set in messages.
+        records: one record for each image.
+        require_images: whether to look for the image files; False if precomputed features replace them.
+        merge_captions: whether equal captions become one text that is relevant to all of its images. Otherwise every
+            caption is a separate text, as in the protocols of Flickr and COCO.
 
     Raises:
-        DataError: when an identifier occurs twice, or nothing is left.
+        DataError: an identifier occurs twice, or nothing is left.
     """
     kept = [_canonical(record) for record in records]
     kept, problems = _without_leakage(kept)
@@ -164,9 +164,9 @@ def in_order(records: Iterable[Record], *, only_training: bool = False) -> list[
     give the same batches only if they give its training images in the same order.
 
     Args:
-        records: in the order of a file.
-        only_training: leave the images of validation and test in the order of the file, behind the others: the five
-            folds of COCO's test are cut in that order.
+        records: the records, in the order of a file.
+        only_training: whether to leave the images of validation and test in the order of the file, after the others:
+            the five folds of COCO's test are cut in that order.
     """
     kept = ("validation", "test") if only_training else ()
     canonical = [_canonical(record) for record in records]
@@ -181,13 +181,13 @@ def _canonical(record: Record) -> Record:
 
 
 def _without_leakage(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """Give every image one split; return the records that stay, and the line that reports the others."""
+    """Give every image one split; return the records to keep, and a line that reports the others."""
     keep, leaked = one_split_each([record.image_id for record in records], [r.split for r in records])
     problems = []
     if leaked:
         problems.append(
-            f"{LEAKAGE}: {len(leaked)} image(s) are listed in several splits and stay in the last of train, validation "
-            f"and test alone (first: {leaked[0]})"
+            f"{LEAKAGE}: {len(leaked)} image(s) are listed in several splits and are kept only in the last of train, "
+            f"validation and test (first: {leaked[0]})"
         )
     return [records[number] for number in keep], problems
 
@@ -203,7 +203,7 @@ def _refuse_duplicates(name: str, records: Sequence[Record]) -> None:
 
 
 def _usable(problems: list[str], records: Sequence[Record], require_images: bool) -> list[Record]:
-    """Return what can be used, and add a line for each kind of thing that cannot."""
+    """Return the usable records, and add a line for each kind of problem."""
     if require_images:
         present = _present({record.path.parent for record in records if isinstance(record.path, Path)})
         there = [isinstance(record.path, PackedFile) or record.path in present for record in records]
@@ -228,7 +228,7 @@ def _count(problems: list[str], cases: Sequence[str], what: str) -> None:
 
 
 def _present(folders: Iterable[Path]) -> set[Path]:
-    """List folders once: a stat for each of 123,000 COCO images takes seconds, on a network disk minutes."""
+    """Return the files in some folders: a stat of each image instead would take minutes on a network disk."""
     return {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
 
 

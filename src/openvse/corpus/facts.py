@@ -1,4 +1,4 @@
-"""What is known of a published data set: the pieces to fetch, and what a complete copy shows."""
+"""Facts of published data sets: the pieces to download, and the counts of a complete copy."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Piece:
-    """Something to fetch.
+    """A piece to download.
 
     Attributes:
-        what: what messages call it: "image files", "captions".
-        paths: where it may lie under the root: the places in which the loader looks. The first that exists counts, and
-            the first of all is the one to recommend. A folder's path ends with "/"; a path may be a pattern, as for
-            ``Path.glob``.
-        source: what to fetch, its size and where it is known to be published.
-        required: False when the data set opens without it; its absence is then a note and no fault.
+        what: the name of the piece in messages: "image files", "captions".
+        paths: the places under the root in which the loader looks. The first that exists counts, and the first of all
+            is the recommended one. The path of a folder ends with "/"; a path may be a pattern, as for ``Path.glob``.
+        source: what to download, its size and where it is known to be published.
+        required: False if the data set opens without it; its absence is then a note and not a fault.
         media: whether it holds the images or videos, without which the rest can still be checked.
     """
 
@@ -28,7 +27,7 @@ class Piece:
     media: bool = False
 
     def find(self, root: Path) -> Path | None:
-        """Return the first of its paths that exists, or None; a folder without files only if nothing else does."""
+        """Return the first path that exists, or None; a folder without files only if nothing else exists."""
         places = [place for path in self.paths for place in _existing(root, path)]
         filled = (place for place in places if place.is_file() or any(map(Path.is_file, place.iterdir())))
         return next(filled, places[0] if places else None)
@@ -39,11 +38,11 @@ class Form:
     """A published form of a data set, with its counts.
 
     Attributes:
-        name: whose form it is, for messages.
-        splits: items of train, validation and test.
-        num_captions: sentences of all items together.
-        outside: items in no split.
-        ends: of a split ("" for all items), the first and the last identifier in the order of their code points.
+        name: the name of the form, for messages.
+        splits: the numbers of items of train, validation and test.
+        num_captions: the number of sentences of all items.
+        outside: the number of items in no split.
+        ends: the first and the last identifier of a split ("" for all items), in the order of their code points.
     """
 
     name: str
@@ -54,25 +53,25 @@ class Form:
 
     @property
     def num_items(self) -> int:
-        """Items in all."""
+        """The number of all items."""
         return sum(self.splits) + self.outside
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A published data set. A table of these is all that its check and its description need.
+    """A published data set: the information for its check and its description.
 
     Attributes:
-        name: as it is registered in ``DATASETS`` or ``QUESTION_SETS``.
-        title: what it is, in a line.
-        pieces: what to fetch.
-        forms: the counts that a complete copy can have; none for a layout that many data sets come in.
-        licence: the terms, in a line.
-        items: what its items are called.
-        texts: what its sentences are called.
-        captions_each: captions of every item, or None where they differ.
-        shrinks: items vanish from where they are published (videos of the web), so that fewer than published are a
-            note and no fault.
+        name: the registered name in ``DATASETS`` or ``QUESTION_SETS``.
+        title: a description in one line.
+        pieces: the pieces to download.
+        forms: the counts that a complete copy can have; none for a layout of many data sets.
+        licence: the terms, in one line.
+        items: the name of its items.
+        texts: the name of its sentences.
+        captions_each: the number of captions per item, or None if they differ.
+        shrinks: whether items disappear from their source (videos of the web), so that fewer than published are a note
+            and not a fault.
     """
 
     name: str
@@ -86,7 +85,7 @@ class Facts:
     shrinks: bool = False
 
     def describe(self) -> str:
-        """Return what to fetch, where to put it, the terms and the counts, in lines for a terminal."""
+        """Return what to download, where to put it, the terms and the counts, in lines for a terminal."""
         lines = [f"{self.name}: {self.title}", "", "Fetch:"]
         for piece in self.pieces:
             lines.append(f"  {piece.what}{'' if piece.required else ' (optional)'}: {piece.source}")
@@ -111,7 +110,7 @@ class Facts:
 
 
 def _existing(root: Path, path: str) -> list[Path]:
-    """Return what exists of a path under the root: of a pattern the first that fits."""
+    """Return an existing path under the root; for a pattern, the first match."""
     if "*" in path:
         return sorted(root.glob(path))[:1]
     return [root / path] if (root / path).exists() else []

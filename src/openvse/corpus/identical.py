@@ -15,8 +15,8 @@ class SharedTexts:
     """Texts that are relevant to several images.
 
     Attributes:
-        num_texts: how many such texts there are.
-        num_images: of how many images they are captions.
+        num_texts: the number of such texts.
+        num_images: the number of images that have them as captions.
     """
 
     num_texts: int
@@ -24,12 +24,12 @@ class SharedTexts:
 
     @classmethod
     def of(cls, relevance: Relevance) -> SharedTexts:
-        """Count them."""
+        """Count the texts that are relevant to several images."""
         shared = np.bincount(relevance.texts, minlength=relevance.num_texts) > 1
         return cls(int(shared.sum()), len(np.unique(relevance.images[shared[relevance.texts]])))
 
     def describe(self) -> str:
-        """Return a line that tells how many there are, "" for none."""
+        """Return a line with these numbers, or "" if there are no such texts."""
         if not self.num_texts:
             return ""
         counts = f"{self.num_texts:,}, of {self.num_images:,} images"
@@ -37,9 +37,9 @@ class SharedTexts:
 
 
 def merge_identical(corpus: Corpus) -> Corpus:
-    """Make captions that differ at most in case one text, which is relevant to all images that have it.
+    """Merge captions that differ at most in case into one text, which is relevant to all images that have it.
 
-    The text is written as it stands first. White space is no difference either, since ``build_corpus`` tidies it.
+    The first spelling of the text is kept. White space does not matter either, since ``build_corpus`` tidies it.
     """
     numbers: dict[str, int] = {}
     kept: list[str] = []

@@ -1,4 +1,4 @@
-"""Leakage: an item that stands in two splits, by its identifier or by the bytes of its file."""
+"""Leakage: an item that is in two splits, by its identifier or by the bytes of its file."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pathlib import Path
 from openvse.corpus.splits import SPLITS
 from openvse.errors import BadImageError
 from openvse.media.packed import ImageFile
+from openvse.types import OnProgress
 
 LEAKAGE = "leakage"
-"""How a line about leakage begins."""
+"""The beginning of a line about leakage."""
 
 _TAIL_BYTES = 4096
 
 
 def one_split_each(ids: Sequence[str], splits: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Leave an item that is listed in several splits in the last of train, validation and test alone.
+    """Keep an item that is listed in several splits only in the last of train, validation and test.
 
-    So nothing that a model is judged by was trained on. An item that is listed twice in the same split, or without
-    one, is none of this function's business.
+    So a model is never evaluated on an item that it was trained on. Items that are listed twice in the same split, or
+    without one, are not changed.
 
     Args:
         ids: an identifier for each entry.
@@ -44,21 +45,30 @@ def one_split_each(ids: Sequence[str], splits: Sequence[str]) -> tuple[list[int]
     return keep, list(last)
 
 
-def equal_files(paths: Sequence[ImageFile], splits: Sequence[str]) -> list[tuple[int, int]]:
-    """Find files of equal content in different splits.
+def equal_files(
+    paths: Sequence[ImageFile], splits: Sequence[str], progress: OnProgress | None = None
+) -> list[tuple[int, int]]:
+    """Find files with equal content in different splits.
 
-    Most files are told apart by their size and last bytes; only what agrees in both is read in full.
+    Most files differ in their size or last bytes; only files that agree in both are read in full.
 
     Args:
-        paths: a file for each item; those that are not there are passed over.
-        splits: the split of each item; those in no split ("") are left out.
+        paths: the file of each item; missing files are skipped.
+        splits: the split of each item; items in no split ("") are left out.
+        progress: a function that is called after every group of files that may be equal.
 
     Returns:
-        Pairs of positions, the item of the earlier split first.
+        Pairs of positions, with the item of the earlier split first.
     """
     groups = [[number for number, split in enumerate(splits) if split]]
-    for key in (_size, _tail, _content):
-        groups = [part for group in groups for part in _suspects(group, paths, splits, key)]
+    for work, key in (("sizes of files", _size), ("ends of files", _tail), ("equal files", _content)):
+        total, done, left = sum(map(len, groups)), 0, groups
+        groups = []
+        for group in left:
+            groups += _suspects(group, paths, splits, key)
+            done += len(group)
+            if progress is not None:
+                progress(f"comparing {work}", done, total)
     pairs = []
     for group in groups:
         first, *others = sorted(group, key=lambda number: SPLITS.index(splits[number]))
@@ -72,13 +82,13 @@ def _suspects(
     splits: Sequence[str],
     key: Callable[[ImageFile], Hashable],
 ) -> list[list[int]]:
-    """Cut a group by a key; parts that lie within one split are of no interest."""
+    """Divide a group by a key; drop parts within one split."""
     parts: defaultdict[Hashable, list[int]] = defaultdict(list)
     for number in group:
         try:
             parts[key(paths[number])].append(number)
         except (OSError, BadImageError):
-            continue  # a file that is not there cannot leak; that it is not there is reported elsewhere
+            continue  # a missing file cannot leak; that it is missing is reported elsewhere
     return [part for part in parts.values() if len({splits[number] for number in part}) > 1]
 
 

@@ -1,11 +1,11 @@
-"""Captions that are far longer than a sentence, such as a page that was pasted by mistake."""
+"""Captions that are much longer than a sentence, such as a page that was pasted by mistake."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 LONG_CAPTION = 256
-"""Words, as white space separates them; the captions of the published data sets are shorter than half of this."""
+"""The number of words, separated by white space; captions of published data sets have less than half of it."""
 
 
 def long_captions(captions: Sequence[str]) -> str:
@@ -16,6 +16,6 @@ def long_captions(captions: Sequence[str]) -> str:
         return ""
     count = sum(length > LONG_CAPTION for length in lengths)
     return (
-        f"{count:,} caption(s) have more than {LONG_CAPTION} words (the longest {longest:,}): text encoders read the "
-        f"beginning alone (bigru: max_words, transformers_text: max_length)"
+        f"{count:,} caption(s) have more than {LONG_CAPTION} words (the longest {longest:,}): text encoders read only "
+        f"the beginning (bigru: max_words, transformers_text: max_length)"
     )

@@ -23,13 +23,13 @@ class Question:
 
     Attributes:
         question_id: unique in a set.
-        image_id: what a feature store and a report call the image.
-        path: where the image file should lie.
+        image_id: the identifier of the image in feature stores and reports.
+        path: the expected path of the image file.
         text: the question.
         answers: the answers of all annotators, in their order: ten in VQA 2.0, one or the members of a set in DAQUAR;
-            none where they are not published.
-        split: a name or synonym of a split, or "" when the data set has none.
-        kind: the published type of the answer ("yes/no", "number", "other"), or "" when it is not known.
+            none if they are not published.
+        split: a name or synonym of a split, or "" if the data set has none.
+        kind: the published type of the answer ("yes/no", "number", "other"), or "" if it is unknown.
     """
 
     question_id: str
@@ -46,7 +46,7 @@ class QuestionSet:
     """Questions, in the order in which they were found; Q of them, about I images.
 
     Attributes:
-        name: what messages and reports call the data set.
+        name: the name of the data set in messages and reports.
         questions: the questions.
         problems: one line for each kind of thing that was skipped when the set was opened.
     """
@@ -60,7 +60,7 @@ class QuestionSet:
 
     @cached_property
     def image_ids(self) -> tuple[str, ...]:
-        """The images, in the order in which the questions first name them."""
+        """The identifiers of the images, in the order in which the questions first refer to them."""
         return tuple(dict.fromkeys(question.image_id for question in self.questions))
 
     @cached_property
@@ -72,7 +72,7 @@ class QuestionSet:
         return tuple(paths.values())
 
     def images_of(self) -> Int[np.ndarray, "Q"]:
-        """Return the position in ``image_ids`` of the image of each question."""
+        """Return the position of each question's image in ``image_ids``."""
         row = {image: number for number, image in enumerate(self.image_ids)}
         return np.array([row[question.image_id] for question in self.questions], dtype=np.int64)
 
@@ -81,11 +81,11 @@ class QuestionSet:
 
         Args:
             name: "train", "validation" or "test", or a synonym such as "dev" or "val".
-            proportions: shares of train, validation and test, used only when no question names a split: the
-                *images* are then ordered by a hash of their identifiers and cut at these shares.
+            proportions: shares of train, validation and test, used only if no question has a split: the *images* are
+                then ordered by a hash of their identifiers and cut at these shares.
 
         Raises:
-            DataError: for an unknown name, or when the split is empty, with the splits that there are.
+            DataError: the name is unknown, or the split is empty; the message lists the splits.
         """
         wanted = canonical_split(name)
         labels = np.asarray(self.split_labels(proportions), dtype=object)
@@ -102,7 +102,7 @@ class QuestionSet:
         return replace(self, name=f"{self.name}/{wanted}", questions=named)
 
     def split_labels(self, proportions: Proportions = (0.8, 0.1, 0.1)) -> tuple[str, ...]:
-        """Return the split of each question: what the data say, or else what a hash does; see ``split``."""
+        """Return the split of each question, from the data or otherwise from a hash; see ``split``."""
         if any(question.split for question in self.questions):
             return tuple(question.split for question in self.questions)
         of_image = hashed_splits(self.image_ids, proportions)
@@ -113,14 +113,14 @@ class QuestionSet:
         return replace(self, questions=tuple(self.questions[position] for position in positions))
 
     def about(self, image_ids: Collection[str]) -> QuestionSet:
-        """Return the questions about these images, for instance those that a corpus with features still has."""
+        """Return the questions about these images, for instance those that have features."""
         wanted = frozenset(image_ids)
         return replace(self, questions=tuple(q for q in self.questions if q.image_id in wanted))
 
     def as_corpus(self) -> Corpus:
         """Return the images with the questions as their captions; caption t is question t.
 
-        Everything that takes images and sentences from a corpus (extraction, loaders, vocabularies) works on it.
+        Code that takes images and sentences from a corpus (extraction, loaders, vocabularies) works on it.
         """
         splits: dict[str, str] = {}
         for question in self.questions:
@@ -140,18 +140,18 @@ class QuestionSet:
 def build_questions(name: str, questions: Iterable[Question], *, require_images: bool = True) -> QuestionSet:
     """Check questions and join them into a set.
 
-    Questions whose image file is not there, empty questions, and questions with the identifier of an earlier one are
-    left out and counted in ``problems``. So is leakage: an image whose questions are listed in several splits
-    stays in the last of train, validation and test alone. Questions without an answer stay in the test split, and
-    where nobody answered anything; elsewhere they are left out and counted.
+    Questions with a missing image file, empty questions, and questions with the identifier of an earlier one are left
+    out and counted in ``problems``. So is leakage: an image whose questions are listed in several splits is kept only
+    in the last of train, validation and test. Questions without an answer are kept in the test split, and if no
+    question at all has an answer; otherwise they are left out and counted.
 
     Args:
-        name: what messages call the data set.
-        questions: in the order to keep.
-        require_images: look for the image files; False when precomputed features stand in for them.
+        name: the name of the data set in messages.
+        questions: the questions, whose order is kept.
+        require_images: whether to look for the image files; False if precomputed features replace them.
 
     Raises:
-        DataError: for an unknown split, or when nothing is left.
+        DataError: a split is unknown, or nothing is left.
     """
     problems: list[str] = []
     kept = _without_leakage(problems, [_tidy(question) for question in questions])
@@ -187,8 +187,8 @@ def _without_leakage(problems: list[str], questions: Sequence[Question]) -> list
     keep, leaked = one_split_each([q.image_id for q in questions], [q.split for q in questions])
     if leaked:
         problems.append(
-            f"{LEAKAGE}: {len(leaked)} image(s) have questions in several splits and stay in the last of train, "
-            f"validation and test alone, without {len(questions) - len(keep)} question(s) (first: {leaked[0]})"
+            f"{LEAKAGE}: {len(leaked)} image(s) have questions in several splits and are kept only in the last of "
+            f"train, validation and test, without {len(questions) - len(keep)} question(s) (first: {leaked[0]})"
         )
     return [questions[number] for number in keep]
 

@@ -38,27 +38,27 @@ def canonical_split(name: str) -> str:
 
 
 def is_split(name: str) -> bool:
-    """Say whether a word is the name of a split or a synonym."""
+    """Return whether a word is the name of a split or a synonym."""
     return name.strip().lower() in _SYNONYMS
 
 
 def stable_hash(text: str) -> int:
-    """Return 64 bits that depend on the text alone, unlike ``hash``, which differs from run to run."""
+    """Return 64 bits that depend only on the text, unlike ``hash``, which differs from run to run."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def hashed_splits(ids: Sequence[str], proportions: Proportions) -> tuple[str, ...]:
     """Split items by a hash of their identifiers.
 
-    The items are ordered by hash and cut at the shares: the counts are exact to one item, neither the order
-    of the list nor the machine matters, and when items are added only those next to a cut can change sides.
+    The items are ordered by hash and cut at the shares: the counts are exact to one item, the order of the list and the
+    machine do not matter, and if items are added, only those next to a cut can change their split.
 
     Args:
-        ids: one identifier an item.
+        ids: the identifier of each item.
         proportions: shares of train, validation and test.
 
     Raises:
-        DataError: when the shares are negative or do not sum to 1.
+        DataError: the shares are negative or do not sum to 1.
     """
     if min(proportions) < 0 or abs(sum(proportions) - 1) > 1e-6:
         raise DataError(f"split proportions {proportions} must not be negative and must sum to 1")

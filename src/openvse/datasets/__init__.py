@@ -1,4 +1,4 @@
-"""Data sets by name: the loader of each, and what is known of its published copy."""
+"""Data sets by name: the loader of each, and the facts of its published copy."""
 
 from __future__ import annotations
 

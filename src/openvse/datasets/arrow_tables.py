@@ -1,4 +1,4 @@
-"""Parquet and Arrow files: their rows without the images, and the images by their places."""
+"""Parquet and Arrow files: their rows without the images, and the images by their positions."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from openvse.errors import BadImageError, DataError, OpenVSEError
 from openvse.media.packed import ImageFile, PackedFile
 
 ARROW_SUFFIXES = (".parquet", ".arrow")
-"""Files that this module reads."""
+"""The suffixes of the files that this module reads."""
 
-_PARTS_AT_ONCE = 2  # row groups that a process keeps: one that is read in order, and one more
+_PARTS_AT_ONCE = 2  # the number of row groups that a process keeps: one that is read in order, and one more
 
 
 @dataclass(frozen=True, slots=True)
 class TableCell(PackedFile):
     """An image in a cell of a Parquet or Arrow file.
 
-    Reading it reads the cell's row group, which is kept for the next ones: images are cheap in their order, and dear in
-    another one if row groups are large.
+    Reading it reads the row group of the cell, which is kept for the next cells: reading images is cheap in their
+    order, and expensive in another order if row groups are large.
 
     Attributes:
         file: the table.
-        part: number of the row group or record batch.
-        row: place in it.
-        column: the cell's column: ``image.bytes`` in the Hugging Face hub's format.
-        label: name of the image.
+        part: the number of the row group or record batch.
+        row: the position in it.
+        column: the column of the cell: ``image.bytes`` in the Hugging Face hub's format.
+        label: the name of the image.
     """
 
     file: Path
@@ -69,10 +69,10 @@ class TableCell(PackedFile):
 
 
 def read_arrow(path: Path) -> Iterator[Record]:
-    """Yield a record for each row of a Parquet or Arrow file; image identifiers are the names that it gives, or "".
+    """Yield a record for each row of a Parquet or Arrow file; identifiers are the names of images in it, or "".
 
-    The image's column holds paths (relative to the file), the bytes of images, or both as the Hugging Face hub has
-    it: a structure of ``bytes`` and ``path``. Captions are strings or lists of strings.
+    The column of images holds paths (relative to the file), the bytes of images, or both, as on the Hugging Face hub:
+    a structure of ``bytes`` and ``path``. Captions are strings or lists of strings.
 
     Args:
         path: the file.
@@ -89,7 +89,7 @@ def read_arrow(path: Path) -> Iterator[Record]:
 
 
 def import_pyarrow() -> Any:
-    """Return pyarrow; raise OpenVSEError naming the extra where it is not installed."""
+    """Return pyarrow; raise OpenVSEError, which names the extra, if it is not installed."""
     try:
         import pyarrow
     except ImportError as error:
@@ -98,7 +98,7 @@ def import_pyarrow() -> Any:
 
 
 def is_captioned(path: Path) -> bool:
-    """Say whether a table has columns of images and captions; raise OpenVSEError where pyarrow is not installed."""
+    """Return whether a table has columns of images and captions; raise OpenVSEError if pyarrow is not installed."""
     pa = import_pyarrow()
     try:
         names = opened(path).schema.names
@@ -108,7 +108,7 @@ def is_captioned(path: Path) -> bool:
 
 
 def largest_part(path: Path) -> int:
-    """Return the bytes of a Parquet file's largest row group, as it lies in memory; 0 for an Arrow file."""
+    """Return the bytes in memory of the largest row group of a Parquet file; 0 for an Arrow file."""
     if path.suffix.lower() != ".parquet":
         return 0
     metadata = _parquet(path).metadata
@@ -133,7 +133,7 @@ def opened(path: Path) -> OpenTable:
 
 
 def _columns(path: Path, schema: Any) -> tuple[str, str, str]:
-    """Return the columns of the image's bytes, of its path ("" where there is none) and of the captions."""
+    """Return the columns of the image's bytes, of its path ("" if there is none) and of the captions."""
     pa = import_pyarrow()
     image, captions = first_field(schema.names, IMAGE_FIELDS), first_field(schema.names, CAPTION_FIELDS)
     if image is None or captions is None:
@@ -187,7 +187,7 @@ def _inner(entry: dict[str, Any], column: str) -> Any:
 
 
 def _rows(path: Path, part: int, columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the rows of a row group with these columns alone, as far as they are there."""
+    """Return the rows of a row group with only these columns, as far as they exist."""
     schema = opened(path).schema
     present = [column for column in columns if column and column.partition(".")[0] in schema.names]
     if path.suffix.lower() == ".parquet":
@@ -205,7 +205,7 @@ def _rows(path: Path, part: int, columns: tuple[str, ...]) -> list[dict[str, Any
 
 
 def _only_paths(path: Path, part: int, column: str) -> bool:
-    """Say whether a row group has no bytes in its column of images, so that its paths name files."""
+    """Return whether a row group has no bytes in its column of images, so that its paths name files."""
     if path.suffix.lower() != ".parquet":
         values = _arrow_column(_batches(path).parts[part], column)
         return bool(values.null_count == len(values))
@@ -222,7 +222,7 @@ def _arrow_column(batch: Any, column: str) -> Any:
 
 
 def _parquet(path: Path) -> Any:
-    """Return an open Parquet file; one that was written anew is opened anew."""
+    """Return an open Parquet file, which is opened again if it was rewritten."""
     return _opened_parquet(path, path.stat().st_mtime_ns)
 
 
@@ -241,7 +241,7 @@ class _Batches:
 
 
 def _batches(path: Path) -> _Batches:
-    """Map an Arrow file into memory; its batches are read when something in them is."""
+    """Map an Arrow file into memory; a batch is read when one of its cells is read."""
     return _opened_batches(path, path.stat().st_mtime_ns)
 
 
@@ -250,7 +250,7 @@ def _opened_batches(path: Path, modified_ns: int) -> _Batches:
     pa = import_pyarrow()
     source = pa.memory_map(str(path))
     try:
-        reader = pa.ipc.open_stream(source)  # as the library datasets writes it
+        reader = pa.ipc.open_stream(source)  # the form that the library datasets writes
         return _Batches(reader.schema, list(reader))
     except pa.ArrowInvalid:
         file = pa.ipc.open_file(source)

@@ -1,10 +1,9 @@
-"""Is a copy of a data set complete? Files, counts, splits, known identifiers, and leakage between the splits."""
+"""Checks whether a copy of a data set is complete: files, counts, splits, known identifiers, and leakage."""
 
 from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,23 +21,28 @@ from openvse.datasets.opening import open_corpus
 from openvse.datasets.registry import FACTS, find_loader
 from openvse.errors import DataError
 from openvse.features.array_features import ArrayFeatures
+from openvse.types import OnProgress
 
 _FAULTS = ("without a file", "ends within a member")
 
 
-def check_data(name: str, root: str | Path, *, read_files: bool = True) -> list[Finding]:
-    """Verify a copy of a data set; one whose facts are not published is opened and counted.
+def check_data(
+    name: str, root: str | Path, *, read_files: bool = True, progress: OnProgress | None = None
+) -> list[Finding]:
+    """Check a copy of a data set; a data set without published facts is opened and counted.
 
     Args:
-        name: a name of ``DATASETS`` or ``QUESTION_SETS``.
-        root: the folder or file that should hold it.
-        read_files: read images and features, to find equal ones in two splits, and features that are not finite.
+        name: a name in ``DATASETS`` or ``QUESTION_SETS``.
+        root: the folder or file that should hold the data set.
+        read_files: whether to read images and features, to find equal ones in two splits and features that are not
+            finite.
+        progress: a function that is called while files are read.
 
     Returns:
-        A finding for each piece and fact. What is missing comes with its size, where it is published, and the terms.
+        A finding for each piece and fact. For a missing piece it gives the size, the source and the terms.
 
     Raises:
-        RecipeError: for an unknown name.
+        RecipeError: the name is unknown.
     """
     find_loader(name)
     facts, folder = FACTS.get(name), Path(root).expanduser()
@@ -48,12 +52,12 @@ def check_data(name: str, root: str | Path, *, read_files: bool = True) -> list[
     try:
         corpus = open_corpus(f"{name}:{root}", require_images=has_images)
     except DataError as error:
-        if all(piece.media for piece in missing):  # else the findings have said why
+        if all(piece.media for piece in missing):  # otherwise the findings say why
             findings.append(Finding(False, str(error)))
     else:
         findings += _contents(corpus, facts)
         if read_files and has_images and corpus.features is None:
-            findings.append(_leakage(corpus))
+            findings.append(_leakage(corpus, progress))
         if read_files and isinstance(corpus.features, ArrayFeatures):
             findings += _features(corpus.features)
     if facts and not all(finding.ok for finding in findings):
@@ -66,21 +70,21 @@ def check_own(
     *,
     quick: bool = False,
     allow_outside: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> list[Finding]:
-    """Look through data of one's own for what harms training: files, captions, duplicates, leakage.
+    """Check your own data for what harms training: files, captions, duplicates, leakage.
 
-    Faults are what takes something from training or evaluation: data that do not open, captions without their image,
-    broken images, and files that stand in two splits. Everything else is told as a note.
+    Faults are problems that reduce or distort training or evaluation: data that do not open, captions without their
+    image, broken images, and files that are in two splits. Everything else is a note.
 
     Args:
-        source: as ``open_corpus`` takes it.
-        quick: do not decode images; files that stand in two splits are found all the same.
+        source: the data, as for ``open_corpus``.
+        quick: whether to skip decoding images; files that are in two splits are still found.
         allow_outside: see ``open_corpus``.
-        progress: called with the images decoded and all there are.
+        progress: a function that is called while files are read.
 
     Raises:
-        RecipeError: for an unknown data set name.
+        RecipeError: the name of a data set is unknown.
         OpenVSEError: a package that the data need is not installed.
     """
     try:
@@ -91,15 +95,15 @@ def check_own(
     for problem in corpus.problems:
         fault = problem.startswith(LEAKAGE) or any(words in problem for words in _FAULTS)
         findings.append(Finding(not fault, problem, note=not fault))
-    findings += [_leakage(corpus)] if quick else check_images(corpus, progress)
+    findings += [_leakage(corpus, progress)] if quick else check_images(corpus, progress)
     return [*findings, *(check(corpus) for check in CAPTION_CHECKS)]
 
 
 def describe_data(name: str) -> str:
-    """Say what a data set consists of: its published facts, or what its loader reads.
+    """Return a description of a data set: its published facts, or the docstring of its loader.
 
     Raises:
-        RecipeError: for an unknown name.
+        RecipeError: the name is unknown.
     """
     opener, facts = find_loader(name), FACTS.get(name)
     if facts:
@@ -121,13 +125,13 @@ def _pieces(facts: Facts, root: Path) -> list[Finding]:
 
 
 def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
-    """Check what was opened against the facts, as far as there are any."""
+    """Compare the opened data with the facts, as far as there are any."""
     counts = _facts(corpus, facts) if facts and facts.forms else [Finding(True, _summary(corpus))]
     if facts is None and (shared := SharedTexts.of(corpus.relevance).describe()):
         counts.append(Finding(True, shared, note=True))
     if long := long_captions(corpus.captions):
         counts.append(Finding(True, long, note=True))
-    # The owners' own list of Flickr8k names an image that is not there: with the right counts that is no fault.
+    # The original list of Flickr8k names a missing image: with the right counts this is not a fault.
     complete = facts is not None and all(finding.ok for finding in counts)
     for problem in corpus.problems:
         harmless = complete and not problem.startswith(LEAKAGE)
@@ -136,7 +140,7 @@ def _contents(corpus: Corpus, facts: Facts | None) -> list[Finding]:
 
 
 def _facts(corpus: Corpus, facts: Facts) -> list[Finding]:
-    """Compare a corpus with the published form that it is nearest to."""
+    """Compare a corpus with the nearest published form."""
     copy = _form(corpus)
     form = min(facts.forms, key=lambda form: _distance(form, copy))
     findings = [
@@ -193,7 +197,7 @@ def _summary(corpus: Corpus) -> str:
 
 
 def _features(features: ArrayFeatures) -> list[Finding]:
-    """Read all features, and report their shape and what is wrong with them."""
+    """Read all features, and report their shape and faults."""
     shapes = [
         f"{part.rows.path.name} {list(part.rows.shape)}, {part.repeats} row(s) an image"
         for part in features.parts
@@ -204,10 +208,10 @@ def _features(features: ArrayFeatures) -> list[Finding]:
     ]
 
 
-def _leakage(corpus: Corpus) -> Finding:
+def _leakage(corpus: Corpus, progress: OnProgress | None) -> Finding:
     """Look for equal files in two splits."""
     splits = corpus.split_labels()
-    pairs = equal_files(corpus.image_paths, splits)
+    pairs = equal_files(corpus.image_paths, splits, progress)
     if not pairs:
         return Finding(True, f"{LEAKAGE}: no two splits share a file")
     one, other = pairs[0]

@@ -1,4 +1,4 @@
-"""Checks of the captions of one's own data. A further check is a function and one place in ``CAPTION_CHECKS``."""
+"""Checks of captions in your own data. A further check is a function and an entry in ``CAPTION_CHECKS``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from openvse.datasets.finding import Finding
 from openvse.media.names import escaped
 
 CaptionCheck: TypeAlias = Callable[[Corpus], Finding]
-"""What looks at the captions of a corpus and reports one thing."""
+"""A function that checks the captions of a corpus and reports one finding."""
 
 SHORT_LETTERS = 3
-"""Captions with fewer letters say next to nothing."""
+"""Captions with fewer letters carry almost no information."""
 
 
 def identical_captions(corpus: Corpus) -> Finding:
-    """Count captions that several images have: training takes each other's images for wrong answers."""
+    """Count captions that several images share: training treats the other images as wrong answers."""
     images: defaultdict[str, set[int]] = defaultdict(set)
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
         images[corpus.captions[text].casefold()].add(image)
@@ -38,7 +38,7 @@ def identical_captions(corpus: Corpus) -> Finding:
 
 
 def short_captions(corpus: Corpus) -> Finding:
-    """Count captions of hardly any letter; empty ones are skipped and counted when a corpus is opened."""
+    """Count captions with very few letters; empty ones are skipped and counted when a corpus is opened."""
     pairs = zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True)
     cases = tuple(
         f"{escaped(corpus.image_ids[image])}: {escaped(corpus.captions[text])}"

@@ -1,11 +1,11 @@
-"""Checks of the images of one's own data: do they decode, which are the same, which look alike, across splits too."""
+"""Checks of images in your own data: which are broken, equal or look alike, also across splits."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ from openvse.media.images import read_image
 from openvse.media.names import escaped
 from openvse.media.packed import ImageFile
 from openvse.media.videos import is_video, read_poster
+from openvse.types import OnProgress
 
 _AT_ONCE = 256
 
@@ -27,8 +28,8 @@ class Decoded:
     """An image that was decoded.
 
     Attributes:
-        digest: hash of its bytes; "" where it is broken.
-        look: what it looks like; None where it is broken.
+        digest: the hash of its bytes; "" if it is broken.
+        look: its appearance; None if it is broken.
         reason: why it is broken.
     """
 
@@ -37,18 +38,18 @@ class Decoded:
     reason: str = ""
 
 
-def check_images(corpus: Corpus, progress: Callable[[int, int], None] | None = None) -> list[Finding]:
+def check_images(corpus: Corpus, progress: OnProgress | None = None) -> list[Finding]:
     """Decode all images of a corpus, and report broken ones, duplicates and leakage.
 
     Args:
-        corpus: the images; of a clip the frame in its middle is looked at.
-        progress: called with the images done and all there are.
+        corpus: the images; for a clip, its middle frame is checked.
+        progress: a function that is called after every image.
     """
     seen: list[Decoded] = []
     for image in _decoded(corpus.image_paths):
         seen.append(image)
         if progress is not None:
-            progress(len(seen), len(corpus))
+            progress("decoding images", len(seen), len(corpus))
     same = _same(seen)
     near = _near(seen)
     return [
@@ -71,7 +72,7 @@ def decode(image: ImageFile) -> Decoded:
 
 
 def _decoded(images: Sequence[ImageFile]) -> Iterator[Decoded]:
-    """Yield the images in their order; decoders let go of Python's lock, so threads share the work."""
+    """Yield the images in their order; decoders release Python's lock, so threads share the work."""
     with ThreadPoolExecutor(
         os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()
     ) as pool:
@@ -80,7 +81,7 @@ def _decoded(images: Sequence[ImageFile]) -> Iterator[Decoded]:
 
 
 def _same(seen: Sequence[Decoded]) -> list[tuple[int, int]]:
-    """Return pairs of images with equal bytes: the first of them with each other one."""
+    """Return pairs of images with equal bytes: the first one with each of the others."""
     first: dict[bytes, int] = {}
     pairs = []
     for number, image in enumerate(seen):
@@ -92,7 +93,7 @@ def _same(seen: Sequence[Decoded]) -> list[tuple[int, int]]:
 
 
 def _near(seen: Sequence[Decoded]) -> list[tuple[int, int]]:
-    """Return pairs of images that look alike and have other bytes."""
+    """Return pairs of images that look alike and have different bytes."""
     distinct: dict[bytes, int] = {}
     for number, image in enumerate(seen):
         if image.look is not None:
@@ -114,7 +115,7 @@ def _broken(corpus: Corpus, seen: Sequence[Decoded]) -> Finding:
 
 
 def _twice(corpus: Corpus, pairs: Sequence[tuple[int, int]], how: str, *, exact: bool) -> list[Finding]:
-    """Report pairs within a split, and apart from them those in two splits, which are leakage."""
+    """Report pairs within a split, and separately those in two splits, which are leakage."""
     splits = corpus.split_labels()
     by_kind: defaultdict[bool, list[str]] = defaultdict(list)
     for one, other in pairs:

@@ -1,4 +1,4 @@
-"""What the data sets of clips share: clips found by the name before the suffix, captions and splits by that name."""
+"""Code that data sets of clips share: clips, captions and splits are matched by file name without suffix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openvse.media.videos import is_video
 YOUTUBE_TERMS = (
     "the clips belong to those who put them on YouTube; for research only, do not redistribute them"
 )
-"""The terms of clips that were cut from YouTube's videos."""
+"""The terms of clips that were cut from YouTube videos."""
 
 _ANIMATIONS = (".gif", ".webp")
 
@@ -31,19 +31,19 @@ def clip_corpus(
     require_images: bool,
     notes: Sequence[str] = (),
 ) -> Corpus:
-    """Join captions, splits and clips, all by the clips' names, into a corpus.
+    """Join captions, splits and clips into a corpus by the names of the clips.
 
     Args:
-        name: the data set.
-        root: its folder.
-        captions: of each clip; their order is the corpus's.
-        splits: of the clips that are in one; of those in several, the last is kept and leakage is reported.
-        folders: where the clips may lie under the root, as in the data set's facts; all that exist are searched.
+        name: the name of the data set.
+        root: the folder of the data set.
+        captions: the captions of each clip, in the order of the corpus.
+        splits: the splits of each clip in a split; if there are several, the last is kept and leakage is reported.
+        folders: the possible folders of clips under the root, as in the facts; all that exist are searched.
         require_images: see ``build_corpus``.
-        notes: what to say in ``problems`` besides.
+        notes: further lines for ``problems``.
 
     Raises:
-        DataError: no folder of clips is there and they are required, and as ``build_corpus`` does.
+        DataError: there is no folder of clips although they are required, or see ``build_corpus``.
     """
     clips = _find_clips(root, folders)
     if require_images and not clips:
@@ -60,11 +60,11 @@ def clip_corpus(
 
 
 def read_splits(root: Path, lists: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
-    """Return the splits of each line of some lists.
+    """Return the splits of each name in some lists.
 
     Args:
-        root: where the lists lie.
-        lists: of each split the paths that its list may have; the first that exists is read.
+        root: the folder of the lists.
+        lists: for each split, the possible paths of its list; the first that exists is read.
     """
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for split, names in lists.items():
@@ -76,7 +76,7 @@ def read_splits(root: Path, lists: Mapping[str, Iterable[str]]) -> dict[str, set
 
 
 def _find_clips(root: Path, folders: Sequence[str]) -> dict[str, Path]:
-    """Return the clips by their names without suffix; of equal names the first folder's stays."""
+    """Return the clips by their names without suffix; of equal names, that of the first folder is kept."""
     clips: dict[str, Path] = {}
     for folder in folders:
         for path in sorted((root / folder).iterdir()) if (root / folder).is_dir() else ():

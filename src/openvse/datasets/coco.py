@@ -1,4 +1,4 @@
-"""COCO captions (Lin et al., ECCV 2014): Karpathy's JSON, or the owners' files with the owners' split."""
+"""COCO captions (Lin et al., ECCV 2014): Karpathy's JSON, or the original files with the original split."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from openvse.errors import DataError
 
 KARPATHY = ("dataset_coco.json", "annotations/dataset_coco.json", "karpathy/dataset_coco.json")
 OFFICIAL = {"train2014": "train", "val2014": "validation"}
-"""The owners' parts, and the split that each of them is."""
+"""The original parts, and the split of each."""
 
 
 def image_folders(part: str) -> tuple[str, ...]:
-    """Return where the images of one part, for instance "val2014", may lie under the root."""
+    """Return the possible folders of the images of a part, for instance "val2014", under the root."""
     return (f"{part}/", f"images/{part}/")
 
 
@@ -71,17 +71,17 @@ COCO = Facts(
 def open_coco(root: Path, *, require_images: bool = True) -> Corpus:
     """Open COCO captions; identifiers are file names, such as ``COCO_val2014_000000391895.jpg``.
 
-    With Karpathy's JSON the split is 113,287 / 5,000 / 5,000, his restval counting as training. Without it the owners'
-    ``captions_train2014.json`` and ``captions_val2014.json`` are training and validation, there is no test split,
-    and ``problems`` says so.
+    With Karpathy's JSON the split is 113,287 / 5,000 / 5,000, where restval counts as training. Without it, the
+    original ``captions_train2014.json`` and ``captions_val2014.json`` are training and validation; there is no test
+    split, and ``problems`` says so.
 
     Args:
-        root: the folder of ``dataset_coco.json`` or ``annotations/``, and of ``train2014/`` and ``val2014/`` (each of
-            which may be below ``images/``).
+        root: the folder with ``dataset_coco.json`` or ``annotations/``, and with ``train2014/`` and ``val2014/``
+            (each of which may be below ``images/``).
         require_images: see ``build_corpus``.
 
     Raises:
-        DataError: when captions or images are not found, a file has another format, and as ``build_corpus`` does.
+        DataError: captions or images are not found, a file has another format, or see ``build_corpus``.
     """
     if require_images and not any(first_folder(root, image_folders(part)) for part in OFFICIAL):
         raise DataError(f"{root}: no image folder train2014/ or val2014/; see openvse data coco")
@@ -101,12 +101,12 @@ def open_coco(root: Path, *, require_images: bool = True) -> Corpus:
 
 
 def find_image_folder(root: Path, part: str) -> Path:
-    """Return the folder of one part's images, or where it should be."""
+    """Return the actual or expected folder of the images of a part."""
     return (first_folder(root, image_folders(part)) if part else None) or root / part
 
 
 def detect_coco(root: Path) -> bool:
-    """Say whether a folder holds COCO's captions."""
+    """Return whether a folder holds COCO's captions."""
     return any(piece.find(root) for piece in COCO.pieces if not piece.media)
 
 

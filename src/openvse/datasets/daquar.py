@@ -14,7 +14,7 @@ from openvse.corpus.splits import hashed_splits
 from openvse.datasets.csv_file import read_lines, read_rows
 from openvse.errors import DataError
 
-# The form "question in the image1 ?", then its answers, line by line. The first two hold all questions.
+# Lines alternate between "question in the image1 ?" and its answers. The first two hold all questions.
 ALL_QUESTIONS = ("all_qa_pairs.txt", "data.csv")
 BY_IMAGE = {"train": "qa.894.raw.train.txt", "test": "qa.894.raw.test.txt"}
 BY_QUESTION = ("data_train.csv", "data_eval.csv")
@@ -59,7 +59,7 @@ _QUESTION = re.compile(r"(.*?)(?:\s+(?:in|of|on))?(?:\s+(?:the|this))?\s+(image\
 
 @dataclass(frozen=True)
 class _Entry:
-    """A question of a file: the image's name, the words without it, and the answers."""
+    """A question of a file: the name of the image, the question without it, and the answers."""
 
     image: str
     text: str
@@ -72,18 +72,18 @@ def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
     It reads ``all_qa_pairs.txt`` or ``data.csv``, or the original ``qa.894.raw.train.txt`` and
     ``qa.894.raw.test.txt``, or ``data_train.csv`` and ``data_eval.csv``. The split of the two tables is by question and
     is not used: the same images are in both. ``train_images_list.txt`` and ``test_images_list.txt``, or the two
-    original files, split by image. There is no published validation split: a tenth of the training images is cut
-    off by a hash of their names, and ``problems`` says so. Without lists a hash splits all images.
+    original files, split by image. There is no published validation split: a hash of their names selects a tenth of the
+    training images, and ``problems`` says so. Without lists a hash splits all images.
 
-    The name of the image, with which a question ends ("... in the image1 ?"), is left out. Several answers to a
-    question are a set, whose members are separated by ", " in the files.
+    The name of the image at the end of a question ("... in the image1 ?") is left out. Several answers to a question
+    are a set, whose members are separated by ", " in the files.
 
     Args:
-        root: the folder of these files and of ``images/`` or ``nyu_depth_images/`` (image1.jpg or image1.png).
+        root: the folder with these files and ``images/`` or ``nyu_depth_images/`` (image1.jpg or image1.png).
         require_images: see ``build_questions``.
 
     Raises:
-        DataError: questions or images are not found, a line is malformed, and as ``build_questions`` does.
+        DataError: questions or images are not found, a line is malformed, or see ``build_questions``.
     """
     entries, splits = _read(root)
     place = next((pattern for pattern in IMAGES if any(root.glob(pattern))), None)
@@ -111,7 +111,7 @@ def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
 
 
 def detect_daquar(root: Path) -> bool:
-    """Say whether a folder holds questions of DAQUAR."""
+    """Return whether a folder holds questions of DAQUAR."""
     if (root / BY_IMAGE["train"]).is_file() or (root / ALL_QUESTIONS[0]).is_file():
         return True
     return (root / LISTS["train"]).is_file() and any(
@@ -120,7 +120,7 @@ def detect_daquar(root: Path) -> bool:
 
 
 def _read(root: Path) -> tuple[list[_Entry], dict[str, str]]:
-    """Return all questions, and the published split of each image as far as there is one."""
+    """Return all questions, and the published split of each image that has one."""
     lists = {split: root / name for split, name in LISTS.items() if (root / name).is_file()}
     listed = {
         name: split
@@ -169,7 +169,7 @@ def _read_pairs(path: Path) -> Iterator[_Entry]:
 
 
 def _with_validation(splits: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """Cut validation from the training images that have questions; say what was done."""
+    """Select validation images from the training images that have questions; return a note about it."""
     train = [name for name, split in splits.items() if split == "train"]
     if not train:
         note = (

@@ -1,4 +1,4 @@
-"""What the columns of a table and the keys of an object are called, in whatever format people keep their captions."""
+"""The names of columns and keys of captions, in all formats."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from openvse.errors import DataError
 from openvse.media.names import escaped
 
 IMAGE_FIELDS = ("file_name", "image", "path", "video")
-"""The names of the field that says which image or clip; where several are there the first counts."""
+"""The possible names of the field with the image or clip; if several are present, the first counts."""
 
 CAPTION_FIELDS = ("captions", "caption", "text", "description")
-"""The names of the field with one caption or several; where several are there the first counts."""
+"""The possible names of the field with one or more captions; if several are present, the first counts."""
 
 SPLIT_FIELD = "split"
 
 
 @dataclass(frozen=True)
 class Captioned:
-    """What an object or row says of an image.
+    """The content of an object or row about an image.
 
     Attributes:
         name: the image, as it was written.
-        captions: its captions.
-        split: as it was written, or "".
+        captions: the captions of the image.
+        split: the split, as it was written, or "".
     """
 
     name: str
@@ -35,13 +35,13 @@ class Captioned:
 
 
 def read_captioned(entry: Any) -> Captioned:
-    """Understand an object such as ``{"file_name": "a.jpg", "captions": ["a dog", "it runs"], "split": "train"}``.
+    """Read an object such as ``{"file_name": "a.jpg", "captions": ["a dog", "it runs"], "split": "train"}``.
 
     Args:
-        entry: what a line of JSON holds.
+        entry: the content of a line of JSON.
 
     Raises:
-        DataError: it is no object, lacks the image, or a value has a type that is not allowed; the key is named.
+        DataError: the entry is not an object, lacks the image, or a value has a wrong type; the key is named.
     """
     name = first_field(entry, IMAGE_FIELDS) if isinstance(entry, Mapping) else None
     if name is None:
@@ -61,7 +61,7 @@ def read_captions(entry: Mapping[str, Any]) -> list[str]:
     """Return the captions of an object: a string, a list of strings, or none.
 
     Raises:
-        DataError: a value has a type that is not allowed; the key is named.
+        DataError: a value has a wrong type; the key is named.
     """
     key = first_field(entry, CAPTION_FIELDS)
     value = entry[key] if key is not None else None
@@ -73,12 +73,12 @@ def read_captions(entry: Mapping[str, Any]) -> list[str]:
         raise DataError(f"{key!r} is {kind_of(value)}: write a string or a list of strings")
     for number, caption in enumerate(value, start=1):
         if not isinstance(caption, str):
-            raise DataError(f"{key!r} holds {kind_of(caption)} at place {number}: write strings alone")
+            raise DataError(f"{key!r} holds {kind_of(caption)} at place {number}: write only strings")
     return value
 
 
 def read_split(entry: Mapping[str, Any]) -> str:
-    """Return the split that an object states, or ""; raise DataError for what is no name of a split."""
+    """Return the split of an object, or ""; raise DataError if it is not the name of a split."""
     split = entry.get(SPLIT_FIELD)
     if split is None or split == "":
         return ""
@@ -90,13 +90,13 @@ def read_split(entry: Mapping[str, Any]) -> str:
 
 
 def first_field(fields: Iterable[str], allowed: Sequence[str]) -> str | None:
-    """Return the first of the allowed names that is among the fields, or None."""
+    """Return the first allowed name that is among the fields, or None."""
     known = set(fields)
     return next((name for name in allowed if name in known), None)
 
 
 def kind_of(value: Any) -> str:
-    """Return what a value is called in a message, with the value where it is short."""
+    """Return the kind of a value for a message, with the value if it is short."""
     match value:
         case None:
             return "null"

@@ -1,4 +1,4 @@
-"""What a check of a data set reports."""
+"""A finding of a check of a data set."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Finding:
     """One thing that was checked.
 
     Attributes:
-        ok: whether it is as it should be.
+        ok: whether the result is correct.
         text: a line to print.
-        note: whether it only tells something, of a thing that is no fault.
-        cases: what it is about, a line each.
+        note: whether it is only information and not a fault.
+        cases: the cases that it is about, one line each.
     """
 
     ok: bool
@@ -23,7 +23,7 @@ class Finding:
 
     @property
     def mark(self) -> str:
-        """What the line begins with."""
+        """The beginning of the line."""
         if self.note:
             return "note"
         return "ok" if self.ok else "WRONG"

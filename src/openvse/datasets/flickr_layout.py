@@ -1,4 +1,4 @@
-"""What Flickr8k and Flickr30k share: their files as the owners, Karpathy and the mirrors lay them out."""
+"""Code that Flickr8k and Flickr30k share: the layouts of their files by the owners, Karpathy and mirrors."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from openvse.datasets.places import first_file, first_folder
 from openvse.errors import DataError
 
 TABLE = "captions.txt"
-"""What mirrors call the caption file: a name that others use too."""
+"""The caption file of mirrors, whose name other data sets use too."""
 
 COMPACT_SPLITS = (("splits/train.txt",), ("splits/dev.txt", "splits/val.txt"), ("splits/test.txt",))
-"""Lists of train, validation and test in a folder of their own."""
+"""Lists of train, validation and test in a separate folder."""
 
 
 @dataclass(frozen=True)
 class FlickrLayout:
-    """Where the parts of a data set may lie under its root; of each list the first that exists is used.
+    """The possible places of the parts of a data set under its root; the first that exists is used.
 
     Attributes:
         name: the data set.
@@ -41,13 +41,13 @@ class FlickrLayout:
     splits: tuple[tuple[str, ...], ...]
 
     def fits(self, root: Path) -> bool:
-        """Say whether a folder holds these files."""
+        """Return whether a folder holds these files."""
         own = [name for name in (self.karpathy, *self.captions) if name != TABLE]
         table = (root / TABLE).is_file() and first_folder(root, self.images) is not None
         return first_file(root, own) is not None or table
 
     def pieces(self, *, images: str, captions: str, splits: str) -> tuple[Piece, ...]:
-        """Return what to fetch, given where each of it is published."""
+        """Return the pieces to download, given the source of each."""
         return (
             Piece("image files", self.images, images, media=True),
             Piece("captions", (self.karpathy, *self.captions), captions),
@@ -58,17 +58,17 @@ class FlickrLayout:
 def open_flickr(layout: FlickrLayout, root: Path, *, require_images: bool = True) -> Corpus:
     """Open Flickr8k or Flickr30k.
 
-    Images that no split list names belong to no split (Flickr8k has 91 of them). Without any list,
-    ``Corpus.split`` falls back to its split by hash, whose numbers cannot be compared with published ones. Images come
-    in the order of their identifiers, so that every form gives the same training batches.
+    Images that no split list names belong to no split (Flickr8k has 91 of them). Without any list, ``Corpus.split``
+    uses its split by hash, whose results cannot be compared with published ones. Images are in the order of their
+    identifiers, so that every form gives the same training batches.
 
     Args:
-        layout: where the files may lie.
-        root: the folder that holds the data set's files.
+        layout: the possible places of the files.
+        root: the folder with the files of the data set.
         require_images: see ``build_corpus``.
 
     Raises:
-        DataError: when captions or images are not found, and as ``build_corpus`` does.
+        DataError: captions or images are not found, or see ``build_corpus``.
     """
     json_path, captions = root / layout.karpathy, first_file(root, layout.captions)
     images = first_folder(root, layout.images)
@@ -88,7 +88,7 @@ def open_flickr(layout: FlickrLayout, root: Path, *, require_images: bool = True
 
 
 def _read_splits(root: Path, layout: FlickrLayout) -> dict[str, list[str]]:
-    """Return the splits whose lists name a file: one, if the lists are sound."""
+    """Return the splits whose lists name a file: one, if the lists are correct."""
     splits: defaultdict[str, list[str]] = defaultdict(list)
     for split, names in zip(SPLITS, layout.splits, strict=True):
         path = first_file(root, names)
@@ -98,14 +98,14 @@ def _read_splits(root: Path, layout: FlickrLayout) -> dict[str, list[str]]:
 
 
 def _read_captions(path: Path, images: Path, splits: dict[str, list[str]]) -> Iterator[Record]:
-    """Yield a record for each image and split that it is listed in."""
+    """Yield a record for each image and each split that lists it."""
     for name, sentences in _sentences(path).items():
         for split in splits.get(name, [""]):
             yield Record(name, images / name, sentences, split)
 
 
 def _sentences(path: Path) -> dict[str, Sequence[str]]:
-    """Return the sentences of each image, from a token file or from the table that mirrors make of it."""
+    """Return the sentences of each image, from a token file or from the table of mirrors."""
     lines = read_lines(path)
     if lines and "\t" not in lines[0]:
         return {record.image_id: record.captions for record in read_table(path)}

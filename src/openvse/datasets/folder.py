@@ -1,4 +1,4 @@
-"""A folder of images with a metadata file beside them: the convention of Hugging Face's imagefolder."""
+"""A folder of images with a metadata file, as in Hugging Face's imagefolder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openvse.media.listing import list_media
 from openvse.media.videos import is_video
 
 METADATA = ("metadata.jsonl", "metadata.csv")
-"""What a metadata file is called; metadata.parquet is read too, for captions alone."""
+"""The names of metadata files; metadata.parquet is read too, but only for captions."""
 
 _NAMES = (*METADATA, "metadata.parquet")
 
@@ -24,21 +24,20 @@ def open_folder(root: Path, *, require_images: bool = True) -> Corpus:
     """Open a folder of images with captions.
 
     ``metadata.jsonl`` has a line ``{"file_name": "a.jpg", "captions": ["...", "..."], "split": "train"}`` for each
-    image; ``metadata.csv`` and ``metadata.parquet`` have columns of these names. The image may also be called
-    ``image``, ``path`` or ``video``, its captions ``caption``, ``text`` or ``description``, one string or a list;
-    ``split`` may be absent. Instead of one metadata file in the folder there may be one in each of the subfolders
-    train, validation and test, which are then the splits, also below ``data/``; or one for all, whose images lie in
-    such folders. Without a file of that name, the one table or ``.jsonl`` file in the folder that names images and
-    captions is read, or train.csv, validation.csv and test.csv. An image that no line lists counts as one without a
-    caption. Items may be clips; where one is a video, that holds for videos too.
+    image; ``metadata.csv`` and ``metadata.parquet`` have columns with these names. The field of the image may also be
+    named ``image``, ``path`` or ``video``, that of its captions (a string or a list) ``caption``, ``text`` or
+    ``description``; ``split`` is optional. Instead of one metadata file in the folder there may be one in each of the
+    subfolders train, validation and test, which are then the splits, also below ``data/``; or one file for all, with
+    the images in such folders. Without a metadata file, the only table or ``.jsonl`` file in the folder with images
+    and captions is read, or train.csv, validation.csv and test.csv. An image that is not listed counts as one without
+    a caption. Items may be clips; if one is a video, unlisted videos count too.
 
     Args:
         root: the folder; image identifiers are paths relative to it.
         require_images: see ``build_corpus``.
 
     Raises:
-        DataError: when there is no metadata, a line is malformed (file, line and key are named), and as
-            ``build_corpus`` does.
+        DataError: there is no metadata, a line is malformed (file, line and key are named), or see ``build_corpus``.
     """
     files = metadata_files(root)
     found = [record for file in files for record in _read(file, root)] if files else _read_tables(root)
@@ -55,7 +54,7 @@ def open_folder(root: Path, *, require_images: bool = True) -> Corpus:
 
 
 def metadata_files(root: Path) -> list[Path]:
-    """Return the metadata file of a folder, or those of its split subfolders; empty when there is none."""
+    """Return the metadata file of a folder, or those of its split subfolders; empty if there is none."""
     if not root.is_dir():
         return []
     for base in (root, root / "data"):
@@ -82,7 +81,7 @@ def _read(file: Path, root: Path) -> Iterator[Record]:
 
 
 def _read_tables(root: Path) -> list[Record]:
-    """Return the records of the lone tables of a folder."""
+    """Return the records of the tables of a folder without metadata files."""
     files = lone_tables(root)
     if not files:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub: by name, or a folder in one of the forms in which they are kept."""
+"""Data sets of the Hugging Face hub, by name or as a folder in one of the forms of the hub."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from openvse.errors import DataError
 
 _NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?(@[\w./-]+)?")
 SAVED = "dataset_dict.json"
-"""The file by which a folder shows that ``DatasetDict.save_to_disk`` wrote it."""
+"""The file that identifies a folder which ``DatasetDict.save_to_disk`` wrote."""
 
 _SUFFIXES = (*ARROW_SUFFIXES, ".tar", ".csv", ".tsv", ".jsonl")
 
@@ -31,10 +31,9 @@ def open_hub(root: Path, *, require_images: bool = True) -> Corpus:
 
     ``hf:NAME`` downloads a data set (``hf:owner/name``, or ``hf:owner/name@revision``) into the hub's cache and
     opens it; ``hf:FOLDER`` opens a folder with the files of one: Parquet files with a column ``image``, WebDataset
-    shards, an imagefolder, or what ``Dataset.save_to_disk`` writes. Splits are those of the ``configs`` in
-    README.md, else those in the names of files and folders. Where there are several configurations,
-    ``hf:NAME#CONFIG`` names one. Columns are called as everywhere: ``captions``, ``caption``, ``text`` or
-    ``description``.
+    shards, an imagefolder, or the output of ``Dataset.save_to_disk``. Splits are those of the ``configs`` in README.md,
+    otherwise those in the names of files and folders. ``hf:NAME#CONFIG`` names one of several configurations.
+    Columns have the usual names: ``captions``, ``caption``, ``text`` or ``description``.
 
     Args:
         root: the folder, or the name.
@@ -46,7 +45,7 @@ def open_hub(root: Path, *, require_images: bool = True) -> Corpus:
     """
     folder, config = _located(root)
     corpus = _open_local(folder, config, require_images)
-    if not root.is_dir():  # what comes from elsewhere reads nothing of this machine, whatever is allowed
+    if not root.is_dir():  # downloaded data never read other files of this machine, whatever is allowed
         refuse_outside(folder, list(zip(corpus.image_ids, corpus.image_paths, strict=True)))
     return corpus
 
@@ -77,8 +76,8 @@ class HubConfig:
     """A configuration in the head of README.md.
 
     Attributes:
-        name: as it is written.
-        default: whether it is marked as the one to take.
+        name: the name of the configuration.
+        default: whether it is marked as the default.
         files: pairs of a split and a pattern of paths.
     """
 
@@ -88,7 +87,7 @@ class HubConfig:
 
 
 def read_configs(readme: Path) -> list[HubConfig]:
-    """Return the configurations with files in the head of a README.md; none where there is no such head.
+    """Return the configurations with files in the head of a README.md; none if there is no such head.
 
     Source: the hub's documentation of repository structure (``configs`` with ``config_name`` and ``data_files``, a
     pattern, a list of them, or a list of ``{split, path}``).
@@ -113,10 +112,10 @@ def read_configs(readme: Path) -> list[HubConfig]:
 
 
 def choose_config(folder: Path, configs: list[HubConfig], wanted: str) -> HubConfig:
-    """Return the configuration that is wanted, or the only or default one.
+    """Return the requested configuration, or the only or default one.
 
     Raises:
-        DataError: there are several, or not the one that is wanted; they are named.
+        DataError: there are several, or the requested one is missing; they are named.
     """
     names = ", ".join(config.name for config in configs)
     if wanted:
@@ -145,7 +144,7 @@ def _patterns(entry: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _files_of(folder: Path, config: HubConfig) -> tuple[list[Path], list[str]]:
-    """Return the files that a configuration names, with their splits; patterns stay within the folder."""
+    """Return the files of a configuration with their splits; patterns must stay within the folder."""
     splits: dict[Path, str] = {}
     for split, pattern in config.files:
         if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
@@ -163,7 +162,7 @@ def _files_of(folder: Path, config: HubConfig) -> tuple[list[Path], list[str]]:
 
 
 def _saved(folder: Path, require_images: bool) -> Corpus:
-    """Open what ``DatasetDict.save_to_disk`` wrote: a folder of Arrow files for each split."""
+    """Open the output of ``DatasetDict.save_to_disk``: a folder of Arrow files for each split."""
     try:
         names = json.loads((folder / SAVED).read_text(encoding="utf-8"))["splits"]
         files = {path: str(name) for name in names for path in find_arrow(folder / name)}
@@ -176,7 +175,7 @@ def _saved(folder: Path, require_images: bool) -> Corpus:
 
 
 def _located(root: Path) -> tuple[Path, str]:
-    """Return the folder of a data set, downloaded where a name is given, and the configuration that is asked for."""
+    """Return the folder of a data set, after a download if a name is given, and the requested configuration."""
     if root.is_dir():
         return root, ""
     place, _, config = str(root).partition("#")
@@ -184,7 +183,7 @@ def _located(root: Path) -> tuple[Path, str]:
         return Path(place), config
     if not _NAME.fullmatch(place):
         raise DataError(
-            f"{place}: there is no such folder, and it is no name on the hub; write hf:owner/name"
+            f"{place}: there is no such folder, and it is not a name on the hub; write hf:owner/name"
         )
     return _downloaded(place), config
 
@@ -200,7 +199,7 @@ def _downloaded(name: str) -> Path:
     repository, _, revision = name.partition("@")
     try:
         return Path(snapshot_download(repository, repo_type="dataset", revision=revision or None))
-    except Exception as error:  # the hub's library raises errors of several others
+    except Exception as error:  # the hub's library raises errors of several other libraries
         reason = " ".join(str(error).split())[:200]
         raise DataError(
             f"hf:{name}: no such folder here, and the hub does not give it ({type(error).__name__}: {reason}); "

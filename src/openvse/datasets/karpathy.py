@@ -14,14 +14,14 @@ KARPATHY_SOURCE = "in caption_datasets.zip (36 MB) of https://cs.stanford.edu/pe
 
 
 def read_karpathy(path: Path, folder_of: Callable[[str], Path]) -> Iterator[Record]:
-    """Yield a record for each image; the raw sentences are taken, not their tokens.
+    """Yield a record for each image, with the raw sentences and not their tokens.
 
     Format: ``{"images": [{"filename", "filepath", "split", "sentences": [{"raw"}]}]}`` (Karpathy and Fei-Fei, CVPR
-    2015); ``filepath``, the image's folder, is COCO's alone.
+    2015); only COCO has ``filepath``, the folder of the image.
 
     Args:
         path: the file.
-        folder_of: the folder of the image files, given a ``filepath`` or "".
+        folder_of: a function that returns the folder of the image files for a ``filepath`` or "".
 
     Raises:
         DataError: the file cannot be read, or has another format.

@@ -1,4 +1,4 @@
-"""Splits that are written into the names of folders and files: ``train/a.jpg``, ``val-00000.tar``."""
+"""Splits in the names of folders and files: ``train/a.jpg``, ``val-00000.tar``."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def split_of_folder(path: PurePath) -> str:
 
 
 def split_of_file(path: PurePath) -> str:
-    """Return the split in a relative path: of a folder, or else the first word of the file's name that is one."""
+    """Return the split in a relative path: of a folder, or otherwise the first word of the file name that is one."""
     return split_of_folder(path) or next(filter(is_split, _WORD.findall(path.stem)), "")
 
 
 def named_splits(paths: Sequence[PurePath]) -> list[str]:
-    """Return the split of each file where all names state one and they state several; else "" for each.
+    """Return the split of each file if all names contain one and there are several; otherwise "" for each.
 
     Args:
-        paths: relative to the data set, so that the folders above do not count.
+        paths: the paths relative to the data set, so that the folders above do not count.
     """
     splits = [split_of_file(path) for path in paths]
     return splits if _several(splits) else [""] * len(paths)
 
 
 def with_folder_splits(records: Sequence[Record]) -> list[Record]:
-    """Take the splits from the folders of the images, where no record states one and all lie in such folders.
+    """Take the splits from the folders of the images if no record has one and all images are in such folders.
 
-    That is how Hugging Face's imagefolder reads one metadata file above the folders train, validation and test.
+    Hugging Face's imagefolder reads a metadata file above the folders train, validation and test in this way.
     """
     splits = [split_of_folder(PurePath(record.image_id)) for record in records if record.captions]
     if any(record.split for record in records) or not _several(splits):

@@ -1,10 +1,10 @@
-"""The contract of a loader, and data sets by name: what opens each, and what is known of its published copy."""
+"""The contract of a loader, and data sets by name, with their loaders and the facts of their published copies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts
@@ -18,38 +18,40 @@ OpenedT_co = TypeVar("OpenedT_co", bound=Corpus | QuestionSet, covariant=True)
 
 @runtime_checkable
 class Loader(Protocol[OpenedT_co]):
-    """What opens a data set; a plain function is one."""
+    """A function that opens a data set."""
 
     def __call__(self, root: Path, /, *, require_images: bool) -> OpenedT_co:
-        """Return the data that lie at a place.
+        """Return the data at a place.
 
         Args:
             root: the folder or file of the data set.
-            require_images: leave out images whose file is not there; False when stored features stand in for them.
+            require_images: whether to leave out images without a file; False if stored features replace the files.
 
         Raises:
-            DataError: the data are not there, or not usable.
+            DataError: the data are missing or cannot be used.
         """
         ...
 
 
 Registration: TypeAlias = tuple[Loader[OpenedT], Facts | None]
-"""What opens a data set, and the facts of its published copy where there are any."""
+"""The loader of a data set, and the facts of its published copy if there are any."""
 
 
 class DataSets(Registry[OpenedT]):
-    """Data sets by name: the loader of each, and the facts of those that are published.
+    """Data sets by name: the loader of each, and the facts of published ones.
 
-    Adding a data set of your own takes one line in your own file: ``DATASETS.add("mine", open_mine)``. With
-    ``facts=MINE``, ``openvse data`` describes and checks it like the built-in ones.
+    To add your own data set, put one line in your own file: ``DATASETS.add("mine", open_mine)``. With ``facts=MINE``,
+    ``openvse data`` describes and checks it like the built-in ones.
 
     Args:
-        kind: what the data sets are called in messages.
+        kind: the name of the kind of data sets in messages.
         known: the built-in data sets by name.
 
     Raises:
-        RecipeError: the facts bear another name than the data set.
+        RecipeError: the name in the facts is not that of the data set.
     """
+
+    listed_by: ClassVar[str] = "openvse data"
 
     def __init__(self, kind: str, known: Mapping[str, Registration[OpenedT]]) -> None:
         super().__init__(kind, {})
@@ -61,12 +63,12 @@ class DataSets(Registry[OpenedT]):
         """Register a data set.
 
         Args:
-            name: as users write it in ``NAME:ROOT``.
-            part: its loader; see ``Loader``.
-            facts: what is known of its published copy.
+            name: the name that users write in ``NAME:ROOT``.
+            part: the loader; see ``Loader``.
+            facts: the facts of the published copy.
 
         Raises:
-            RecipeError: another data set has the name, or the facts bear another one.
+            RecipeError: another data set has this name, or the facts have a different name.
         """
         if facts is not None and facts.name != name:
             raise RecipeError(
@@ -77,5 +79,5 @@ class DataSets(Registry[OpenedT]):
             self.facts[name] = facts
 
     def get(self, name: str) -> Loader[OpenedT]:
-        """Return the loader of a data set; raise RecipeError naming the allowed ones."""
+        """Return the loader of a data set; raise RecipeError, which lists the allowed names, if there is none."""
         return super().get(name)

@@ -1,4 +1,4 @@
-"""MSR-VTT (Xu et al., CVPR 2016): 10,000 clips with 20 sentences each, in the owners' split or the 1k-A split."""
+"""MSR-VTT (Xu et al., CVPR 2016): 10,000 clips with 20 sentences each, in the original split or the 1k-A split."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PIECES = (
     ),
 )
 
-# Counts are the paper's; they were not compared with the owners' files.
+# Counts are those of the paper; they were not compared with the original files.
 MSR_VTT = Facts(
     name="msr_vtt",
     title="10,000 clips of 10 to 30 seconds with 20 sentences each, in the owners' split (Xu et al., CVPR 2016)",
@@ -76,17 +76,17 @@ MSR_VTT_1K_A = Facts(
 
 
 def open_msr_vtt(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open MSR-VTT in the owners' split: 6,513 clips for training, 497 for validation, 2,990 for the test.
+    """Open MSR-VTT in the original split: 6,513 clips for training, 497 for validation, 2,990 for test.
 
-    Captions and splits come from the owners' ``train_val_videodatainfo.json`` and ``test_videodatainfo.json``, or from
-    the one file that mirrors make of them. Clips are ``video0.mp4`` and so on, in one folder or as unpacked.
+    Captions and splits come from the original ``train_val_videodatainfo.json`` and ``test_videodatainfo.json``, or from
+    the single file of mirrors. Clips are ``video0.mp4`` and so on, in one folder or as unpacked.
 
     Args:
-        root: the folder of these files and of the clips.
+        root: the folder with these files and the clips.
         require_images: see ``build_corpus``.
 
     Raises:
-        DataError: captions or clips are not found, a file has another format, and as ``build_corpus`` does.
+        DataError: captions or clips are not found, a file has another format, or see ``build_corpus``.
     """
     captions, splits = _read_captions(root)
     return clip_corpus("msr_vtt", root, captions, splits, FOLDERS, require_images=require_images)
@@ -95,16 +95,16 @@ def open_msr_vtt(root: Path, *, require_images: bool = True) -> Corpus:
 def open_msr_vtt_1k_a(root: Path, *, require_images: bool = True) -> Corpus:
     """Open MSR-VTT in the 1k-A split (Yu et al., ECCV 2018): 1,000 test clips with one sentence each.
 
-    Test clips and their sentences are those of ``MSRVTT_JSFUSION_test.csv``. Training are the clips of
-    ``MSRVTT_train.9k.csv`` if it is there, otherwise all others; those of them that are in the owners' validation split
-    are kept for validation, so that no choice is made on the test clips.
+    Test clips and their sentences are those of ``MSRVTT_JSFUSION_test.csv``. Training clips are those of
+    ``MSRVTT_train.9k.csv`` if it exists, otherwise all others; those of them in the original validation split are used
+    for validation, so that no choice is made on the test clips.
 
     Args:
-        root: as for ``open_msr_vtt``, with the two tables.
+        root: the folder, as for ``open_msr_vtt``, with the two tables.
         require_images: see ``build_corpus``.
 
     Raises:
-        DataError: as ``open_msr_vtt``, and when the test table is missing or names a clip without captions.
+        DataError: see ``open_msr_vtt``; or the test table is missing or names a clip without captions.
     """
     captions, owners = _read_captions(root)
     table = require_file("msr_vtt_1k_a", root, TEST_1K_A)

@@ -40,22 +40,22 @@ MSVD = Facts(
     items="clips",
 )
 
-# A clip is called by its YouTube identifier and the seconds at which it begins and ends.
+# The name of a clip is its YouTube identifier and the seconds at which it begins and ends.
 _LINE = re.compile(r"(\S{11}_\d+_\d+)\s+(.*)")
 
 
 def open_msvd(root: Path, *, require_images: bool = True) -> Corpus:
     """Open MSVD in the usual split of 1,200 / 100 / 670 clips.
 
-    ``AllVideoDescriptions.txt`` has a clip's name and a sentence a line, after some lines about itself; the
-    lists have a clip's name a line.
+    Each line of ``AllVideoDescriptions.txt``, after a few introductory lines, has the name of a clip and a sentence;
+    each line of the lists has the name of a clip.
 
     Args:
-        root: the folder of these files and of ``YouTubeClips/``.
+        root: the folder with these files and ``YouTubeClips/``.
         require_images: see ``build_corpus``.
 
     Raises:
-        DataError: captions or clips are not found, a line is malformed (with its number), and as ``build_corpus`` does.
+        DataError: captions or clips are not found, a line is malformed (with its number), or see ``build_corpus``.
     """
     captions = _read(require_file("msvd", root, CAPTIONS))
     splits = {Path(name).stem: where for name, where in read_splits(root, LISTS).items()}

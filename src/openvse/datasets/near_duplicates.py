@@ -1,4 +1,4 @@
-"""Images that look alike: a small perceptual hash, and all pairs that are near by it."""
+"""Images that look alike: a small perceptual hash, and all pairs with nearly the same hash."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image
 
 BITS = 128
-"""Length of the hash."""
+"""The length of the hash."""
 
-_MAX_BITS = 10  # by which near-duplicates may differ
+_MAX_BITS = 10  # bits in which near-duplicates may differ
 _MAX_COLOUR = 10.0  # root mean square of the difference of small copies, of 255
 _STEP = 3  # grey levels by which neighbours must differ to count: flat areas stay equal after compression
 _CELLS = 4_000_000  # of the matrix of pairs at a time, 16 MB
@@ -20,10 +20,10 @@ _CELLS = 4_000_000  # of the matrix of pairs at a time, 16 MB
 
 @dataclass(frozen=True)
 class Look:
-    """What an image looks like.
+    """The appearance of an image.
 
     Attributes:
-        bits: whether it grows darker to the right, and downwards, at 8 x 8 places each (a difference hash).
+        bits: whether the image becomes darker to the right, and downwards, at 8 x 8 places each (a difference hash).
         colours: the image on 8 x 8 cells.
     """
 
@@ -32,7 +32,7 @@ class Look:
 
 
 def look_of(image: Image.Image) -> Look:
-    """Return what an RGB image looks like; size, compression and small changes of brightness hardly matter."""
+    """Return the appearance of an RGB image; size, compression and small changes of brightness hardly matter."""
     grey = np.asarray(
         image.convert("L").resize((9, 9), Image.Resampling.BOX, reducing_gap=3.0), dtype=np.int16
     )
@@ -48,11 +48,11 @@ def near_pairs(looks: Sequence[Look], limit: int = 100_000) -> list[tuple[int, i
     All pairs are compared, as blocks of a matrix product, so memory is bounded.
 
     Args:
-        looks: of the images.
-        limit: stop after so many pairs.
+        looks: the appearance of each image.
+        limit: the number of pairs after which to stop.
 
     Returns:
-        Pairs of positions, sorted, the earlier position first.
+        Pairs of positions, sorted, with the earlier position first.
     """
     if not looks:
         return []

@@ -1,4 +1,4 @@
-"""From what a user types to a corpus or to questions."""
+"""Opens a corpus or questions from what a user types."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EXPECTED = (
 )
 _NEEDS_NO_FOLDER = ("openmoji", "hf")
 OWN_CAPTIONS = OWN_DATA - {"hf"}
-"""People's own data, in which identical captions of different images mean the same. The hub holds benchmarks, too."""
+"""Users' own data, in which identical captions of different images mean the same. The hub also holds benchmarks."""
 
 
 def open_corpus(
@@ -45,24 +45,23 @@ def open_corpus(
 ) -> Corpus:
     """Open a data set.
 
-    In data of one's own (``OWN_CAPTIONS``), captions of different images that are equal but for case and white space
-    are one text, which is relevant to all of these images. Named benchmarks keep the relevance that is published.
+    In your own data (``OWN_CAPTIONS``), captions of different images that are equal except for case and white space are
+    one text, which is relevant to all of these images. Named benchmarks keep their published relevance.
 
     Args:
-        source: ``NAME:ROOT``, for instance ``flickr8k:/data/f8k`` or ``hf:owner/name``, or a path whose kind is found
-            out: a folder with ``metadata.jsonl`` or ``metadata.csv``, a table, text files beside the images,
+        source: ``NAME:ROOT``, for instance ``flickr8k:/data/f8k`` or ``hf:owner/name``, or a path whose kind is
+            detected: a folder with ``metadata.jsonl`` or ``metadata.csv``, a table, text files next to the images,
             WebDataset shards, Parquet files of the Hugging Face hub, or the files of Flickr, COCO or the
             precomputed layout; or such a table or shard itself. A question set (see ``open_questions``) opens as
-            its images with the questions as their captions, so that features of them can be extracted and their
-            copy checked.
-        require_images: False when stored features stand in for the image files.
-        allow_outside: take images outside of the folder of one's own data too; see ``refuse_outside``.
-        merge_captions: False keeps every caption of one's own data a text by itself, relevant to its own image alone.
+            its images with the questions as their captions, so that features can be extracted and the copy checked.
+        require_images: False if stored features replace the image files.
+        allow_outside: whether images may be outside the folder of your own data; see ``refuse_outside``.
+        merge_captions: False keeps every caption of your own data a separate text, relevant only to its own image.
 
     Raises:
-        DataError: when nothing is there, the kind cannot be found out, an image lies outside of the folder, or the
-            data are not usable.
-        RecipeError: for an unknown data set name.
+        DataError: the source is missing, its kind cannot be detected, an image is outside the folder, or the data
+            cannot be used.
+        RecipeError: the name of the data set is unknown.
     """
     name, root = parse_source(source, {*DATASETS, *QUESTION_SETS})
     if not root.exists() and name not in _NEEDS_NO_FOLDER:
@@ -82,14 +81,14 @@ def open_questions(
     """Open questions about images.
 
     Args:
-        source: ``NAME:ROOT``, for instance ``vqa2:/data/vqa``, or a path whose kind is found out: a folder with the
+        source: ``NAME:ROOT``, for instance ``vqa2:/data/vqa``, or a path whose kind is detected: a folder with the
             files of VQA 2.0 or DAQUAR, a folder with ``metadata.jsonl`` or ``metadata.csv``, or such a file.
-        require_images: False when stored features stand in for the image files.
+        require_images: False if stored features replace the image files.
         allow_outside: see ``open_corpus``.
 
     Raises:
-        DataError: when nothing is there, the kind cannot be found out, or the data are not usable.
-        RecipeError: for an unknown name.
+        DataError: the source is missing, its kind cannot be detected, or the data cannot be used.
+        RecipeError: the name is unknown.
     """
     name, root = parse_source(source, QUESTION_SETS)
     if not root.exists():
@@ -135,7 +134,7 @@ def _detect_file(path: Path) -> str:
 
 
 def _own(root: Path) -> str:
-    """Return the name of the layout of one's own data that a folder has besides metadata files, or ""."""
+    """Return the name of the layout of a user's own data, other than metadata files, that a folder has, or ""."""
     if (root / SAVED).is_file():
         return "hf"
     if any(path.suffix.lower() not in ARROW_SUFFIXES for path in lone_tables(root)):

@@ -1,4 +1,4 @@
-"""Data sets of Parquet or Arrow files: images and captions together, as the Hugging Face hub keeps them."""
+"""Data sets of Parquet or Arrow files with images and captions, as on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _LARGE_PART = 512 << 20
 def open_parquet(root: Path, *, require_images: bool = True) -> Corpus:
     """Open a folder of Parquet or Arrow files, or one such file, with images and captions.
 
-    The columns are those of ``openvse data table``; ``image`` holds the bytes of images, or a structure of
-    ``bytes`` and ``path`` as on the Hugging Face hub. Images are read from the files when they are needed. Where
-    the names of files or folders state splits (``data/train-00000-of-00002.parquet``), these are the splits; a
-    column ``split`` goes before. An image is called as its ``path`` says if these are all different, else by its
-    file and row. Needs pyarrow (extra ``parquet``).
+    The columns are those of ``openvse data table``; ``image`` holds the bytes of images, or a structure of ``bytes``
+    and ``path`` as on the Hugging Face hub. Images are read from the files when they are needed. Splits come from a
+    column ``split``, or otherwise from the names of files or folders (``data/train-00000-of-00002.parquet``). The
+    identifier of an image is its ``path`` if all paths differ, otherwise its file and row. pyarrow is needed (extra
+    ``parquet``).
 
     Args:
         root: the folder, or the file.
         require_images: see ``build_corpus``.
 
     Raises:
-        DataError: when there is no such file, one is damaged or lacks a column, and as ``build_corpus`` does.
+        DataError: there is no such file, one is damaged or lacks a column, or see ``build_corpus``.
         OpenVSEError: pyarrow is not installed.
     """
     folder = root.parent if root.is_file() else root
@@ -40,10 +40,10 @@ def open_parquet(root: Path, *, require_images: bool = True) -> Corpus:
 
 
 def arrow_corpus(root: Path, files: Sequence[Path], splits: Sequence[str], *, require_images: bool) -> Corpus:
-    """Join files, each of a split or "", into a corpus; ``root`` names it, and paths in messages are relative to it.
+    """Join files, each with a split or "", into a corpus; ``root`` gives its name and the base of paths in messages.
 
     Raises:
-        DataError: there is no file, one is damaged or lacks a column, and as ``build_corpus`` does.
+        DataError: there is no file, one is damaged or lacks a column, or see ``build_corpus``.
     """
     if not files:
         raise DataError(f"{root}: no {' or '.join(ARROW_SUFFIXES)} file there; check the folder")
@@ -65,7 +65,7 @@ def arrow_corpus(root: Path, files: Sequence[Path], splits: Sequence[str], *, re
 
 
 def find_arrow(root: Path) -> list[Path]:
-    """List the Parquet files below a folder, or where there are none the Arrow files without caches of transforms."""
+    """List the Parquet files below a folder, or if there are none, the Arrow files without caches of transforms."""
     for suffix in ARROW_SUFFIXES:
         files = (path for path in walk_files(root) if path.suffix.lower() == suffix)
         found = sorted(path for path in files if not path.name.startswith("cache-"))
@@ -78,11 +78,11 @@ def identified(records: Sequence[Record], root: Path) -> Iterator[Record]:
     """Give the rows of tables their identifiers, and join rows that name the same file.
 
     Args:
-        records: as ``read_arrow`` yields them.
-        root: the data set's folder; a file's identifier is its path below it.
+        records: the records of ``read_arrow``.
+        root: the folder of the data set; the identifier of a file is its path below it.
 
     Raises:
-        DataError: rows of one file state different splits.
+        DataError: rows of one file have different splits.
     """
     names = [record.image_id for record in records if isinstance(record.path, PackedFile)]
     unique = all(names) and len(set(names)) == len(names)

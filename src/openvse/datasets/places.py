@@ -1,4 +1,4 @@
-"""The places under a data set's root where a file or folder may lie; a loader and its facts name the same ones."""
+"""The possible places of a file or folder under the root of a data set, which a loader shares with its facts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def first_folder(root: Path, names: Iterable[str]) -> Path | None:
 
 
 def require_file(name: str, root: Path, names: Sequence[str]) -> Path:
-    """Return the first of some paths under the root that is a file; raise DataError when none is."""
+    """Return the first of some paths under the root that is a file; raise DataError if there is none."""
     path = first_file(root, names)
     if path is None:
         raise DataError(f"{root}: no {' or '.join(names)}; get the captions of {name} from its owners")

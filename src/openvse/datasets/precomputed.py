@@ -16,13 +16,13 @@ from openvse.features.array_features import ArrayFeatures, ArrayPart
 from openvse.features.array_rows import ArrayRows
 
 _SPLITS = {"train": ("train",), "validation": ("dev", "val"), "test": ("testall", "test")}
-"""What files of a split begin with; of alternatives the first that exists is used."""
+"""The prefixes of the files of a split; the first that exists is used."""
 
 FOLDERS = ("", "precomp/")
-"""Where the files may lie under the root."""
+"""The possible folders of the files under the root."""
 
 IMAGES, CAPTIONS, IDS = "_ims.npy", "_caps.txt", "_ids.txt"
-"""What files of a split end with."""
+"""The suffixes of the files of a split."""
 
 MAPPING = "id_mapping.json"
 _IMAGE_FOLDERS = ("images/", "flickr30k-images/")
@@ -46,12 +46,12 @@ PRECOMPUTED = Facts(
         Piece(
             "captions of the training images",
             _places(f"train{CAPTIONS}"),
-            "from the same archive, one a line; likewise dev_caps.txt and test_caps.txt (COCO: testall_caps.txt)",
+            "from the same archive, one per line; likewise dev_caps.txt and test_caps.txt (COCO: testall_caps.txt)",
         ),
         Piece(
             "identifiers of the training images",
             _places(f"train{IDS}"),
-            "from the same archive, one a line; likewise for the other splits",
+            "from the same archive, one per line; likewise for the other splits",
             required=False,
         ),
         Piece(
@@ -70,7 +70,7 @@ PRECOMPUTED = Facts(
 
 @dataclass(frozen=True)
 class _Part:
-    """One split as it lies there: its features, and the captions of each image."""
+    """One split of the files: its features, and the captions of each image."""
 
     features: ArrayPart
     captions: tuple[Sequence[str], ...]
@@ -79,24 +79,24 @@ class _Part:
 def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     """Open features in the layout of SCAN and VSE-infinity, with their captions.
 
-    ``{split}_ims.npy`` holds ``[n, N, C]``, usually ``[n, 36, 2048]``; ``{split}_caps.txt`` a caption a line, those of
-    an image one after the other. An image has one row, or as many equal rows as it has captions: that is found out,
-    and it is encoded once. The splits are train, dev (or val) and test; COCO's testall, whose first thousand images
-    are test, goes before test.
+    ``{split}_ims.npy`` holds ``[n, N, C]``, usually ``[n, 36, 2048]``; ``{split}_caps.txt`` has one caption per line,
+    with the captions of an image in sequence. An image has one row, or as many equal rows as captions; this is
+    detected, and it is encoded once. The splits are train, dev (or val) and test; COCO's testall, whose first
+    thousand images are test, takes precedence over test.
 
-    ``{split}_ids.txt`` may name the images, a line for each image, row or caption, and ``id_mapping.json`` may give
-    them file names (``{"391895": "val2014/COCO_val2014_000000391895.jpg"}``). Then the identifiers are those of the
-    data set's other forms, so that its stores fit. The arrays may lie in a folder ``precomp`` of the root, as in
-    VSE-infinity's data. Image files, if there are any, are looked for in ``images/`` or ``flickr30k-images/``.
+    ``{split}_ids.txt`` may name the images, with a line for each image, row or caption, and ``id_mapping.json`` may
+    give their file names (``{"391895": "val2014/COCO_val2014_000000391895.jpg"}``). Then the identifiers are those of
+    the data set's other forms, so that its stores fit. The arrays may be in a folder ``precomp`` of the root, as in
+    VSE-infinity's data. Image files, if there are any, are expected in ``images/`` or ``flickr30k-images/``.
 
-    The features are the corpus's own: a model with the encoder ``precomputed`` reads them when no store is named.
+    The features belong to the corpus: a model with the encoder ``precomputed`` reads them if no store is given.
 
     Args:
         root: the folder of the files, or the one above ``precomp``.
-        require_images: without effect; the features stand in for the image files.
+        require_images: has no effect, since the features replace the image files.
 
     Raises:
-        DataError: when files are missing, damaged or differ in their counts, and as ``build_corpus`` does.
+        DataError: files are missing or damaged, their counts differ, or see ``build_corpus``.
     """
     folder = _folder(root)
     if folder is None:
@@ -118,7 +118,7 @@ def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
 
 
 def detect_precomputed(root: Path) -> bool:
-    """Say whether a folder holds this layout."""
+    """Return whether a folder has this layout."""
     return _folder(root) is not None
 
 
@@ -127,7 +127,7 @@ def _folder(root: Path) -> Path | None:
 
 
 def _splits_of(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the splits that a folder holds, and what their files begin with."""
+    """Yield the splits of a folder, with the prefixes of their files."""
     for split, names in _SPLITS.items():
         for name in names:
             if (folder / f"{name}{IMAGES}").is_file() or (folder / f"{name}{CAPTIONS}").is_file():
@@ -143,14 +143,14 @@ def _open_part(folder: Path, split: str, file: str, names: dict[str, str]) -> _P
     """
     rows = ArrayRows(folder / f"{file}{IMAGES}")
     captions = _lines(folder / f"{file}{CAPTIONS}")
-    # Rows can only be repeated where there is one for each caption.
+    # Rows can only be repeated if there is one for each caption.
     repeats = rows.repeats() if len(rows) == len(captions) else 1
     num_images = len(rows) // repeats
     each, rest = divmod(len(captions), num_images or 1)
     if rest or not each or not num_images:
         raise DataError(
             f"{folder}: {file}{IMAGES} has {len(rows)} rows ({num_images} images) and {file}{CAPTIONS} {len(captions)} "
-            "captions, which is no equal number for each image; download both again"
+            "captions, which is not the same number for each image; download both again"
         )
     ids_file = folder / f"{file}{IDS}"
     if ids_file.is_file():
@@ -163,13 +163,13 @@ def _open_part(folder: Path, split: str, file: str, names: dict[str, str]) -> _P
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a file; one that is empty in the middle counts, as the others have their places."""
+    """Return the lines of a file, including empty ones in the middle, so that the others keep their positions."""
     lines = read_lines(path)
     return lines[:-1] if lines and not lines[-1].strip() else lines
 
 
 def _one_each(path: Path, lines: Sequence[str], num_images: int) -> list[str]:
-    """Return the identifier of each image from a list that names it once, or once a row or caption."""
+    """Return the identifier of each image from a list with a line for each image, row or caption."""
     step, rest = divmod(len(lines), num_images)
     if rest or not step:
         raise DataError(
@@ -187,7 +187,7 @@ def _one_each(path: Path, lines: Sequence[str], num_images: int) -> list[str]:
 
 
 def _file_names(folder: Path) -> dict[str, str]:
-    """Return the file name of each identifier, as far as a mapping gives one."""
+    """Return the file name of each identifier that a mapping contains."""
     places = (folder, folder.parent) if folder.name == "precomp" else (folder,)
     path = next((place / MAPPING for place in places if (place / MAPPING).is_file()), None)
     if path is None:

@@ -1,4 +1,4 @@
-"""Questions of one's own: a folder of images with a metadata file beside them, or that file alone."""
+"""Your own questions: a folder of images with a metadata file, or only that file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 from openvse.corpus.questions import Question, QuestionSet, build_questions
 from openvse.datasets.arrow_tables import ARROW_SUFFIXES
-from openvse.datasets.csv_file import read_lines, read_rows
+from openvse.datasets.csv_file import read_lines, read_objects, read_rows
 from openvse.datasets.fields import IMAGE_FIELDS
 from openvse.datasets.folder import METADATA, metadata_files
 from openvse.errors import DataError
 
 TABLES = (".csv", ".tsv", ".jsonl")
-"""Files of questions by their endings."""
+"""The suffixes of files of questions."""
 
-_CAPTIONS = ("caption", "captions", "text")  # a description may be one of a question
+_CAPTIONS = ("caption", "captions", "text")  # a column "description" may belong to a question
 _OPTIONAL = ("split", "question_id", "kind")
 
 
@@ -29,19 +29,19 @@ def open_question_folder(root: Path, *, require_images: bool = True) -> Question
 
     A line of ``metadata.jsonl`` is ``{"file_name": "a.jpg", "question": "how many dogs?", "answers": ["2", "two"]}``,
     with ``answer`` for a single one; or ``{"file_name": "a.jpg", "questions": [{"question": ..., "answers": [...]}]}``.
-    ``split``, ``question_id`` and ``kind`` ("yes/no", "number", "other") may be added. ``metadata.csv`` has the columns
-    ``file_name``, ``question`` and ``answer``, and perhaps these three; rows with the same image, question and
-    identifier are one question with several answers, in the order of the rows. As for captions, there may be a
-    metadata file in each of the subfolders train, validation and test instead.
+    ``split``, ``question_id`` and ``kind`` ("yes/no", "number", "other") are optional. ``metadata.csv`` has the columns
+    ``file_name``, ``question`` and ``answer``, and optionally these three; rows with the same image, question and
+    identifier are one question with several answers, in the order of the rows. As with captions, there may instead be a
+    metadata file in each of the subfolders train, validation and test.
 
-    Four or more answers to every question are taken for votes of annotators (see ``openvse.vqa.answers.are_votes``).
+    Four or more answers to every question are treated as votes of annotators (see ``openvse.vqa.answers.are_votes``).
 
     Args:
-        root: the folder, or the file. Images are called by their paths relative to the folder.
+        root: the folder, or the file. The identifiers of images are their paths relative to the folder.
         require_images: see ``build_questions``.
 
     Raises:
-        DataError: when there is no metadata, a line is malformed (with its number), and as ``build_questions`` does.
+        DataError: there is no metadata, a line is malformed (with its number), or see ``build_questions``.
     """
     folder = root.parent if root.is_file() else root
     files = [root] if root.is_file() else metadata_files(root)
@@ -55,7 +55,7 @@ def open_question_folder(root: Path, *, require_images: bool = True) -> Question
 
 
 def holds_questions(file: Path) -> bool:
-    """Say whether the first line of a metadata file or table is about questions rather than captions."""
+    """Return whether the first line of a metadata file or table is about questions rather than captions."""
     if file.suffix.lower() in ARROW_SUFFIXES:
         return False
     line = next(filter(str.strip, read_lines(file)), "")
@@ -79,7 +79,7 @@ def _read(file: Path, root: Path) -> Iterator[Question]:
 
 
 def _numbered(questions: list[Question]) -> Iterator[Question]:
-    """Give questions without an identifier one: the image's, and a number that counts its questions from 0."""
+    """Give questions without an identifier one: that of the image, and the number of the question, counted from 0."""
     asked: Counter[str] = Counter()
     for question in questions:
         own = f"{question.image_id}#{asked[question.image_id]}"
@@ -88,7 +88,7 @@ def _numbered(questions: list[Question]) -> Iterator[Question]:
 
 
 def _read_table(file: Path) -> Iterator[Question]:
-    """Yield a question for all rows with the same image, text and identifier."""
+    """Yield one question for all rows with the same image, text and identifier."""
     answers: dict[tuple[str, str, str], list[str]] = {}
     about: dict[tuple[str, str, str], tuple[str, str]] = {}
     columns = (IMAGE_FIELDS, ("question",), ("answer",))
@@ -106,16 +106,8 @@ def _read_table(file: Path) -> Iterator[Question]:
 
 
 def _read_json_lines(file: Path) -> Iterator[Question]:
-    for number, line in enumerate(read_lines(file), start=1):
-        if line.strip():
-            try:
-                yield from _questions(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise DataError(
-                    f"{file}, line {number}: not JSON ({error.msg}); write one object a line"
-                ) from error
-            except DataError as error:
-                raise DataError(f"{file}, line {number}: {error}") from None
+    for asked in read_objects(file, lambda entry: list(_questions(entry))):
+        yield from asked
 
 
 def _questions(entry: Any) -> Iterator[Question]:

@@ -1,4 +1,4 @@
-"""The data sets by name. A further one takes a file of its own, with its loader and its facts, and one line here."""
+"""The data sets by name. A new one takes a file with its loader and its facts, and one line here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from openvse.datasets.tgif import MRW, TGIF, open_mrw, open_tgif
 from openvse.datasets.vatex import VATEX, open_vatex
 from openvse.datasets.vqa2 import VQA2, open_vqa2
 from openvse.datasets.webdataset import open_webdataset
-from openvse.registry import Registry
 
 DATASETS: DataSets[Corpus] = DataSets(
     "data set",
@@ -66,11 +65,11 @@ QUESTION_SETS: DataSets[QuestionSet] = DataSets(
 """Questions about images."""
 
 FACTS: Mapping[str, Facts] = ChainMap(DATASETS.facts, QUESTION_SETS.facts)
-"""The facts of all published data sets by name, those of plug-ins too."""
+"""The facts of all published data sets by name, including those of plug-ins."""
 
 
 def find_loader(name: str) -> Loader[Corpus | QuestionSet]:
-    """Return the loader of a data set or question set; raise RecipeError naming both kinds for another word."""
+    """Return the loader of a data set or question set; raise RecipeError, which lists both kinds, for other names."""
     loaders: dict[str, Loader[Corpus | QuestionSet]] = {known: DATASETS.get(known) for known in DATASETS}
     loaders |= {known: QUESTION_SETS.get(known) for known in QUESTION_SETS}
-    return Registry(DATASETS.kind, loaders).get(name)
+    return DataSets(DATASETS.kind, {known: (loader, None) for known, loader in loaders.items()}).get(name)

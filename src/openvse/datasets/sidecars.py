@@ -1,4 +1,4 @@
-"""Captions in a text file beside each image: the layout of kohya's trainers, img2dataset and many downloaders."""
+"""Captions in a text file next to each image: the layout of kohya's trainers, img2dataset and many downloaders."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from openvse.media.names import is_image, is_video_name
 from openvse.media.videos import is_video
 
 SIDECAR_SUFFIXES = (".txt", ".caption")
-"""What the text file of an image ends with, in place of the image's own ending."""
+"""The suffixes of the text file of an image, which replace the suffix of the image."""
 
 MAX_SIDECAR_BYTES = 1 << 20
-"""A larger text file is refused: it is no caption."""
+"""A larger text file is refused, since it is not a caption."""
 
 
 def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open a folder of images with a text file beside each.
+    """Open a folder of images with a text file next to each.
 
-    ``a.jpg`` has its captions in ``a.txt`` or ``a.caption``, one a line, at any depth. If all images lie in folders
-    called train, validation and test (or a synonym), these are the splits. An image without a text file counts as
-    one without a caption. Items may be clips; where one with a text file is a video, that holds for videos too.
+    The captions of ``a.jpg`` are in ``a.txt`` or ``a.caption``, one per line, at any depth. If all images are in
+    folders named train, validation and test (or a synonym), these are the splits. An image without a text file counts
+    as one without a caption. Items may be clips; if one with a text file is a video, videos without one count too.
 
     Args:
         root: the folder; image identifiers are paths relative to it.
         require_images: see ``build_corpus``.
 
     Raises:
-        DataError: when no image has a text file, one is not UTF-8 or no caption, and as ``build_corpus`` does.
+        DataError: no image has a text file, one is not UTF-8 or not a caption, or see ``build_corpus``.
     """
     listing = list_media(root, videos=True)
     captions = {path: read_sidecar(path) for path in listing.paths}
     if not any(map(_has_captions, captions.values())):
         raise DataError(
-            f"{root}: no image has a text file beside it (a.jpg with a.txt, a caption a line); write them"
+            f"{root}: no image has a text file next to it (a.jpg with a.txt, one caption per line); write them"
         )
     videos = any(is_video(path) for path, lines in captions.items() if lines is not None)
     left_out = (listing if videos else list_media(root)).left_out
@@ -54,13 +54,13 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
 
 
 def detect_sidecars(root: Path) -> bool:
-    """Say whether a folder holds an image with a text file beside it."""
+    """Return whether a folder holds an image with a text file next to it."""
     files = walk_files(root)
     return any((is_image(path.name) or is_video_name(path.name)) and _sidecar(path) for path in files)
 
 
 def read_sidecar(image: Path) -> Sequence[str] | None:
-    """Return the captions beside an image, one a line, or None where there is no such file.
+    """Return the captions in the text file of an image, one per line, or None if there is no such file.
 
     Raises:
         DataError: the file is not UTF-8, or larger than a caption can be.
@@ -70,7 +70,7 @@ def read_sidecar(image: Path) -> Sequence[str] | None:
         return None
     if path.stat().st_size > MAX_SIDECAR_BYTES:
         raise DataError(
-            f"{path}: {path.stat().st_size:,} bytes are no caption of {image.name}; "
+            f"{path}: {path.stat().st_size:,} bytes are not captions of {image.name}; "
             f"at most {MAX_SIDECAR_BYTES:,} are read"
         )
     return [line.strip() for line in read_lines(path) if line.strip()]

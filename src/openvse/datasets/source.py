@@ -1,4 +1,4 @@
-"""What a user types for a data set: a path, or ``NAME:ROOT``."""
+"""The sources of data sets that users type: a path, or ``NAME:ROOT``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def parse_source(source: str | Path, names: Container[str]) -> tuple[str, Path]:
-    """Cut ``NAME:ROOT``; the name is "" when the source is a path.
+    """Split ``NAME:ROOT``; the name is "" if the source is a path.
 
     Args:
         source: what the user typed. A path may hold a colon.

@@ -1,4 +1,4 @@
-"""Captions in one file: a table (CSV, TSV, Parquet) or lines of JSON, with the same names of columns and keys."""
+"""Captions in one file: a table (CSV, TSV, Parquet) or lines of JSON, with the same column names or keys."""
 
 from __future__ import annotations
 
@@ -8,40 +8,39 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.datasets.arrow_tables import ARROW_SUFFIXES, is_captioned, read_arrow
-from openvse.datasets.csv_file import header_of, read_lines, read_table
+from openvse.datasets.csv_file import header_of, read_lines, read_objects, read_table
 from openvse.datasets.fields import CAPTION_FIELDS, IMAGE_FIELDS, first_field, read_captioned
 from openvse.datasets.layout_splits import named_splits, with_folder_splits
 from openvse.errors import DataError
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", *ARROW_SUFFIXES)
-"""Files of captions, by their endings."""
+"""The suffixes of files of captions."""
 
 
 def open_table(root: Path, *, require_images: bool = True) -> Corpus:
     """Open one file of captions.
 
-    A .csv or .tsv file, a .parquet file, or .jsonl with an object a line. The columns or keys are ``file_name``,
-    ``image``, ``path`` or ``video`` (relative to the file's folder; in Parquet also the images themselves),
-    ``captions``, ``caption``, ``text`` or ``description``, and if there are splits ``split``. Rows that name one
-    image are joined.
+    It is a .csv or .tsv file, a .parquet file, or .jsonl with an object per line. The columns or keys are
+    ``file_name``, ``image``, ``path`` or ``video`` (relative to the folder of the file; in Parquet also the images
+    themselves), ``captions``, ``caption``, ``text`` or ``description``, and ``split`` if there are splits. Rows of
+    one image are joined.
 
     Args:
         root: the file.
         require_images: see ``build_corpus``.
 
     Raises:
-        DataError: when the file cannot be read, a column is missing or a value has a type that is not allowed, and as
-            ``build_corpus`` does.
+        DataError: the file cannot be read, a column is missing, a value has a wrong type, or see ``build_corpus``.
     """
     records = with_folder_splits(list(read_file(root)))
     return build_corpus(root.stem, records, require_images=require_images)
 
 
 def read_file(file: Path) -> Iterator[Record]:
-    """Yield a record for each image that a file of captions names; paths are relative to its folder.
+    """Yield a record for each image in a file of captions; paths are relative to its folder.
 
     Raises:
-        DataError: the file is of no kind that is read, or as its reader does.
+        DataError: the file is not of a supported kind, or its reader fails.
     """
     match file.suffix.lower():
         case ".csv" | ".tsv":
@@ -58,29 +57,19 @@ def read_json_lines(file: Path) -> Iterator[Record]:
     """Yield a record for each line of a ``.jsonl`` file.
 
     Raises:
-        DataError: a line is not JSON, or a value has a type that is not allowed; file, line and key are named.
+        DataError: a line is not JSON, or a value has a wrong type; file, line and key are named.
     """
-    for number, line in enumerate(read_lines(file), start=1):
-        if not line.strip():
-            continue
-        try:
-            entry = read_captioned(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{file}, line {number}: not JSON ({error.msg}); write one object a line"
-            ) from error
-        except DataError as error:
-            raise DataError(f"{file}, line {number}: {error}") from None
+    for entry in read_objects(file, read_captioned):
         yield Record(entry.name, file.parent / entry.name, entry.captions, entry.split)
 
 
 def lone_tables(root: Path) -> list[Path]:
-    """Return the file of captions in a folder, or those named after splits (train.csv, test.csv); often none.
+    """Return the only file of captions in a folder, or those named after splits (train.csv, test.csv), or none.
 
     A file counts if it has a column for images and one for captions.
 
     Raises:
-        DataError: there are several, whose names are not those of splits.
+        DataError: there are several files whose names are not those of splits.
     """
     if not root.is_dir():
         return []
@@ -91,13 +80,13 @@ def lone_tables(root: Path) -> list[Path]:
     if len(tables) > 1 and not all(splits_of(tables, root)):
         raise DataError(
             f"{root}: {len(tables)} files of captions there ({', '.join(path.name for path in tables[:3])}"
-            f"{', ...' if len(tables) > 3 else ''}); name one of them, or call them train, validation and test"
+            f"{', ...' if len(tables) > 3 else ''}); name one of them, or rename them to train, validation and test"
         )
     return tables
 
 
 def splits_of(files: list[Path], root: Path) -> list[str]:
-    """Return the split that each file's name states, relative to the data set's folder; see ``named_splits``."""
+    """Return the split in the name of each file, relative to the folder of the data set; see ``named_splits``."""
     return named_splits([file.relative_to(root) for file in files])
 
 

@@ -1,4 +1,4 @@
-"""TGIF (Li et al., CVPR 2016) and MRW (PVSE, section 4): animated GIF from the web, by their addresses."""
+"""TGIF (Li et al., CVPR 2016) and MRW (PVSE, section 4): animated GIFs from the web, by their addresses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TERMS = "the animations belong to those who published them; for research only, 
 _OWNERS = "https://github.com/raingo/TGIF-Release"
 _PVSE = "with the data of https://github.com/yalesong/pvse"
 
-# Counts are those of the papers; they were not compared with the owners' files.
+# Counts are those of the papers; they were not compared with the original files.
 TGIF = Facts(
     name="tgif",
     title="102,068 animated GIF from Tumblr, one sentence each, in the test three (Li et al., CVPR 2016)",
@@ -69,22 +69,22 @@ MRW = Facts(
 
 
 def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open TGIF as its owners publish it: ``tgif-v1.0.tsv``, an address and a sentence a line, and lists of addresses.
+    """Open TGIF in its published form: ``tgif-v1.0.tsv``, an address and a sentence per line, and lists of addresses.
 
-    A clip is called like the file of its address, without suffix; it may be kept as GIF or as any kind of video.
+    The name of a clip is the file name in its address, without suffix; it may be stored as GIF or as any kind of video.
 
     Args:
-        root: the folder of ``tgif-v1.0.tsv``, ``splits/`` (both may be below ``data/``) and ``gifs/``.
+        root: the folder with ``tgif-v1.0.tsv``, ``splits/`` (both may be below ``data/``) and ``gifs/``.
         require_images: see ``build_corpus``.
 
     Raises:
-        DataError: captions or clips are not found, a line is malformed (with its number), and as ``build_corpus`` does.
+        DataError: captions or clips are not found, a line is malformed (with its number), or see ``build_corpus``.
     """
     return _open("tgif", root, TGIF_CAPTIONS, require_images=require_images)
 
 
 def open_mrw(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open MRW in TGIF's layout: ``mrw-v1.0.tsv`` with an address and a sentence a line, and ``splits/``.
+    """Open MRW in TGIF's layout: ``mrw-v1.0.tsv`` with an address and a sentence per line, and ``splits/``.
 
     See ``open_tgif``, also for the errors.
     """
@@ -92,10 +92,10 @@ def open_mrw(root: Path, *, require_images: bool = True) -> Corpus:
 
 
 def clip_names(addresses: Iterable[str]) -> dict[str, str]:
-    """Name the clips behind some addresses: the file's name without suffix.
+    """Return the names of the clips at some addresses: the file name without suffix.
 
-    A file at several hosts is one clip. Where hosts call all files alike (``.../7rj2ZgttvgomY/giphy.gif``), the
-    folder's name goes before it, with an underscore.
+    A file at several hosts is one clip. If a host gives all files the same name (``.../7rj2ZgttvgomY/giphy.gif``),
+    the name of the folder and an underscore are put before it.
     """
     places = {address: PurePosixPath(urlsplit(address).path) for address in addresses}
     folders: defaultdict[str, set[str]] = defaultdict(set)

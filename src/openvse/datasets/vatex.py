@@ -1,4 +1,4 @@
-"""VATEX (Wang et al., ICCV 2019): clips with 10 English sentences each; the validation clips in two halves."""
+"""VATEX (Wang et al., ICCV 2019): clips with 10 English sentences each; half of the validation clips are the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BY_HASH = (
 
 _OWNERS = "https://eric-xw.github.io/vatex-website"
 
-# Counts are those of the papers; they were not compared with the owners' files.
+# Counts are those of the papers; they were not compared with the original files.
 VATEX = Facts(
     name="vatex",
     title="28,991 clips of 10 seconds with ten English sentences each; half of its validation clips are the test "
@@ -54,19 +54,19 @@ VATEX = Facts(
 
 
 def open_vatex(root: Path, *, require_images: bool = True) -> Corpus:
-    """Open VATEX as HGR and VSE-infinity do: half of its validation clips are the test.
+    """Open VATEX as in HGR and VSE-infinity: half of its validation clips are the test.
 
     There are 25,991 clips for training, and 1,500 of the 3,000 validation clips for each of validation and test.
-    ``splits/val.txt`` and ``splits/test.txt`` list the clips of the halves; without them they are cut by a hash, the
-    same on every machine, and ``problems`` says so. Only the English sentences are read.
+    ``splits/val.txt`` and ``splits/test.txt`` list the clips of the halves; without them a hash divides the clips, in
+    the same way on every machine, and ``problems`` says so. Only the English sentences are read.
 
     Args:
-        root: the folder of ``vatex_training_v1.0.json``, ``vatex_validation_v1.0.json`` and the clips, which are called
-            ``<videoID>.mp4``.
+        root: the folder with ``vatex_training_v1.0.json``, ``vatex_validation_v1.0.json`` and the clips, which are
+            named ``<videoID>.mp4``.
         require_images: see ``build_corpus``.
 
     Raises:
-        DataError: captions or clips are not found, a file has another format, and as ``build_corpus`` does.
+        DataError: captions or clips are not found, a file has another format, or see ``build_corpus``.
     """
     training = dict(_read(require_file("vatex", root, TRAINING)))
     validation = dict(_read(require_file("vatex", root, VALIDATION)))

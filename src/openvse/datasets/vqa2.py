@@ -1,4 +1,4 @@
-"""VQA 2.0 (Goyal et al., CVPR 2017): the owners' questions and annotations about COCO's images."""
+"""VQA 2.0 (Goyal et al., CVPR 2017): the original questions and annotations about COCO's images."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from openvse.errors import DataError
 EntryT = TypeVar("EntryT")
 
 FOLDERS = ("", "annotations/", "questions/")
-"""Where the JSON files may lie under the root."""
+"""The possible folders of the JSON files under the root."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part as its owners publish it.
+    """A part of the data set in its published form.
 
     Attributes:
-        questions: its file of questions; of several the first that is there counts.
-        annotations: its file of annotations, or "" where they are not published.
-        images: the folder of its images, and how their names begin.
-        split: which split it is; the paper trains on train2014 and reports on val2014.
+        questions: the possible files of questions; the first that exists counts.
+        annotations: the file of annotations, or "" if they are not published.
+        images: the folder of the images, and the beginning of their names.
+        split: the split of this part; the paper trains on train2014 and reports on val2014.
     """
 
     questions: tuple[str, ...]
@@ -118,20 +118,20 @@ VQA2 = Facts(
 
 
 def open_vqa2(root: Path, *, require_images: bool = True) -> QuestionSet:
-    """Open VQA 2.0: ten answers to each question about an image of COCO, with the type of the answer.
+    """Open VQA 2.0, with ten answers to each question about an image of COCO, and the type of the answer.
 
-    train2014 is training, val2014 validation and test2015 the test, whose answers are not published. Each part may
-    be absent. Images are called by their file names, ``COCO_val2014_000000391895.jpg``, as in the data set
+    train2014 is training, val2014 validation and test2015 the test, whose answers are not published. Each part may be
+    missing. The identifiers of images are their file names, ``COCO_val2014_000000391895.jpg``, as in the data set
     ``coco``, so that features of its images fit.
 
     Args:
-        root: the folder of the JSON files (or of ``annotations/`` and ``questions/`` with them), and of
-            ``train2014/``, ``val2014/`` and ``test2015/`` (each of which may be below ``images/``).
+        root: the folder with the JSON files (or with ``annotations/`` and ``questions/``), and with ``train2014/``,
+            ``val2014/`` and ``test2015/`` (each of which may be below ``images/``).
         require_images: see ``build_questions``.
 
     Raises:
         DataError: no questions, no annotations of train2014 or val2014, or no images are found; a file has another
-            format; and as ``build_questions`` does.
+            format; or see ``build_questions``.
     """
     there = {part: path for part in PARTS if (path := _find(root, *part.questions))}
     if not there:
@@ -149,7 +149,7 @@ def open_vqa2(root: Path, *, require_images: bool = True) -> QuestionSet:
 
 
 def detect_vqa2(root: Path) -> bool:
-    """Say whether a folder holds questions of VQA 2.0."""
+    """Return whether a folder holds questions of VQA 2.0."""
     return any(_find(root, *part.questions) for part in PARTS)
 
 
@@ -158,7 +158,7 @@ def _find(root: Path, *names: str) -> Path | None:
 
 
 def _read(part: Part, path: Path, root: Path, stray: list[int]) -> Iterator[Question]:
-    """Yield the questions of a part; put the identifiers of annotations that have none into ``stray``."""
+    """Yield the questions of a part; put the identifiers of annotations without a question into ``stray``."""
     answers = _read_annotations(part, root) if part.annotations else {}
     folder = find_image_folder(root, part.images)
 
@@ -191,10 +191,10 @@ def _read_annotations(part: Part, root: Path) -> dict[int, tuple[str, tuple[str,
 
 
 def _entries(path: Path, key: str, make: Callable[[dict[str, Any]], EntryT]) -> list[EntryT]:
-    """Return what ``make`` makes of each entry of a list in a JSON file.
+    """Return the result of ``make`` for each entry of a list in a JSON file.
 
-    An answer becomes its text as soon as it is parsed: as dictionaries the 4.4 million of the training part would take
-    gigabytes.
+    An answer is reduced to its text as soon as it is parsed: as dictionaries, the 4.4 million answers of the training
+    part would take gigabytes.
     """
     try:
         tree = json.loads(path.read_text(encoding="utf-8"), object_hook=_bare_answer)

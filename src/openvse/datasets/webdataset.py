@@ -17,7 +17,7 @@ from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.packed import FileSlice
 
 MAX_TEXT_BYTES = 1 << 20
-"""A larger text or JSON member is refused: it is no caption."""
+"""A larger text or JSON member is refused, since it is not a caption."""
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
@@ -25,18 +25,18 @@ _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 def open_webdataset(root: Path, *, require_images: bool = True) -> Corpus:
     """Open WebDataset shards.
 
-    A shard is a .tar archive (not compressed); its members up to the first dot of their names are the items:
-    ``0001.jpg`` with ``0001.txt`` (a caption a line), or ``0001.json`` with a key ``captions``, ``caption``,
-    ``text`` or ``description``, and perhaps ``split``. Where the names of shards state splits (``train-0000.tar``,
+    A shard is an uncompressed .tar archive; members whose names agree up to the first dot form an item: ``0001.jpg``
+    with ``0001.txt`` (one caption per line), or ``0001.json`` with a key ``captions``, ``caption``, ``text`` or
+    ``description``, and optionally ``split``. If the names of shards contain splits (``train-0000.tar``,
     ``val-0000.tar``), these are the splits. Nothing is unpacked: images are read from their places in the archives.
 
     Args:
-        root: a folder of shards, at any depth, or one shard. An image is called ``SHARD/MEMBER``.
+        root: a folder of shards, at any depth, or one shard. The identifier of an image is ``SHARD/MEMBER``.
         require_images: see ``build_corpus``; the images are always there.
 
     Raises:
-        DataError: when there is no shard, one is compressed, a member has a value of a type that is not allowed (shard,
-            member and key are named), and as ``build_corpus`` does.
+        DataError: there are no shards, one is compressed, a member has a value of a wrong type (shard, member and key
+            are named), or see ``build_corpus``.
     """
     folder = root.parent if root.is_file() else root
     shards = [root] if root.is_file() else find_shards(root)
@@ -47,7 +47,7 @@ def open_webdataset(root: Path, *, require_images: bool = True) -> Corpus:
 
 
 def shards_corpus(root: Path, shards: list[Path], splits: list[str], *, require_images: bool) -> Corpus:
-    """Join shards, each of a split or "", into a corpus; ``root`` names it."""
+    """Join shards, each with a split or "", into a corpus; ``root`` gives its name."""
     folder = root.parent if root.is_file() else root
     records: list[Record] = []
     problems: list[str] = []
@@ -63,7 +63,7 @@ def shards_corpus(root: Path, shards: list[Path], splits: list[str], *, require_
 
 
 def find_shards(root: Path) -> list[Path]:
-    """List the tar archives below a folder; raise DataError for compressed ones, in which no place can be read."""
+    """List the tar archives below a folder; raise DataError for compressed ones, which cannot be read at any place."""
     files = sorted(walk_files(root))
     packed = next((path for path in files if path.name.lower().endswith(_COMPRESSED)), None)
     shards = [path for path in files if path.suffix.lower() == ".tar"]
@@ -118,7 +118,7 @@ def _read_shard(path: Path, left_out: dict[str, list[Path]]) -> _Shard:
 def _read_members(
     path: Path, archive: tarfile.TarFile, shard: _Shard, left_out: dict[str, list[Path]]
 ) -> None:
-    """Take up the members one after the other; only regular files count, and nothing is written anywhere."""
+    """Collect the members one after the other; only regular files count, and nothing is written to disk."""
     for member in archive:
         folder, slash, name = member.name.rpartition("/")
         if not member.isreg() or member.sparse is not None or name.startswith("."):
@@ -137,10 +137,12 @@ def _read_members(
 def _read_text(
     path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, item: _Item, ending: str
 ) -> None:
-    """Read the captions of a member; text goes before JSON."""
+    """Read the captions of a member; text takes precedence over JSON."""
     where = f"{path}, member {escaped(member.name)}"
     if member.size > MAX_TEXT_BYTES:
-        raise DataError(f"{where}: {member.size:,} bytes are no caption; at most {MAX_TEXT_BYTES:,} are read")
+        raise DataError(
+            f"{where}: {member.size:,} bytes are not captions; at most {MAX_TEXT_BYTES:,} are read"
+        )
     file = archive.extractfile(member)
     content = file.read() if file else b""
     try:

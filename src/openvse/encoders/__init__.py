@@ -1,4 +1,4 @@
-"""Encoders: images and sentences -> local features of the joint width."""
+"""Encoders turn images and sentences into local features of the joint width."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What training hides of an image's local features, so that pooling learns sets of every size, by name in a recipe.
+"""Augmentations hide local features of images in training, so that pooling learns sets of every size.
 
-VSE-infinity, section 3.3; the rates of the two kinds of features are those of its released code. Everything random
-comes from PyTorch's global generator, which the trainer seeds and checkpoints. What happens to tokens is in
-``size_augmentation``.
+The source is VSE-infinity, section 3.3; the rates for regions and grids are those of its released code. All random
+numbers come from PyTorch's global generator, which the trainer seeds and checkpoints. The augmentation of tokens is
+in ``size_augmentation``.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from openvse.errors import RecipeError
 from openvse.functional import keep_at_least_one
 from openvse.registry import Configured, Registry
 
-AUGMENTED_GRIDS = 0.8  # share of grid images that lose cells at all
-SMALLEST_GRID_RATE = 0.2  # a grid's own rate lies between this share of `rate` and `rate`
+AUGMENTED_GRIDS = 0.8  # share of images whose grids lose cells
+SMALLEST_GRID_RATE = 0.2  # the rate of a grid is between this share of `rate` and `rate`
 
 
 class Augmentation(Configured, nn.Module, ABC):
-    """Hides local features: the mask shrinks, the features stay where they are."""
+    """Hides local features: the mask shrinks, and the features stay where they are."""
 
     @abstractmethod
     def hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        """Return which real features are kept in training; none at all is allowed."""
+        """Return which real features are kept in training; an item may keep none."""
 
     def forward(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        """Return the mask of the features that are kept: at least one of each item, and all of them in evaluation."""
+        """Return the mask of the kept features: at least one per item in training, and all of them in evaluation."""
         return self.hide(mask) if self.training else mask
 
 
@@ -37,18 +37,18 @@ class NoAugmentation(Augmentation):
     """Hides nothing."""
 
     def hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        """Return the mask as it is."""
+        """Return the mask unchanged."""
         return mask
 
 
 class RegionAugmentation(Augmentation):
-    """Hides each feature with the same probability: for regions of a detector.
+    """Hides each feature with the same probability; used for regions of a detector.
 
     Args:
-        rate: that probability, in [0, 1).
+        rate: the probability, in [0, 1).
 
     Raises:
-        RecipeError: another rate.
+        RecipeError: the rate is out of range.
     """
 
     def __init__(self, *, rate: float = 0.2) -> None:
@@ -68,7 +68,7 @@ class RegionAugmentation(Augmentation):
 
 
 class GridAugmentation(RegionAugmentation):
-    """Hides cells of 80 % of the images, with probability ``rate * u``, u uniform in [0.2, 1] for each image."""
+    """Hides cells of 80 % of the images with probability ``rate * u``, where u is uniform in [0.2, 1] per image."""
 
     def rates(self, mask: Bool[Tensor, "B N"]) -> Tensor:
         """Draw the rate of each image."""

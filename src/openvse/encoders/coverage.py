@@ -1,4 +1,4 @@
-"""What a text encoder does not know of the sentences that it is given."""
+"""How much of its sentences a text encoder knows, and which words it does not know."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class UnknownWord:
     """A word of a sentence that a text encoder has not learned.
 
     Attributes:
-        word: as the encoder splits it off.
-        read_as: the word that is read in its place; None where no particular word is.
+        word: the word, as the encoder splits it off.
+        read_as: the known word that is read instead; None if there is none.
     """
 
     word: str
@@ -26,14 +26,14 @@ class Coverage:
     """How much of many sentences a text encoder knows.
 
     Attributes:
-        num_tokens: words, or pieces of words, of all sentences.
-        num_unknown: those of them that the encoder does not know.
-        num_words: different words of the sentences; None for an encoder that cuts words into pieces.
-        num_known: those of them that have an embedding of their own.
-        min_count: how often the training sentences had to name a word for that.
-        num_sentences: how many sentences were counted.
-        num_cut: those of them that are longer than what is read.
-        limit: how much of a sentence is read, in words.
+        num_tokens: the number of words, or pieces of words, in all sentences.
+        num_unknown: the number of these tokens that the encoder does not know.
+        num_words: the number of different words; None for an encoder that cuts words into pieces.
+        num_known: the number of different words that have their own embedding.
+        min_count: how often a word must occur in the training sentences to have its own embedding.
+        num_sentences: the number of sentences that were counted.
+        num_cut: the number of sentences that are longer than ``limit``.
+        limit: how many words of a sentence are read.
     """
 
     num_tokens: int
@@ -49,7 +49,7 @@ class Coverage:
         """Return one line for a terminal.
 
         Args:
-            sentences: what one of them is called.
+            sentences: what one sentence is called.
 
         Example:
             >>> Coverage(1000, 113, 939, 279, 2).describe()

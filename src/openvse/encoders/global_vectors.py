@@ -1,4 +1,4 @@
-"""The global vector of an item beside its local features, for the aggregators that need one (PVSE, section 3.1)."""
+"""The global vector of an item, for aggregators that need one besides the local features (PVSE, section 3.1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openvse.registry import Configured, Registry
 
 
 class GlobalVector(Configured, nn.Module, ABC):
-    """Makes one vector of the raw local features of an item; made with ``input_dim`` (C) and ``embed_dim`` (D)."""
+    """Makes one vector from the raw local features of an item; made with ``input_dim`` (C) and ``embed_dim`` (D)."""
 
     @abstractmethod
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
@@ -22,7 +22,7 @@ class GlobalVector(Configured, nn.Module, ABC):
 
 
 class MeanVector(nn.Linear, GlobalVector):
-    """One linear layer of the mean local feature, Xavier-uniform, bias 0: PVSE's for images.
+    """One linear layer on the mean local feature, Xavier-uniform, bias 0: PVSE's global vector of images.
 
     Args:
         input_dim: C.
@@ -42,13 +42,13 @@ class MeanVector(nn.Linear, GlobalVector):
 
 
 class BiGRUVector(GlobalVector):
-    """The last states of a bidirectional GRU, D/2 each, concatenated: PVSE's for videos, whose frames have an order.
+    """The last states of a bidirectional GRU, D/2 each, concatenated: PVSE's global vector of videos (ordered frames).
 
     Args:
         input_dim: C.
         embed_dim: D.
-        at_last: take the states of both directions at the last element, where the backward direction has read that one
-            only, as PVSE's published models do.
+        at_last: whether to take both directions' states at the last element, where the backward direction has read
+            only this element, as PVSE's published models do.
 
     Raises:
         RecipeError: D is odd.
@@ -64,7 +64,7 @@ class BiGRUVector(GlobalVector):
         self.gru = nn.GRU(input_dim, embed_dim // 2, batch_first=True, bidirectional=True)
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
-        """Read the real elements in their order, as if the others were not there."""
+        """Read the real elements in their order and skip the others."""
         local, mask = compact(local, mask)
         states, final = packed_gru(self.gru, local, mask)
         if self.at_last:

@@ -1,4 +1,4 @@
-"""The encoder of images and clips: a backbone or stored features -> augmentation -> projection."""
+"""The encoder of images and clips: a backbone or stored features, then augmentation, then a projection."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ class ImageEncoder(Encoder):
     ``encoder.backbone`` reads and collates images, and makes the features that a store holds.
 
     Args:
-        backbone: pixels to raw local features.
+        backbone: the network that turns pixels into raw local features.
         embed_dim: D.
-        projection: makes a part of ``PROJECTIONS``; None takes the usual one of the backbone.
-        augmentation: makes a part of ``AUGMENTATIONS``, which hides features in training; None takes the usual one.
-        global_vector: makes a part of ``GLOBAL_VECTORS``, whose vector is yielded too (PVSE, section 3.1); or None.
+        projection: a factory for a part of ``PROJECTIONS``; None takes the backbone's usual one.
+        augmentation: a factory for a part of ``AUGMENTATIONS``, which hides features in training; None takes the
+            backbone's usual one.
+        global_vector: a factory for a part of ``GLOBAL_VECTORS``, which yields a global vector (PVSE, section 3.1); or
+            None.
     """
 
     backbone: Backbone
@@ -42,7 +44,7 @@ class ImageEncoder(Encoder):
         global_vector: Maker[GlobalVector] | None = None,
     ) -> None:
         super().__init__()
-        # A seed gives the weights it always gave as long as parts are made in this order.
+        # The parts must be made in this order, so that a seed gives the same weights as before.
         self.backbone = backbone
         self.augmentation = (augmentation or AUGMENTATIONS.get(backbone.usual_augmentation))()
         make_projection = projection or PROJECTIONS.get(backbone.usual_projection)
@@ -60,23 +62,23 @@ class ImageEncoder(Encoder):
 
     @property
     def fingerprint(self) -> str | None:
-        """What made the raw features; with None, any store of the right width will do."""
+        """The identity of what made the raw features; None accepts any store of the right width."""
         return self.backbone.fingerprint
 
     @property
     def fine_tune(self) -> bool:
-        """Whether the backbone trains, so that stored features would soon be out of date."""
+        """Whether the backbone trains, so that stored features would be out of date."""
         return self.backbone.fine_tune
 
     def local_features(self, inputs: Inputs) -> Features:
-        """Return the raw local features of pixels, or the stored ones after a check.
+        """Return the raw local features of pixels, or check and return the stored ones.
 
         Args:
-            inputs: what ``backbone.collate`` made, or stored features ``[B, N, C]`` with their mask.
+            inputs: the output of ``backbone.collate``, or stored features ``[B, N, C]`` with their mask.
 
         Raises:
-            ModelError: stored features of another width, or given to a backbone that should be trained; pixels given
-                to a backbone without a network.
+            ModelError: stored features have another width or are given to a backbone that should train, or pixels are
+                given to a backbone without a network.
         """
         if inputs.mask is None or inputs.values.dim() != 3:
             seen: Features = self.backbone(inputs)
@@ -93,7 +95,7 @@ class ImageEncoder(Encoder):
         return Features(inputs.values, inputs.mask)
 
     def forward(self, inputs: Inputs) -> Features:
-        """Encode pixels or stored features; ``local_features`` says what they may be."""
+        """Encode pixels or stored features; see ``local_features`` for the inputs."""
         seen = self.local_features(inputs)
         raw, real = seen.local, seen.mask
         if self.backbone.frame_limit is not None:
@@ -108,5 +110,5 @@ class ImageEncoder(Encoder):
         return Features(self.projection(raw, mask), mask, pooled)
 
     def save_assets(self, folder: Path) -> None:
-        """Write what the backbone needs besides its weights."""
+        """Write the files that the backbone needs besides its weights."""
         self.backbone.save_assets(folder)

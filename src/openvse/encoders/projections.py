@@ -18,7 +18,7 @@ class Projection(Configured, nn.Module, ABC):
 
     Args:
         input_dim: C.
-        output_dim: L of the features that leave the encoder.
+        output_dim: L, the width of the projected features.
     """
 
     def __init__(self, *, input_dim: int, output_dim: int) -> None:
@@ -28,20 +28,21 @@ class Projection(Configured, nn.Module, ABC):
 
     @abstractmethod
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-        """Project a batch; what stands at masked positions is without meaning."""
+        """Project a batch; the values at masked positions have no meaning."""
 
 
 class LinearProjection(Projection):
-    """One linear layer, Xavier-uniform, bias 0: what VSE++ and VSE-infinity use for grids and for BERT.
+    """One linear layer, Xavier-uniform, bias 0, as VSE++ and VSE-infinity use for grids and for BERT.
 
     Args:
         input_dim: C.
         embed_dim: D.
+        bias: add one; CLIP's projections have none.
     """
 
-    def __init__(self, *, input_dim: int, embed_dim: int) -> None:
+    def __init__(self, *, input_dim: int, embed_dim: int, bias: bool = True) -> None:
         super().__init__(input_dim=input_dim, output_dim=embed_dim)
-        self.linear = xavier_linear(input_dim, embed_dim)
+        self.linear = xavier_linear(input_dim, embed_dim, bias=bias)
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
         """Project every position."""
@@ -49,17 +50,40 @@ class LinearProjection(Projection):
         return projected
 
 
+class NormLinear(Projection):
+    """``W LN(x)``: layer normalisation, then one linear layer, as CLIP projects its images (its released code).
+
+    CLIP does so with its class token alone; here every local feature comes into the joint space.
+
+    Args:
+        input_dim: C.
+        embed_dim: D.
+        bias: add one to the linear layer.
+        eps: added to the variance that the normalisation divides by.
+    """
+
+    def __init__(self, *, input_dim: int, embed_dim: int, bias: bool = False, eps: float = 1e-5) -> None:
+        super().__init__(input_dim=input_dim, output_dim=embed_dim)
+        self.norm = nn.LayerNorm(input_dim, eps=eps)
+        self.linear = xavier_linear(input_dim, embed_dim, bias=bias)
+
+    def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
+        """Normalise and project every position."""
+        projected: Tensor = self.linear(self.norm(local))
+        return projected
+
+
 class ResidualMLP(Projection):
     """``fc(x) + MLP(x)``, the region projection of VSE-infinity (section 4.1 and its released code).
 
-    The MLP goes from C to D/2 to D, with BatchNorm and ReLU between. Deviation: the released BatchNorm counts
-    padding rows too, so that an item's embedding depends on its batch-mates in training; here only real rows
+    The MLP goes from C to D/2 to D, with BatchNorm and ReLU between. Deviation: the released BatchNorm also counts
+    padding rows, so that in training the embedding of an item depends on the rest of its batch; here only real rows
     count, unless ``count_padding`` asks for the released behaviour.
 
     Args:
         input_dim: C.
         embed_dim: D.
-        count_padding: let padding rows enter the BatchNorm statistics, as released.
+        count_padding: whether padding rows enter the BatchNorm statistics, as in the released code.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int, count_padding: bool = False) -> None:
@@ -86,10 +110,10 @@ class ResidualMLP(Projection):
 
 
 class BiGRUProjection(Projection):
-    """A bidirectional GRU over the features in their order, its directions averaged: for frozen token states.
+    """A bidirectional GRU over the features in their order, with averaged directions; used for frozen token states.
 
-    It is the BiGRU of VSE-infinity (section 4.1) over features in place of word embeddings. Features that augmentation
-    hides are as if they were not there.
+    It is the BiGRU of VSE-infinity (section 4.1), over features instead of word embeddings. It skips features that
+    augmentation hides.
 
     Args:
         input_dim: C.
@@ -111,26 +135,27 @@ class BiGRUProjection(Projection):
 
 
 class NoProjection(Projection):
-    """The raw features themselves, L = C: for aggregators that bring their own projection.
+    """Passes the raw features on, L = C, for aggregators that have their own projection.
 
     Args:
         input_dim: C.
-        embed_dim: D, of the joint space; not used here.
+        embed_dim: D, the width of the joint space; not used here.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:
         super().__init__(input_dim=input_dim, output_dim=input_dim)
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-        """Return the features as they are."""
+        """Return the features unchanged."""
         return local
 
 
-def xavier_linear(input_dim: int, output_dim: int) -> nn.Linear:
-    """Make a linear layer with Xavier-uniform weights and a bias of 0."""
-    linear = nn.Linear(input_dim, output_dim)
+def xavier_linear(input_dim: int, output_dim: int, *, bias: bool = True) -> nn.Linear:
+    """Make a linear layer with Xavier-uniform weights and a bias of 0, or without one."""
+    linear = nn.Linear(input_dim, output_dim, bias=bias)
     nn.init.xavier_uniform_(linear.weight)
-    nn.init.zeros_(linear.bias)
+    if bias:
+        nn.init.zeros_(linear.bias)
     return linear
 
 
@@ -140,6 +165,7 @@ PROJECTIONS: Registry[Projection] = Registry(
         "bigru": BiGRUProjection,
         "linear": LinearProjection,
         "none": NoProjection,
+        "norm_linear": NormLinear,
         "residual_mlp": ResidualMLP,
     },
     {"residual_mlp_counting_padding": ("residual_mlp", {"count_padding": True})},

@@ -1,7 +1,7 @@
-"""Size augmentation of captions: in training, they lose tokens at random, so that pooling learns sets of every size.
+"""Size augmentation of captions: training hides random tokens, so that pooling learns sets of every size.
 
-VSE-infinity, section 3.3; the rates are those of its released code. Everything random comes from PyTorch's global
-generator, which the trainer seeds and checkpoints. What happens to images is in ``augmentations``.
+The source is VSE-infinity, section 3.3; the rates are those of its released code. All random numbers come from
+PyTorch's global generator, which the trainer seeds and checkpoints. For images see ``augmentations``.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ MASK_SHARE, RANDOM_SHARE = 0.5, 0.1  # of the chosen tokens; the rest is deleted
 
 
 class TokenAugmentation(nn.Module):
-    """Deletes or replaces tokens; what stays moves to the front.
+    """Deletes or replaces tokens; the remaining ones move to the front.
 
     ``drop``: each token is deleted with probability ``rate`` (the paper). ``bert_style``: each is chosen with
-    probability ``rate``; of the chosen ones half become the mask token, a tenth a random token, and the rest
+    probability ``rate``; half of the chosen ones become the mask token, a tenth a random token, and the rest
     are deleted (the released default). ``none``: nothing happens.
 
-    Each token is drawn for alone, unless ``continuing`` says which ones go on with the word of the token before
-    them: all pieces of a word then have the same fate, as in the released code for BERT. Of a word that is
-    replaced at random, each piece becomes a token of its own.
+    Each token is drawn separately, unless ``continuing`` names the ids that continue the word of the token before
+    them: all pieces of a word are then treated alike, as in the released code for BERT. If a word is replaced at
+    random, each of its pieces becomes a separate random token.
 
     Args:
         mode: none, drop or bert_style.
-        rate: probability that a token is chosen, in [0, 1).
-        mask_id: the token that hides another one; only ``bert_style`` needs it.
-        replacements: ids that a random token is drawn from.
-        protected: ids that are never chosen, such as sentence boundaries.
-        continuing: ids that continue a word; none where every token stands for itself.
+        rate: the probability that a token is chosen, in [0, 1).
+        mask_id: the id of the mask token; only ``bert_style`` needs it.
+        replacements: the ids from which a random token is drawn.
+        protected: the ids that are never chosen, such as sentence boundaries.
+        continuing: the ids that continue a word; none if every token is a word.
 
     Raises:
-        RecipeError: an unknown mode, a rate outside [0, 1), or ``bert_style`` without a mask token.
+        RecipeError: the mode is unknown, the rate is outside [0, 1), or ``bert_style`` has no mask token.
     """
 
     replacements: Tensor
@@ -78,7 +78,7 @@ class TokenAugmentation(nn.Module):
     def forward(
         self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]
     ) -> tuple[Int[Tensor, "B M"], Bool[Tensor, "B M"]]:
-        """Return the augmented ids and their mask, M <= N; in evaluation both come back as they are."""
+        """Return the augmented ids and their mask, M <= N; in evaluation both are returned unchanged."""
         if not self.training or self.mode == "none":
             return ids, mask
         chosen = (self._draw(ids) < self.rate) & ~torch.isin(ids, self.protected)
@@ -98,7 +98,7 @@ class TokenAugmentation(nn.Module):
     def _replace(
         self, ids: Int[Tensor, "B N"], chosen: Bool[Tensor, "B N"], fate: Float[Tensor, "B N"]
     ) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
-        """Replace some of the chosen tokens; return the ids and the tokens that are left to delete."""
+        """Replace some of the chosen tokens; return the ids and the chosen tokens that remain to be deleted."""
         masked = chosen & (fate < MASK_SHARE)
         swapped = chosen & ~masked & (fate < MASK_SHARE + RANDOM_SHARE)
         drawn = self.replacements[torch.randint(len(self.replacements), ids.shape, device=ids.device)]

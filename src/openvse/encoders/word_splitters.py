@@ -1,4 +1,4 @@
-"""How a caption becomes words, by name in a recipe."""
+"""Word splitters, which cut a caption into words; a recipe chooses one by name."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from openvse.registry import Configured, Registry
 Splitter: TypeAlias = Callable[[str], list[str]]
 
 _WORD = re.compile(r"[^\W_]+")
-# What NLTK's English model knows as abbreviations, as far as captions have them: their period ends no sentence.
+# Abbreviations in NLTK's English model that occur in captions: their period does not end a sentence.
 _TITLES = ("mr", "mrs", "ms", "dr", "prof", "st", "jr", "sr", "lt", "col", "gen", "vs")
 _INITIALS = ("u.s", "u.k", "d.c", "n.y", "l.a", "a.m", "p.m")
 
 
 def split_words(caption: str) -> list[str]:
-    """Return the lower-case words of a caption: runs of letters and digits of any script; the rest separates.
+    """Return the lower-case words of a caption: runs of letters and digits of any script; all else separates words.
 
     Examples:
         >>> split_words("A man's 2 T-shirts.")
@@ -37,7 +37,7 @@ class WordSplitter(Configured, ABC):
 
 
 class WordsSplitter(WordSplitter):
-    """Words are what ``split_words`` says."""
+    """Splits a caption with ``split_words``."""
 
     def __call__(self, caption: str) -> list[str]:
         """Return the runs of letters and digits."""
@@ -45,13 +45,13 @@ class WordsSplitter(WordSplitter):
 
 
 class NLTKSplitter(WordSplitter):
-    """Words are the tokens of NLTK's ``word_tokenize``, the tokenizer of VSE++, PVSE and VSE-infinity.
+    """Splits a caption with NLTK's ``word_tokenize``, the tokenizer of VSE++, PVSE and VSE-infinity.
 
     Punctuation is a token, and "man's" becomes "man", "'s".
 
-    Deviation: NLTK finds sentences with a trained model, which is a download of its own. Here its algorithm runs
-    without one, on a short list of abbreviations, so that a model gives the same tokens on every machine. Only a
-    period inside of a caption, behind a rare abbreviation, can be read differently.
+    Deviation: NLTK finds sentences with a trained model, which is a separate download. Here its algorithm runs with a
+    short list of abbreviations instead, so that a model gives the same tokens on every machine. Only a period inside a
+    caption, after a rare abbreviation, can be read differently.
 
     Raises:
         ModelError: NLTK is not installed.

@@ -18,18 +18,18 @@ GZIP = b"\x1f\x8b"
 
 
 def read_word_vectors(path: Path, *, wanted: Container[str], dim: int) -> dict[str, Float[Tensor, "L"]]:
-    """Read the vectors of the wanted words, line by line: memory holds those alone.
+    """Read the vectors of the wanted words, line by line, so that memory holds only these.
 
-    A line is ``word v1 .. vn``. The first line of word2vec and fastText holds two integers, how many words there
-    are and their width. The first vector of a word counts.
+    A line is ``word v1 .. vn``. The first line of word2vec and fastText holds two integers, the number of words and
+    the width. If a word occurs twice, its first vector counts.
 
     Args:
-        path: the file, in UTF-8, as it is or compressed by gzip (``cc.en.300.vec.gz``).
+        path: the file, in UTF-8, plain or compressed by gzip (``cc.en.300.vec.gz``).
         wanted: the words to keep.
-        dim: width of a vector.
+        dim: the width of a vector.
 
     Raises:
-        DataError: the file cannot be read, is no such file, or has vectors of another width.
+        DataError: the file cannot be read, does not have this format, or has vectors of another width.
     """
     vectors: dict[str, Tensor] = {}
     try:
@@ -43,7 +43,7 @@ def read_word_vectors(path: Path, *, wanted: Container[str], dim: int) -> dict[s
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(
             f"word vectors {path} cannot be read ({error}): give a text file of GloVe or fastText (.txt, .vec), or "
-            f"its .gz; unpack a .zip, and a .bin is no text"
+            f"its .gz; unpack a .zip; a .bin is not a text file"
         ) from error
     return {word: vector for word, vector in vectors.items() if word in wanted}
 

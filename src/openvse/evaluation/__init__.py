@@ -1,4 +1,4 @@
-"""Evaluation: embeddings and relevance -> ranks -> a report."""
+"""Evaluation turns embeddings and relevance into ranks, and ranks into a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two arrays of embeddings, whatever made them -> Report."""
+"""Evaluation of two arrays of embeddings from any source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from openvse.types import EmbeddingSet, Relevance
 
 Array: TypeAlias = np.ndarray | Tensor
 Pairs: TypeAlias = Relevance | Array | Sequence[Any]
-"""Which texts belong to which image, in one of the forms that ``evaluate`` lists."""
+"""Which texts belong to which image, in one of the forms that ``evaluate`` accepts."""
 
 
 def evaluate(
@@ -33,25 +33,26 @@ def evaluate(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Report:
-    """Evaluate retrieval in both directions from embeddings, whatever made them.
+    """Evaluate retrieval in both directions from embeddings of any source.
 
-    The embeddings are scaled to unit length, and two items score as their cosine. Of several embeddings of an item, the
-    best pair counts.
+    The embeddings are scaled to unit length, and the score of two items is their cosine. With several embeddings per
+    item, the best pair counts.
 
     Args:
-        images: float ``[I, D]``, or ``[I, K, D]`` for K embeddings an image.
+        images: float ``[I, D]``, or ``[I, K, D]`` for K embeddings per image.
         texts: float ``[T, D]``, or ``[T, K, D]``.
-        relevance: which texts belong to which image. By default T is a multiple of I and the texts follow the order of
-            their images: with five texts an image, the first five texts belong to the first image. Otherwise one of:
+        relevance: which texts belong to which image. By default T is a multiple of I and the texts are in the order of
+            their images: with five texts per image, the first five texts belong to the first image. Otherwise one of:
             int ``[T]``, the image of each text; int ``[P, 2]``, pairs (image, text); bool ``[I, T]``; a ``Relevance``.
-        similarity: scores embeddings in another way than the cosine, such as ``openvse.similarities.Order()``.
-        name: what the report calls the data.
-        folds: how many runs of consecutive images, each with its texts, to evaluate separately and average (COCO: 5).
-        resamples: of the bootstrap that yields the intervals; 0 leaves the intervals out.
-        seed: of the bootstrap.
+        similarity: a similarity to use instead of the cosine, such as ``openvse.similarities.Order()``.
+        name: the name of the data in the report.
+        folds: the number of runs of consecutive images, each with its texts, to evaluate separately and average
+            (COCO: 5).
+        resamples: the number of bootstrap resamples for the intervals; 0 leaves the intervals out.
+        seed: the seed of the bootstrap.
 
     Returns:
-        Recalls, RSUM and ranks with their intervals, and the level of chance: ``report.metrics["rsum"]``,
+        A report of recalls, RSUM and ranks with their intervals, and chance level: ``report.metrics["rsum"]``,
         ``print(report.to_markdown())``.
 
     Raises:
@@ -71,13 +72,13 @@ def evaluate(
     units = _units(images, "images"), _units(texts, "texts")
     require_one_space(*units)
     pairs = _relevance(relevance, len(units[0]), len(units[1]))
-    if units[0].vectors.dtype != units[1].vectors.dtype:  # one of them is double
+    if units[0].vectors.dtype != units[1].vectors.dtype:  # one of them has double precision
         units = _double(units[0]), _double(units[1])
     return evaluate_sets(*units, pairs, score, name=name, folds=folds, resamples=resamples, seed=seed)
 
 
 def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
-    """Return embeddings of unit length, without gradient, after a look for NaN and infinity."""
+    """Return embeddings of unit length without a gradient; refuse NaN and infinity."""
     if isinstance(given, EmbeddingSet):
         return unit_embeddings(given.detach(), side)
     tensor = given.detach() if isinstance(given, Tensor) else torch.from_numpy(np.ascontiguousarray(given))

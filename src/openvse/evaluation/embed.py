@@ -21,12 +21,12 @@ from openvse.errors import DataError, ModelError
 from openvse.evaluation.ensemble import Member
 from openvse.features import FeatureStore
 from openvse.model import TwoTower, embed
-from openvse.types import EmbeddingSet, FeatureSource
+from openvse.types import EmbeddingSet, FeatureSource, OnProgress
 
 
 @dataclass(frozen=True)
 class EmbeddedCorpus:
-    """The embeddings of a corpus; ``corpus`` leaves out the images that could not be read, and their texts."""
+    """The embeddings of a corpus; ``corpus`` lacks the images that could not be read, and their texts."""
 
     images: EmbeddingSet
     texts: EmbeddingSet
@@ -40,18 +40,20 @@ def embed_corpus(
     *,
     text_features: FeatureStore | None = None,
     batch_size: int = 128,
+    progress: OnProgress | None = None,
 ) -> EmbeddedCorpus:
     """Embed every image and caption of a corpus.
 
     Args:
-        model: used in evaluation mode and left in the mode it was in.
-        corpus: what to embed.
-        features: stored local features; without them the corpus's own are read, or the images decoded.
-        text_features: stored token states of the captions; without them the text model reads the captions.
-        batch_size: items at a time.
+        model: the model, which is used in evaluation mode and then put back into its previous mode.
+        corpus: the corpus.
+        features: stored local features; without them, those of the corpus are read, or the images are decoded.
+        text_features: stored token states of the captions; without them, the text model reads the captions.
+        batch_size: the number of items at a time.
+        progress: a function that is called after every batch.
 
     Raises:
-        DataError: not one image could be read.
+        DataError: none of the images could be read.
         ModelError: an embedding holds NaN or infinite numbers.
         StoreError: the store lacks an image or a caption.
     """
@@ -66,18 +68,20 @@ def embed_corpus(
             kept.append(positions)
             yield positions, inputs
 
-    embedded = embed(model.image, images(), model.device)
+    told = _told(images(), "embedding images", len(corpus), progress)
+    embedded = embed(model.image, told, model.device)
     readable = np.sort(np.concatenate(kept))
     corpus = corpus if len(readable) == len(corpus) else corpus.select(readable)
     loader = text_loader(model.text.encoder, corpus.captions, text_features)
-    texts = embed(model.text, text_batches(loader, batch_size), model.device)
+    told = _told(text_batches(loader, batch_size), "embedding sentences", len(corpus.captions), progress)
+    texts = embed(model.text, told, model.device)
     _refuse_not_finite(embedded, corpus.image_ids, "image")
     _refuse_not_finite(texts, corpus.captions, "caption")
     return EmbeddedCorpus(embedded, texts, corpus)
 
 
 def _refuse_not_finite(embedded: EmbeddingSet, names: Sequence[str], kind: str) -> None:
-    """Raise ModelError naming the first item whose embedding holds a number that is not finite."""
+    """Raise ModelError, which names the first item, if an embedding is not finite."""
     bad = (~embedded.vectors.isfinite().all(dim=2) & embedded.mask).any(dim=1).nonzero().flatten().tolist()
     if bad:
         raise ModelError(
@@ -86,9 +90,23 @@ def _refuse_not_finite(embedded: EmbeddingSet, names: Sequence[str], kind: str) 
         )
 
 
+def _told(
+    batches: Iterator[PlacedInputs], work: str, total: int, progress: OnProgress | None
+) -> Iterator[PlacedInputs]:
+    """Yield batches, and report how many items are done when the next batch is requested."""
+    done = 0
+    for positions, inputs in batches:
+        yield positions, inputs
+        done += len(positions)
+        if progress is not None and done < total:
+            progress(work, done, total)
+    if progress is not None:  # items that could not be read count as done, too
+        progress(work, total, total)
+
+
 @dataclass(frozen=True)
 class EmbeddedEnsemble:
-    """A corpus as each of several models embeds it, in the same order; ``corpus`` holds what all could read."""
+    """The embeddings of a corpus by several models, in the same order; ``corpus`` holds what all could read."""
 
     members: tuple[Member, ...]
     corpus: Corpus
@@ -100,17 +118,19 @@ def embed_ensemble(
     features: Sequence[FeatureSource | None],
     *,
     batch_size: int = 128,
+    progress: OnProgress | None = None,
 ) -> EmbeddedEnsemble:
-    """Embed a corpus once with each model; images that one of their stores lacks are left out for all.
+    """Embed a corpus with each model; images that one of their stores lacks are left out for all.
 
     Args:
         models: the models to average.
-        corpus: what to embed.
-        features: each model's stored local features, or None for the images.
-        batch_size: items at a time.
+        corpus: the corpus.
+        features: the stored local features for each model, or None for the images.
+        batch_size: the number of items at a time.
+        progress: a function that is called after every batch.
 
     Raises:
-        DataError: there is no model, or one cannot read an image that another has read.
+        DataError: there are no models, or one cannot read an image that another has read.
         StoreError: a store has none of the images that the others have.
     """
     if not models:
@@ -119,7 +139,7 @@ def embed_ensemble(
         corpus = with_features(corpus, store)
     members: list[Member] = []
     for model, store in zip(models, features, strict=True):
-        embedded = embed_corpus(model, corpus, store, batch_size=batch_size)
+        embedded = embed_corpus(model, corpus, store, batch_size=batch_size, progress=progress)
         if members and len(embedded.corpus) < len(corpus):
             raise DataError(
                 f"model {len(members) + 1} can read {len(embedded.corpus)} of the {len(corpus)} images that the "

@@ -1,4 +1,4 @@
-"""Models that score the same items together: the average of their similarity matrices, a block at a time."""
+"""Several models that score the same items: the average of their similarity matrices, a block at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Member:
     Attributes:
         images: I embedded images.
         texts: T embedded texts.
-        similarity: scores a block of images against a block of texts.
+        similarity: the function that scores a block of images against a block of texts.
     """
 
     images: EmbeddingSet
@@ -35,7 +35,7 @@ class Member:
 
     @property
     def products(self) -> int:
-        """How many pairs of embeddings stand behind one score."""
+        """The number of pairs of embeddings behind one score."""
         return self.images.vectors.shape[1] * self.texts.vectors.shape[1]
 
     def part(self, images: slice, texts: Int[Tensor, "t"]) -> Member:
@@ -43,7 +43,7 @@ class Member:
         return replace(self, images=self.images[images], texts=self.texts[texts.to(self.texts.mask.device)])
 
     def score(self, rows: slice, columns: slice, device: torch.device | str) -> Float[Tensor, "i t"]:
-        """Move a block to a device and score it there, in at least single precision."""
+        """Move a block to a device and score it in at least single precision."""
         scores = self.similarity(
             _precise(self.images[rows].to(device)), _precise(self.texts[columns].to(device))
         )
@@ -53,10 +53,10 @@ class Member:
     def score_pairs(
         self, images: Int[Tensor, "P"], texts: Int[Tensor, "P"], device: torch.device | str
     ) -> Float[Tensor, "P"]:
-        """Score some pairs; each of their items is moved to the device once.
+        """Score some pairs; each item is moved to the device once.
 
         Raises:
-            ModelError: the similarity is a function that scores whole blocks only.
+            ModelError: the similarity is a function that scores only whole blocks.
         """
         if not isinstance(self.similarity, Similarity):
             raise ModelError(
@@ -71,7 +71,7 @@ class Member:
 def mean_scores(
     members: Sequence[Member], rows: slice, columns: slice, device: torch.device | str
 ) -> Float[Tensor, "i t"]:
-    """Average what the members score on a block: ``s = 1/M sum_m s_m`` (the ensembles of VSE-infinity, Table 2).
+    """Average the members' scores of a block: ``s = 1/M sum_m s_m`` (the ensembles of VSE-infinity, Table 2).
 
     Two blocks are held at a time, whatever the number of members.
     """
@@ -82,11 +82,11 @@ def mean_scores(
 def _distinct(
     embedded: EmbeddingSet, positions: Int[Tensor, "P"], device: torch.device | str
 ) -> tuple[EmbeddingSet, Int[Tensor, "P"]]:
-    """Gather each item once, on a device, and return where among them each position's lies."""
+    """Gather each distinct item once, on a device, and return the place of each position among them."""
     distinct, place = torch.unique(positions, return_inverse=True)
     return _precise(embedded[distinct.to(embedded.mask.device)].to(device)), place.to(device)
 
 
 def _precise(embedded: EmbeddingSet) -> EmbeddingSet:
-    """Embeddings stored in half precision are compared in single precision: coarse scores would make ties."""
+    """Convert half-precision embeddings to single precision, since coarse scores would make ties."""
     return replace(embedded, vectors=at_least_single(embedded.vectors))

@@ -1,4 +1,4 @@
-"""Embeddings -> Report."""
+"""Computes a report from embeddings."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from openvse.evaluation.metrics import (
 from openvse.evaluation.ranking import Ranks, rank_by_counting
 from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Proposals, Reranker, rerank
-from openvse.types import EmbeddingSet, Relevance
+from openvse.types import EmbeddingSet, OnProgress, Relevance
 
-_PRODUCTS_IN_BLOCK = 1 << 18  # from 512 to 1024 a side is no faster and takes twice the memory
+_PRODUCTS_IN_BLOCK = 1 << 18  # 1024 a side would not be faster than 512 and would take twice the memory
 
 
 @dataclass(frozen=True)
@@ -58,43 +58,43 @@ def evaluate(
     device: torch.device | str | None = None,
     published: Mapping[str, Metrics] | None = None,
     problems: Sequence[str] = (),
+    progress: OnProgress | None = None,
 ) -> Report:
-    """Rank every image's texts and every text's images, and report what that amounts to.
+    """Rank the texts of every image and the images of every text, and return a report.
 
     Args:
         images: embeddings of the images, in the order of ``relevance``.
-        texts: embeddings of the texts.
-        relevance: which belong together.
-        similarity: scores a block of images against a block of texts.
-        others: more models' embeddings of the same items; the scores of all models are averaged.
-        reranker: a model that ranks the first proposals of each query again.
-        name: which data set and split, for the report.
-        model: fingerprint of the model, for the report.
-        folds: how many runs of consecutive images, each with its texts, to evaluate separately and average (COCO: 5).
-        resamples: of the bootstrap; 0 leaves the intervals out.
-        seed: of the bootstrap.
-        block_size: side of a block of scores; by default a block compares at most 2^18 pairs of embeddings.
-        device: where to score; by default where the images' embeddings lie.
-        published: figures to show beside these, by label.
+        texts: embeddings of the texts, in the order of ``relevance``.
+        relevance: which images and texts belong together.
+        similarity: the function that scores a block of images against a block of texts.
+        others: other models' embeddings of the same items; the scores of all models are averaged.
+        reranker: a model that reranks the first proposals of each query.
+        name: the data set and split, for the report.
+        model: the fingerprint of the model, for the report.
+        folds: into how many runs of consecutive images to cut the data, whose metrics are averaged (COCO: 5).
+        resamples: the number of bootstrap resamples; 0 leaves the intervals out.
+        seed: the seed of the bootstrap.
+        block_size: the side of a block of scores; by default a block compares at most 2^18 pairs of embeddings.
+        device: the device of the scores; None is that of the images' embeddings.
+        published: published results to show next to these, by label.
         problems: what was skipped before, one line each.
+        progress: a function that is called after every block of scores.
 
     Raises:
-        DataError: embeddings and relevance disagree in number, nothing is relevant, or too many ``folds``.
+        DataError: the numbers of embeddings and relevance disagree, nothing is relevant, or there are too many folds.
         ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
     members = [Member(images, texts, similarity), *others]
-    size = block_size or _default_block(members)
+    size, shape = block_size or _default_block(members), (relevance.num_images, relevance.num_texts)
     parts = list(_parts(_Part(members, relevance, reranker), folds))
-    ranked = [_rank(part, size, device or images.vectors.device) for part in parts]
-    ranks = [part_ranks for part_ranks, _ in ranked]
+    ranks, seconds = zip(*(_rank(part, size, device, progress) for part in parts), strict=True)
     drawn = _replicates(ranks, parts, resamples, seed)
-    shape = relevance.num_images, relevance.num_texts
     return Report(
         metrics=mean_metrics([retrieval_metrics(part_ranks) for part_ranks in ranks]),
         protocol=Protocol(name, *shape, folds, size, seed, resamples, num_models=len(members)),
         remarks=_remarks(ranks, relevance),
-        reranked=_told(reranker, sum(seconds for _, seconds in ranked)),
-        intervals=percentile_intervals([drawn]) if drawn else {},
+        reranked=_told(reranker, sum(seconds)),
+        intervals=percentile_intervals([drawn]),
         chance=mean_metrics([chance_metrics(part.relevance) for part in parts]),
         model=model,
         published=dict(published or {}),
@@ -108,22 +108,36 @@ def _told(reranker: Reranker | None, seconds: float) -> Reranked | None:
 
 
 @torch.inference_mode()
-def _rank(part: _Part, block_size: int, device: torch.device | str) -> tuple[Ranks, float]:
-    """Rank one part, holding a block of scores at a time; return the seconds that ranking again took, too."""
+def _rank(
+    part: _Part, block_size: int, where: torch.device | str | None, progress: OnProgress | None
+) -> tuple[Ranks, float]:
+    """Rank one part, holding a block of scores at a time; also return the seconds that reranking took."""
+    device = where or part.members[0].images.vectors.device
 
     def score_block(rows: slice, columns: slice) -> Float[Tensor, "I T"]:
         return mean_scores(part.members, rows, columns, device)
 
     relevance, again = part.relevance, part.reranker
-    if again is None:
-        return rank_by_counting(score_block, relevance, block_size=block_size, device=device), 0.0
-    proposals = Proposals(relevance.num_images, relevance.num_texts, again.top, device)
-    ranks = rank_by_counting(score_block, relevance, block_size=block_size, device=device, see=proposals.see)
-    return rerank(ranks, proposals, again, relevance, device)
+    shape = relevance.num_images, relevance.num_texts
+    proposals = None if again is None else Proposals(*shape, again.top, device)
+    scored = 0
+
+    def see(rows: slice, columns: slice, scores: Float[Tensor, "I T"]) -> None:
+        nonlocal scored
+        if proposals is not None:
+            proposals.see(rows, columns, scores)
+        scored += scores.numel()
+        if progress is not None:
+            progress("scoring pairs", scored, math.prod(shape))
+
+    ranks = rank_by_counting(score_block, relevance, block_size=block_size, device=device, see=see)
+    if again is None or proposals is None:
+        return ranks, 0.0
+    return rerank(ranks, proposals, again, relevance, device, progress)
 
 
 def _replicates(ranks: Sequence[Ranks], parts: Sequence[_Part], resamples: int, seed: int) -> Replicates:
-    """Resample the images of each part by themselves, and return the means over the parts."""
+    """Resample the images of each part separately, and return the means over the parts."""
     if not resamples:
         return {}
     drawn = [
@@ -134,13 +148,13 @@ def _replicates(ranks: Sequence[Ranks], parts: Sequence[_Part], resamples: int, 
 
 
 def _default_block(members: Sequence[Member]) -> int:
-    """A similarity of sets compares K_images x K_texts embeddings a pair of items: so the block shrinks."""
+    """Return a smaller block for sets of embeddings, which have K_images x K_texts comparisons per pair of items."""
     products = max(member.products for member in members)
     return max(16, math.isqrt(_PRODUCTS_IN_BLOCK // max(products, 1)))
 
 
 def _parts(whole: _Part, folds: int) -> Iterator[_Part]:
-    """Yield the whole, or each run of consecutive images with the texts that are relevant to it."""
+    """Yield the whole data, or each run of consecutive images with its relevant texts."""
     relevance = whole.relevance
     for member in (*whole.members, *([whole.reranker.member] if whole.reranker else [])):
         if (len(member.images), len(member.texts)) != (relevance.num_images, relevance.num_texts):

@@ -1,4 +1,4 @@
-"""What ranks amount to: recall at K, median and mean rank, bootstrap intervals, and the same by chance."""
+"""Metrics from ranks: recall at K, median and mean rank, bootstrap intervals, and their chance level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openvse.output.documents import CONFIDENCE
 from openvse.types import Relevance
 
 RECALL_AT = (1, 5, 10)
-"""The K of R@K, as the field reports them; RSUM adds these up over both directions."""
+"""The usual K of R@K; RSUM is the sum of these recalls over both directions."""
 
 Metrics: TypeAlias = dict[str, float]
 """``i2t_r1 ... t2i_r10`` and ``rsum`` in percent, ``*_medr`` and ``*_meanr`` in places, ``*_nmr`` a share."""
@@ -25,22 +25,22 @@ _RESAMPLED_AT_ONCE = 1 << 22
 
 
 def recall_at_k(ranks: Int[np.ndarray, "Q"], k: int) -> float:
-    """Percentage of queries with a relevant candidate among the first ``k``; 100 where there are only k."""
+    """Return the percentage of queries with a relevant candidate among the first ``k``; 100 if there are only k."""
     return 100.0 * float(np.mean(ranks <= k))
 
 
 def median_rank(ranks: Int[np.ndarray, "Q"]) -> float:
-    """Median place of the best relevant candidate (MedR); of two middle places, their mean."""
+    """Return the median rank of the best relevant candidate (MedR); of two middle ranks, their mean."""
     return float(np.median(ranks))
 
 
 def mean_rank(ranks: Int[np.ndarray, "Q"]) -> float:
-    """Mean place of the best relevant candidate (MeanR)."""
+    """Return the mean rank of the best relevant candidate (MeanR)."""
     return float(np.mean(ranks))
 
 
 def normalized_median_rank(ranks: Int[np.ndarray, "Q"], num_candidates: int) -> float:
-    """Median rank divided by the size of the gallery (nMR in PVSE), so that galleries can be compared."""
+    """Return the median rank divided by the size of the gallery (nMR in PVSE), so that galleries can be compared."""
     return median_rank(ranks) / num_candidates
 
 
@@ -57,10 +57,10 @@ def retrieval_metrics(ranks: Ranks) -> Metrics:
 
 
 def chance_metrics(relevance: Relevance) -> Metrics:
-    """Return what a random order is expected to reach: recalls, RSUM and mean ranks.
+    """Return the expected recalls, RSUM and mean ranks of a random order.
 
     With m of N candidates relevant, ``P(rank <= K) = 1 - C(N-m, K) / C(N, K)``, which is
-    ``1 - prod_{j<K} (N-m-j) / (N-j)``; the best of the m stands on place ``(N+1) / (m+1)`` on average.
+    ``1 - prod_{j<K} (N-m-j) / (N-j)``; the mean rank of the best of the m is ``(N+1) / (m+1)``.
     """
     images, texts = np.unique(np.stack([relevance.images, relevance.texts]), axis=1)
     sides = {"i2t": (images, relevance.num_texts), "t2i": (texts, relevance.num_images)}
@@ -79,21 +79,21 @@ def chance_metrics(relevance: Relevance) -> Metrics:
 def bootstrap_replicates(
     ranks: Ranks, relevance: Relevance, *, resamples: int = 1000, seed: int = 0
 ) -> Replicates:
-    """Compute the recalls, RSUM and mean ranks again on resampled data sets.
+    """Compute the recalls, RSUM and mean ranks of resampled data sets.
 
-    Images are drawn with replacement, and the captions of an image go with it: they are no independent
-    evidence. A text that is relevant to m images goes with each of them by 1/m. Drawing images is the same as
-    weighting them by multinomial counts, so every resample is a row of one matrix product. Medians are left
-    out: they move in whole places, and a percentile of them says little.
+    Images are drawn with replacement, along with their captions, which are not independent evidence. A text that is
+    relevant to m images goes with each of them with weight 1/m. Drawing images is the same as weighting them by
+    multinomial counts, so every resample is a row of one matrix product. Medians are left out: they change in whole
+    ranks, so their percentiles say little.
 
     Args:
         ranks: the ranks of ``relevance``.
         relevance: which texts belong to which image.
-        resamples: how many data sets are drawn.
-        seed: of the draws.
+        resamples: the number of resampled data sets.
+        seed: the seed of the draws.
 
     Returns:
-        For each metric its value on every resample.
+        The value of each metric on every resample.
     """
     _, unit = np.unique(relevance.images, return_inverse=True)
     share = 1.0 / np.bincount(relevance.texts, minlength=relevance.num_texts)[relevance.texts]
@@ -138,7 +138,7 @@ def mean_metrics(parts: Sequence[Metrics]) -> Metrics:
 
 
 def _columns(direction: QueryRanks) -> Float[np.ndarray, "Q C"]:
-    """Return one row a query: whether it ranks within each K (0 or 1), its rank, and 1 to count the queries."""
+    """Return a row per query: whether it ranks within each K (0 or 1), its rank, and 1 to count the queries."""
     within = direction.ranks[:, None] <= np.array(RECALL_AT)
     return np.column_stack([within, direction.ranks, np.ones(len(direction.ranks))]).astype(np.float64)
 
@@ -158,7 +158,7 @@ def _resampled_sums(
 
 
 def _misses(relevant: Int[np.ndarray, "Q"], candidates: int, k: int) -> Float[np.ndarray, "Q"]:
-    """Chance that none of the first ``k`` places of a random order is relevant."""
+    """Return the probability that none of the first ``k`` places of a random order is relevant."""
     places = np.arange(min(k, candidates))
     left = np.clip(candidates - relevant[:, None] - places, 0, None)
     missed: Float[np.ndarray, "Q"] = np.prod(left / (candidates - places), axis=1)

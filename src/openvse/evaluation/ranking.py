@@ -1,4 +1,4 @@
-"""Ranks without sorting: count, block by block, the candidates that stand before the best relevant one."""
+"""Ranks without sorting: counts, block by block, the candidates ahead of the best relevant one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openvse.errors import DataError, ModelError
 from openvse.types import Relevance
 
 ScoreBlock = Callable[[slice, slice], Float[Tensor, "I T"]]
-"""Scores of some images against some texts; called twice for some blocks, it must answer the same."""
+"""A function that scores some images against some texts. It may be called twice and must return the same scores."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class QueryRanks:
     """Ranks of one direction, 1 = best; queries without a relevant candidate have none and are left out.
 
     Attributes:
-        queries: which query each rank belongs to, ascending.
-        ranks: place of the best relevant candidate.
-        tied: whether an irrelevant candidate scores the same as the best relevant one.
-        num_queries: how many were asked, those left out included.
-        num_candidates: size of the gallery.
+        queries: the query of each rank, ascending.
+        ranks: the ranks of the best relevant candidates.
+        tied: whether an irrelevant candidate has the same score as the best relevant one.
+        num_queries: the number of queries, including those left out.
+        num_candidates: the size of the gallery.
     """
 
     queries: Int[np.ndarray, "Q"]
@@ -38,13 +38,13 @@ class QueryRanks:
 
     @property
     def num_tied(self) -> int:
-        """How many queries have a tie at their best relevant candidate."""
+        """The number of queries with a tie at their best relevant candidate."""
         return int(self.tied.sum())
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Ranks of both directions: images asking for texts (``i2t``) and texts asking for images (``t2i``)."""
+    """Ranks of both directions: images as queries for texts (``i2t``) and texts as queries for images (``t2i``)."""
 
     i2t: QueryRanks
     t2i: QueryRanks
@@ -59,24 +59,24 @@ def rank_by_counting(
     device: torch.device | str = "cpu",
     see: Callable[[slice, slice, Tensor], None] | None = None,
 ) -> Ranks:
-    """Rank the best relevant candidate of every query, both ways, holding one block of scores at a time.
+    """Rank the best relevant candidate of every query, in both directions, holding one block of scores at a time.
 
     ``rank = 1 + #{irrelevant c : s(q, c) >= max_{relevant r} s(q, r)}``: ties count against the model, so
     that equal embeddings rank last instead of first. Other relevant candidates are never ahead of the best.
 
     The blocks that hold a relevant pair are scored first, for the best relevant score of each query; then
-    every block is scored and counted. Where the texts follow the order of their images, the pairs lie along
-    the diagonal and the first pass is a fraction of the second.
+    every block is scored and counted. If the texts are in the order of their images, the pairs are near the
+    diagonal and the first pass is a fraction of the second.
 
     Args:
-        score_block: scores of a slice of images against a slice of texts, ``[I, T]``.
+        score_block: the function that scores a slice of images against a slice of texts, ``[I, T]``.
         relevance: the relevant pairs.
-        block_size: a block holds about the square of this many scores, and memory follows it.
-        device: where ``score_block`` puts its scores.
-        see: shown every block once, as (rows, columns, scores).
+        block_size: about the side of a block of scores, which determines the memory.
+        device: the device of the scores from ``score_block``.
+        see: a function that is called once with every block, as (rows, columns, scores).
 
     Raises:
-        DataError: no pair is relevant, or one points outside the images or texts.
+        DataError: no pair is relevant, or a pair is outside the images or texts.
         ModelError: a score is NaN or infinite.
     """
     blocks = _Blocks(relevance, block_size, device)
@@ -100,7 +100,7 @@ def rank_by_counting(
 
 
 Pairs = tuple[Int[Tensor, "P"], Int[Tensor, "P"]]
-"""Row and column of each relevant pair inside a block."""
+"""The row and column of each relevant pair inside a block."""
 
 
 class _Blocks:
@@ -122,7 +122,7 @@ class _Blocks:
         return map(self._block, range(len(self._starts) - 1))
 
     def with_pairs(self) -> Iterator[tuple[slice, slice, Pairs]]:
-        """Only the blocks that hold a pair."""
+        """Return only the blocks that hold a relevant pair."""
         return map(self._block, np.flatnonzero(np.diff(self._starts)).tolist())
 
     def _block(self, number: int) -> tuple[slice, slice, Pairs]:
@@ -136,7 +136,7 @@ class _Blocks:
 
 
 class _Counter:
-    """Counts, in one direction, the candidates ahead of the best relevant one, and those ahead or level."""
+    """Counts, in one direction, the candidates ahead of the best relevant one, and those ahead or tied."""
 
     def __init__(self, queries: Int[Tensor, "P"], relevant: Float[Tensor, "P"], num_queries: int) -> None:
         nothing = relevant.new_full((num_queries,), -torch.inf)
@@ -165,8 +165,8 @@ class _Counter:
 def _grid(num_images: int, num_texts: int, size: int) -> tuple[Int[np.ndarray, "R"], Int[np.ndarray, "C"]]:
     """Cut both axes into the same number of runs, so that blocks have the proportions of the whole.
 
-    Then few blocks lie on the diagonal. Runs are of nearly equal length: a remainder of one row would be scored
-    by another kernel (matrix x vector), whose rounding breaks ties.
+    Then few blocks are on the diagonal. Runs have nearly equal length: a remainder of one row would be scored by
+    another kernel (matrix x vector), whose rounding breaks ties.
     """
     parts = min(math.ceil(math.sqrt(num_images * num_texts) / size), num_images, num_texts)
     rows = np.arange(parts + 1, dtype=np.int64) * num_images // parts
@@ -174,7 +174,7 @@ def _grid(num_images: int, num_texts: int, size: int) -> tuple[Int[np.ndarray, "
 
 
 def _finite(scores: Float[Tensor, "I T"], rows: slice, columns: slice) -> Float[Tensor, "I T"]:
-    """Return the scores, or raise ModelError when one is NaN or infinite: counting would misplace it."""
+    """Return the scores; raise ModelError if one is NaN or infinite, since counting would misplace it."""
     low, high = torch.aminmax(scores)
     if not (torch.isfinite(low) and torch.isfinite(high)):
         image, text = (~scores.isfinite()).nonzero().tolist()[0]

@@ -1,4 +1,4 @@
-"""The result of an evaluation, with everything that is needed to read it rightly."""
+"""The result of an evaluation, with everything that is needed to interpret it correctly."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Protocol:
 
     Attributes:
         name: the data set, and which part of it.
-        num_images: images, each of them a query and a candidate.
-        num_texts: sentences, likewise.
-        folds: parts of the data set that were evaluated separately and averaged (COCO 1K: 5); 1 is the whole.
-        block_size: side of the blocks of scores.
-        seed: of the bootstrap.
-        resamples: of the bootstrap; 0 means that no intervals were computed.
+        num_images: the number of images, each of which is a query and a candidate.
+        num_texts: the number of sentences, each of which is a query and a candidate.
+        folds: the number of parts that were evaluated separately and averaged (COCO 1K: 5); 1 is the whole.
+        block_size: the side of the blocks of scores.
+        seed: the seed of the bootstrap.
+        resamples: the number of bootstrap resamples; 0 means that no intervals were computed.
         ties: how ties are counted.
-        num_models: models whose scores are averaged.
+        num_models: the number of models whose scores are averaged.
     """
 
     name: str
@@ -43,14 +43,14 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Remarks:
-    """What happened to queries that a rank alone does not show.
+    """Numbers of queries with ties or without relevant partners, which ranks do not show.
 
     Attributes:
-        tied_i2t: images with an irrelevant text exactly as good as their best relevant one.
-        tied_t2i: texts with such an image.
-        excluded_i2t: images without a relevant text; they are candidates, but not queries.
-        excluded_t2i: texts without a relevant image.
-        shared: texts that are relevant to several images.
+        tied_i2t: the number of images with an irrelevant text exactly as good as their best relevant one.
+        tied_t2i: the number of texts with such an image.
+        excluded_i2t: the number of images without a relevant text; they are candidates, but not queries.
+        excluded_t2i: the number of texts without a relevant image.
+        shared: the number of texts that are relevant to several images.
     """
 
     tied_i2t: int
@@ -62,11 +62,11 @@ class Remarks:
 
 @dataclass(frozen=True)
 class Reranked:
-    """How another model ranked the first proposals of each query again.
+    """How another model reranked the first proposals of each query.
 
     Attributes:
-        top: how many proposals of each query.
-        weight: w, of its score; the score of the proposing model has 1 - w.
+        top: the number of proposals of each query.
+        weight: w, the weight of its score; the score of the proposing model has weight 1 - w.
         seconds: the time of its scoring, over all queries of both directions.
     """
 
@@ -77,20 +77,20 @@ class Reranked:
 
 @dataclass(frozen=True)
 class Report:
-    """Metrics with their protocol, intervals, chance level and the published figures beside them.
+    """Metrics with their protocol, intervals and chance level, and published results for comparison.
 
     Attributes:
         metrics: see ``Metrics``.
         protocol: how the evaluation was done.
         remarks: ties and queries left out.
-        intervals: lower and upper bound, for the metrics that have them.
+        intervals: the lower and upper bound of each metric that has an interval.
         chance: the expected metrics of a random order of the same data.
-        model: fingerprint of the model, or of each model that was averaged, or empty.
-        published: label (paper and setting) to its figures, under the same names as ``metrics``.
-        problems: what was skipped on the way, one line each.
-        reranked: how the first proposals were ranked again, if they were.
-        replicates: the metrics on every resample of the bootstrap, means over the folds. The same data and seed draw
-            the same resamples, so that the replicates of two models are pairs. They are not written.
+        model: the fingerprint of the model, or of each model that was averaged, or empty.
+        published: the published results of each label (paper and setting), under the same names as ``metrics``.
+        problems: what was skipped, one line each.
+        reranked: how the first proposals were reranked, if they were.
+        replicates: the metrics on every resample of the bootstrap, averaged over the folds. The same data and seed give
+            the same resamples, so the replicates of two models can be compared in pairs. They are not written.
     """
 
     metrics: Metrics
@@ -111,7 +111,7 @@ class Report:
         return json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_markdown(self) -> str:
-        """Return the report as a page: recalls, ranks, protocol and problems."""
+        """Return the report as a page in Markdown: recalls, ranks, protocol and problems."""
         sections = [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
             markdown_table(["", *map(_title, _RECALLS)], self._recall_rows()),

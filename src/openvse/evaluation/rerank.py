@@ -1,8 +1,9 @@
-"""Ranking again: an indexable model proposes, a model that scores pairs re-scores the best of its proposals."""
+"""Reranking: an indexable model proposes, and a model that scores pairs reranks its best proposals."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,20 +13,20 @@ from torch import Tensor
 
 from openvse.evaluation.ensemble import Member
 from openvse.evaluation.ranking import QueryRanks, Ranks
-from openvse.types import Relevance
+from openvse.types import OnProgress, Relevance
 
-# Pairs that are scored together; each of their items is gathered once.
+# The number of pairs that are scored together; each of their items is gathered once.
 _PAIRS_AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
 class Reranker:
-    """A model that ranks the first proposals of every query again.
+    """A model that reranks the first proposals of every query.
 
     Attributes:
         member: its embeddings of the same items, and the similarity that scores pairs of them.
-        top: how many proposals of each query are ranked again; the others keep their places behind them.
-        weight: w, of its score; the score of the proposing model has 1 - w.
+        top: the number of proposals of each query that are reranked; the others keep their places after them.
+        weight: w, the weight of its score; the score of the proposing model has weight 1 - w.
     """
 
     member: Member
@@ -43,8 +44,8 @@ class Proposals:
     Args:
         num_images: I.
         num_texts: T.
-        top: candidates a query.
-        device: where the scores lie.
+        top: the number of candidates per query.
+        device: the device of the scores.
     """
 
     def __init__(self, num_images: int, num_texts: int, top: int, device: torch.device | str) -> None:
@@ -80,18 +81,20 @@ def rerank(
     reranker: Reranker,
     relevance: Relevance,
     device: torch.device | str = "cpu",
+    progress: OnProgress | None = None,
 ) -> tuple[Ranks, float]:
-    """Rank the proposals of every query again; memory is bounded by a block of pairs.
+    """Rerank the proposals of every query; memory is bounded by a block of pairs.
 
-    A query whose relevant candidates are all beyond the proposals keeps its rank. Ties count against the model, as
-    in ``rank_by_counting``.
+    A query without a relevant candidate among its proposals keeps its rank. Ties count against the model, as in
+    ``rank_by_counting``.
 
     Args:
-        ranks: of the proposing model.
-        proposals: its best candidates.
-        reranker: the model that ranks them again.
+        ranks: the ranks of the proposing model.
+        proposals: the best candidates of the proposing model.
+        reranker: the model that reranks them.
         relevance: the relevant pairs.
-        device: where to score.
+        device: the device of the scores.
+        progress: a function that is called after every block of pairs.
 
     Returns:
         The new ranks, and the seconds that scoring took.
@@ -99,8 +102,9 @@ def rerank(
     started = time.perf_counter()
     member, weight = reranker.member, reranker.weight
     of_images, of_texts = _image_queries(proposals.i2t), _text_queries(proposals.t2i)
-    i2t = _mix(member, *of_images, proposals.i2t.scores, weight, device)
-    t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, device)
+    told = _told("re-ranking pairs", sum(grid[0].numel() for grid in (of_images, of_texts)), progress)
+    i2t = _mix(member, *of_images, proposals.i2t.scores, weight, device, told)
+    t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, device, told)
     seconds = time.perf_counter() - started
     relevant = _RelevantPairs(relevance)
     return Ranks(
@@ -110,7 +114,7 @@ def rerank(
 
 
 Grid = tuple[Int[Tensor, "Q top"], Int[Tensor, "Q top"]]
-"""Image and text of every proposal."""
+"""The image and text of every proposal."""
 
 
 def _image_queries(best: _Best) -> Grid:
@@ -130,17 +134,31 @@ def _mix(
     proposed: Float[Tensor, "Q top"],
     weight: float,
     device: torch.device | str,
+    told: Callable[[int], None],
 ) -> Float[Tensor, "Q top"]:
-    """Score the proposals anew and add the scores of the proposer, each with its weight."""
-    parts = [
-        member.score_pairs(i, t, device).to(proposed.device)
-        for i, t in zip(
-            torch.split(images.flatten(), _PAIRS_AT_ONCE),
-            torch.split(texts.flatten(), _PAIRS_AT_ONCE),
-            strict=True,
-        )
-    ]
+    """Score the proposals and add the scores of the proposing model, each with its weight."""
+    parts = []
+    for i, t in zip(
+        torch.split(images.flatten(), _PAIRS_AT_ONCE),
+        torch.split(texts.flatten(), _PAIRS_AT_ONCE),
+        strict=True,
+    ):
+        parts.append(member.score_pairs(i, t, device).to(proposed.device))
+        told(len(i))
     return weight * torch.cat(parts).view_as(proposed) + (1 - weight) * proposed
+
+
+def _told(work: str, total: int, progress: OnProgress | None) -> Callable[[int], None]:
+    """Return a function that adds up the finished pairs and reports their number."""
+    done = 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(work, done, total)
+
+    return add
 
 
 class _RelevantPairs:
@@ -156,7 +174,7 @@ class _RelevantPairs:
 
 
 def _again(before: QueryRanks, scores: Float[Tensor, "Q top"], relevant: Bool[Tensor, "Q top"]) -> QueryRanks:
-    """Return the ranks with those of the queries that have a relevant proposal replaced."""
+    """Return the ranks, replaced for the queries that have a relevant proposal."""
     best = scores.masked_fill(~relevant, -torch.inf).amax(dim=1, keepdim=True)
     level = ((scores >= best) & ~relevant).sum(dim=1)
     tied = ((scores == best) & ~relevant).any(dim=1)

@@ -1,4 +1,4 @@
-"""Experiments about the methods themselves, and their figures."""
+"""Experiments on the methods themselves, and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known pooling coefficients, which GPO can be asked to find."""
+"""Known pooling coefficients, for experiments in which GPO learns them."""
 
 from __future__ import annotations
 

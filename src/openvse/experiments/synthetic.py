@@ -1,4 +1,4 @@
-"""The synthetic experiment of VSE-infinity: which designs of GPO find known pooling coefficients."""
+"""The synthetic experiment of VSE-infinity, which tests which designs of GPO learn known pooling coefficients."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ SHOWN_SIZE = 50
 Designs = Mapping[str, Callable[..., GPO]]
 DESIGNS: Designs = MappingProxyType(
     {
-        # FSPool's number of knots; the paper does not say how many.
+        # The number of knots in FSPool; the paper does not give one.
         "interpolation": partial(GPO, generator=Interpolation, num_positions=21),
         "sin/cos + MLP": partial(GPO, generator=MLP),
         "index + BiGRU": partial(GPO, positions=LearnedPositions),
         "sin/cos + BiGRU": GPO,
     }
 )
-"""The designs of VSE-infinity, Table 11, in its order."""
+"""The designs of VSE-infinity, Table 11, in the order of the table."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How one GPO learns.
+    """The training schedule of one GPO.
 
     Attributes:
-        steps: of Adam.
-        learning_rate: the highest; it climbs to it linearly over the first twentieth of the steps, and falls to 0 along
-            a cosine.
-        num_sets: sets a step, each of a size of its own.
-        width: L, of the random features.
-        clip_norm: largest norm of the gradient.
+        steps: the number of steps of Adam.
+        learning_rate: the highest learning rate, which is reached linearly in the first twentieth of the steps and
+            falls to 0 along a cosine.
+        num_sets: the number of sets per step, each with its own size.
+        width: L, the width of the random features.
+        clip_norm: the largest norm of the gradient.
     """
 
     steps: int = 4000
@@ -60,7 +60,7 @@ class Schedule:
     clip_norm: float = 0.1
 
     def rate_factor(self, step: int) -> float:
-        """Return the share of the learning rate at a step, from 0."""
+        """Return the share of the learning rate at a step, counted from 0."""
         warmup = max(self.steps // 20, 1)
         if step < warmup:
             return (step + 1) / warmup
@@ -72,11 +72,11 @@ class DesignResult:
     """The result of training one design on one pattern.
 
     Attributes:
-        design: a name of ``DESIGNS``.
-        pattern: a name of ``PATTERNS``.
-        errors: root of the mean squared error of the coefficients, for each size of ``TESTED``.
-        coefficients: at ``SHOWN_SIZE``.
-        seconds: of training.
+        design: a name in ``DESIGNS``.
+        pattern: a name in ``PATTERNS``.
+        errors: the root mean squared error of the coefficients, for each size in ``TESTED``.
+        coefficients: the coefficients at ``SHOWN_SIZE``.
+        seconds: the seconds of training.
     """
 
     design: str
@@ -86,7 +86,7 @@ class DesignResult:
     seconds: float
 
     def rmse(self, sizes: range) -> float:
-        """Return the root of the mean squared error over set sizes, each of which counts alike."""
+        """Return the root mean squared error over set sizes, with equal weights."""
         squares = [error**2 for size, error in zip(TESTED, self.errors, strict=True) if size in sizes]
         return float((sum(squares) / len(squares)) ** 0.5)
 
@@ -94,14 +94,14 @@ class DesignResult:
 def learn(gpo: GPO, pattern: str, schedule: Schedule, seed: int) -> None:
     """Regress the outputs of a known pooling on random sets (VSE-infinity, B.3).
 
-    The features are standard normal. Both poolings weigh the same sorted values, so the difference of the outputs
-    is that of the coefficients, on these values.
+    The features are standard normal. Both poolings weight the same sorted values, so the outputs differ only by the
+    difference of the coefficients on these values.
 
     Args:
-        gpo: what learns.
-        pattern: a name of ``PATTERNS``.
-        schedule: steps and rates.
-        seed: of the sets.
+        gpo: the aggregator that learns.
+        pattern: a name in ``PATTERNS``.
+        schedule: the training schedule.
+        seed: the seed of the sets.
     """
     random = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(gpo.parameters(), lr=schedule.learning_rate)
@@ -122,7 +122,7 @@ def learn(gpo: GPO, pattern: str, schedule: Schedule, seed: int) -> None:
 
 @torch.inference_mode()
 def coefficient_errors(gpo: GPO, pattern: str) -> Float[Tensor, "U"]:
-    """Return the root of the mean squared error of a GPO's coefficients at each size of ``TESTED``."""
+    """Return the root mean squared error of a GPO's coefficients at each size in ``TESTED``."""
     sizes = torch.tensor(TESTED)
     squares = (gpo.coefficients(sizes) - PATTERNS[pattern](sizes)).square()
     return (squares.sum(dim=1) / sizes).sqrt()
@@ -132,10 +132,10 @@ def find(design: str, pattern: str, schedule: Schedule, seed: int) -> DesignResu
     """Train one design on one pattern from random sets, and measure its coefficients at every size.
 
     Args:
-        design: a name of ``DESIGNS``.
-        pattern: a name of ``PATTERNS``.
-        schedule: steps and rates.
-        seed: of the weights and the sets.
+        design: a name in ``DESIGNS``.
+        pattern: a name in ``PATTERNS``.
+        schedule: the training schedule.
+        seed: the seed of the weights and the sets.
     """
     started = time.perf_counter()
     with torch.random.fork_rng(devices=()):
@@ -153,18 +153,18 @@ def find_all(
 ) -> Iterator[DesignResult]:
     """Train every design on every pattern, and yield each result when it is done.
 
-    The result does not depend on the number of processes, each of which computes on one thread.
+    The result does not depend on the number of processes, each of which uses one thread.
 
     Args:
-        schedule: steps and rates of each training.
-        seed: of all of them, so that every design sees the same sets.
-        processes: how many train at a time.
-        done: pairs of a design and a pattern to leave out.
+        schedule: the schedule of each training.
+        seed: the seed of every training, so that every design sees the same sets.
+        processes: the number of processes that train at a time.
+        done: the pairs of a design and a pattern to leave out.
 
     Raises:
         TrainingError: a process was killed from outside.
     """
-    # The slowest designs come first, so that no process ends with one of them alone.
+    # The slowest designs come first, so that the processes end at about the same time.
     every = [(design, pattern) for design in reversed([*DESIGNS]) for pattern in PATTERNS]
     runs = [run for run in every if run not in done]
     with ProcessPoolExecutor(

@@ -1,4 +1,4 @@
-"""The synthetic experiment's report: a table beside the published one, and a plot."""
+"""The report of the synthetic experiment: a table with the published results, and a plot."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class SyntheticReport:
     """The results of all designs on all patterns.
 
     Attributes:
-        results: one for each design and pattern, in any order.
-        schedule: how they were trained.
-        seed: of the weights and the sets.
+        results: one result for each design and pattern, in any order.
+        schedule: the training schedule.
+        seed: the seed of the weights and the sets.
     """
 
     results: Sequence[DesignResult]
@@ -68,7 +68,7 @@ class SyntheticReport:
     seed: int
 
     def rmse(self) -> dict[tuple[str, str, str], float]:
-        """Return the RMSE by design, range of sizes and pattern, as ``PUBLISHED`` has it."""
+        """Return the RMSE by design, range of sizes and pattern, in the form of ``PUBLISHED``."""
         by_run = {(result.design, result.pattern): result for result in self.results}
         return {key: by_run[key[0], key[2]].rmse(RANGES[key[1]]) for key in PUBLISHED}
 
@@ -78,7 +78,7 @@ class SyntheticReport:
         return {design: by_design[design] for design in DESIGNS}
 
     def to_markdown(self) -> str:
-        """Return the tables, ours beside the published figures in brackets."""
+        """Return the tables, with the published results in brackets."""
         schedule = self.schedule
         sections = ["# Known pooling coefficients, found by GPO"]
         for title, ranges in (("Seen sizes", ["seen"]), ("Unseen sizes", ["smaller", "larger"])):
@@ -145,10 +145,10 @@ class SyntheticReport:
 
 
 def import_figure() -> type[Figure]:
-    """Return matplotlib's figure, which draws without a display.
+    """Return matplotlib's figure class, which draws without a display.
 
     Raises:
-        OpenVSEError: it is not installed.
+        OpenVSEError: matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure
@@ -170,7 +170,7 @@ def _draw_coefficients(axes: Axes, pattern: str, by_design: Mapping[str, DesignR
 
 def _draw_errors(axes: Axes, by_design: Mapping[str, DesignResult]) -> None:
     for result in by_design.values():
-        # A softmax of equal values is right to the last bit; a logarithm has no place for 0.
+        # The error of a softmax of equal values is exactly 0, which a logarithmic axis cannot show.
         axes.plot(TESTED, [max(error, 1e-6) for error in result.errors], linewidth=1.2)
     axes.axvspan(SEEN.start, SEEN.stop - 1, color="black", alpha=0.06, linewidth=0)
     axes.set_yscale("log")

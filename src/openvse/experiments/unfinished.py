@@ -1,4 +1,4 @@
-"""The results of an unfinished synthetic experiment, on disk, so that a killed one goes on."""
+"""The results of an unfinished synthetic experiment on disk, so that it can continue after a kill."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ FILE = "synthetic.unfinished.json"
 
 
 class Unfinished:
-    """The results of an experiment that is not at its end.
+    """The results of an unfinished experiment.
 
     Args:
-        folder: of the experiment; it is made.
-        schedule: results of another one, or of another seed, are not taken up.
-        seed: of the experiment.
+        folder: the folder of the experiment, which is created.
+        schedule: the training schedule; results with another schedule or seed are not used.
+        seed: the seed of the experiment.
 
     Attributes:
-        results: of the trainings that are done.
+        results: the results of the finished trainings.
     """
 
     def __init__(self, folder: Path, schedule: Schedule, seed: int) -> None:
@@ -31,14 +31,14 @@ class Unfinished:
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, result: DesignResult) -> None:
-        """Keep one more result."""
+        """Add and save a result."""
         self.results.append(result)
         write_whole(
             self._path, json.dumps(self._settings | {"runs": [asdict(each) for each in self.results]})
         )
 
     def finish(self) -> None:
-        """Forget the file: the experiment's report holds everything."""
+        """Delete the file, since the report of the experiment holds everything."""
         self._path.unlink(missing_ok=True)
 
     def _read(self) -> list[DesignResult]:

@@ -1,4 +1,4 @@
-"""Local features on disk: the store, what fills it, and arrays that a data set brings along."""
+"""Local features on disk: the store, the code that fills it, and arrays that come with a data set."""
 
 from __future__ import annotations
 

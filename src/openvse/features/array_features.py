@@ -1,4 +1,4 @@
-"""Local features that a data set brings along as arrays: a ``FeatureSource`` over one file for each split."""
+"""Local features that come with a data set as arrays: a ``FeatureSource`` with one file for each split."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ArrayPart:
         split: "train", "validation" or "test".
         rows: the file.
         ids: an identifier for each image.
-        repeats: how many equal rows each image takes; the first of them is read.
+        repeats: the number of equal rows per image, of which the first is read.
     """
 
     split: str
@@ -37,7 +37,7 @@ class ArrayFeatures:
     """Local features of images in ``.npy`` files, read a batch at a time; a ``FeatureSource``.
 
     Args:
-        parts: the files; an image that stands in several is taken from the last.
+        parts: the files; an image that is in several is read from the last.
 
     Raises:
         DataError: the files differ in C.
@@ -69,10 +69,10 @@ class ArrayFeatures:
         return self.parts[0].rows.shape[2]
 
     def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
-        """Return where the items lie.
+        """Return the positions of the items.
 
         Raises:
-            StoreError: some are not there; the first three are named.
+            StoreError: some items are missing; the first three are named.
         """
         return positions_of(
             ids,
@@ -82,9 +82,9 @@ class ArrayFeatures:
         )
 
     def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
-        """Read items from disk, as ``values float32 [B, N, C]`` with zeros as padding, and the mask.
+        """Read items from disk as ``float32 [B, N, C]`` values, padded with zeros, and their mask.
 
-        Rows of zeros at the end of an item are its padding, as in files of detectors that find 10 to 100 regions.
+        Rows of zeros at the end of an item are padding, as in the files of detectors that find 10 to 100 regions.
         """
         places = self._places[positions]
         lengths = np.array([part.rows.shape[1] for part in self.parts])[places[:, 0]]
@@ -97,10 +97,10 @@ class ArrayFeatures:
         return as_inputs(stored[:, : int(lengths.max(initial=0))], lengths)
 
     def faults(self) -> Iterator[str]:
-        """Read every number, a block at a time, and yield a line for each kind of fault of each split.
+        """Read all numbers, a block at a time, and yield a line for each kind of fault in each split.
 
-        Faults are features that are no numbers, groups of rows that should be equal and are not, and images whose
-        features stand in an earlier split too.
+        Faults are features that are not finite numbers, groups of rows that should be equal and are not, and images
+        whose features are also in an earlier split.
         """
         split_of: dict[bytes, str] = {}
         for part in self.parts:
@@ -110,7 +110,7 @@ class ArrayFeatures:
 
 
 def _scan(part: ArrayPart, split_of: dict[bytes, str]) -> dict[str, list[int]]:
-    """Return the images of a file that have a fault, by the fault; remember in ``split_of`` what was seen."""
+    """Return the images of a file with each fault; record in ``split_of`` which features were seen."""
     broken: list[int] = []
     uneven: list[int] = []
     leaked: list[int] = []

@@ -1,4 +1,4 @@
-"""The rows of one ``.npy`` file, each read where it lies."""
+"""The rows of one ``.npy`` file, each of which is read by itself."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SAMPLED_GROUPS = 256
 
 
 class ArrayRows:
-    """An array ``[n, N, C]``, or ``[n, C]`` with one feature a row, of which any rows are read without the others.
+    """An array ``[n, N, C]``, or ``[n, C]`` with one feature per row, of which any rows can be read without the others.
 
-    Rows are read at their place in the file rather than through a memory map, whose pages would count as memory of this
-    process, until all of a file of 31 GiB does. It pickles as its path, so that each worker reads for itself.
+    Rows are read from their place in the file and not through a memory map, whose pages would count as memory of this
+    process, in the end all 31 GiB of a file. It pickles as its path, so that each worker opens the file itself.
 
     Args:
         path: an ``.npy`` file of floating-point numbers, in C order.
-        integers: take whole numbers too, such as other tools may store.
+        integers: whether to accept integers too, which other tools may store.
 
     Raises:
         DataError: the file is missing, cut off, or holds something else.
@@ -37,8 +37,8 @@ class ArrayRows:
             array = np.lib.format.open_memmap(path, mode="r")
         except OSError as error:
             raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
-        except ValueError as error:  # no .npy, pickled objects, or shorter than its header says
-            raise DataError(f"{path}: no whole .npy file ({error}); download it again") from error
+        except ValueError as error:  # not an .npy file, or pickled objects, or shorter than its header says
+            raise DataError(f"{path}: not a complete .npy file ({error}); download it again") from error
         if (
             array.dtype.kind not in ("fiu" if integers else "f")
             or array.ndim not in (2, 3)
@@ -64,10 +64,10 @@ class ArrayRows:
         return self.shape[0]
 
     def read(self, row: int, count: int = 1) -> np.ndarray:
-        """Return consecutive rows, ``[count, N, C]`` in the file's own number format.
+        """Return consecutive rows, ``[count, N, C]`` in the number format of the file.
 
         Raises:
-            DataError: the file became shorter since it was opened.
+            DataError: the file has become shorter since it was opened.
         """
         rows = np.empty((count, *self.shape[1:]), self.dtype)
         # One call reads at most 2 GiB; a block is far smaller.
@@ -78,23 +78,23 @@ class ArrayRows:
         return rows
 
     def blocks(self, multiple: int = 1) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield all rows in order, in blocks of some megabytes, each with the number of its first row.
+        """Yield all rows in order, in blocks of a few megabytes, each with the number of its first row.
 
         Args:
-            multiple: every block but the last holds a multiple of so many rows.
+            multiple: every block except the last holds a multiple of this number of rows.
         """
         step = max(1, _BLOCK_BYTES // max(1, self._row_bytes * multiple)) * multiple
         for start in range(0, len(self), step):
             yield start, self.read(start, min(step, len(self) - start))
 
     def repeats(self, most: int = 100) -> int:
-        """Return how many equal rows stand for one image, as in files that repeat it once a caption; 1 if none do.
+        """Return how many equal rows each image has, as in files that repeat it for each caption; usually 1.
 
-        The number is that of the first image. Whole groups all over the file are compared, not all of them: reading the
-        31 GiB of COCO would take minutes. ``data check`` reads all.
+        The number is that of the first image. Only some groups all over the file are compared, since reading the 31 GiB
+        of COCO would take minutes; ``data check`` reads all.
 
         Raises:
-            DataError: some groups of so many rows are equal and others are not.
+            DataError: some groups of this number of rows are equal and others are not.
         """
         most = min(most, len(self))
         first = self.read(0).tobytes() if most else b""
@@ -107,18 +107,18 @@ class ArrayRows:
         if odd or len(self) % size:
             where = f"rows {odd[0]} to {odd[0] + size - 1} differ" if odd else f"it has {len(self)} rows"
             raise DataError(
-                f"{self.path}: its first {size} rows are equal, as if every image stood there {size} times, but "
+                f"{self.path}: its first {size} rows are equal, as if every image occurred {size} times, but "
                 f"{where}; download the file again"
             )
         return size
 
 
 def uneven_groups(rows: np.ndarray, size: int) -> Int[np.ndarray, "odd"]:
-    """Return which groups of ``size`` consecutive rows are not equal bit for bit; what is no number equals itself.
+    """Return which groups of ``size`` consecutive rows are not equal bit for bit; NaN equals itself.
 
     Args:
         rows: ``[G * size, ...]``, contiguous.
-        size: rows of a group.
+        size: the number of rows in a group.
     """
     bits = rows.view(np.uint8).reshape(len(rows) // size, size, -1)
     return np.flatnonzero((bits != bits[:, :1]).any(axis=(1, 2)))

@@ -1,4 +1,4 @@
-"""Several feature sets of one data set: a folder of stores stands wherever a store can."""
+"""Several feature sets of one data set: a folder of stores may replace a store everywhere."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from openvse.features.store import FeatureStore
 
 
 def open_store(path: Path | None, encoder: ImageEncoder | TokenStatesEncoder) -> FeatureStore | None:
-    """Open the store, or the one of a folder of stores, that an encoder can read; None where none is named.
+    """Open the store that an encoder can read, also from a folder of stores; None if no path is given.
 
     Raises:
-        StoreError: as ``open_fitting`` says.
+        StoreError: see ``open_fitting``.
     """
     if path is None:
         return None
@@ -23,16 +23,17 @@ def open_store(path: Path | None, encoder: ImageEncoder | TokenStatesEncoder) ->
 
 
 def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureStore:
-    """Open a store, or the one that fits among the stores of a folder.
+    """Open a store, or the one in a folder of stores that fits.
 
     Args:
         path: a store, or a folder that holds stores, for instance ``features`` with ``features/grid`` and
             ``features/regions``.
-        fingerprint: the encoder that must have made it; None takes any, and in a folder the one of width ``dim``.
+        fingerprint: the encoder that must have made the store; None takes any, and in a folder the one of width
+            ``dim``.
         dim: C, the width of the features that the model expects.
 
     Raises:
-        StoreError: the store is missing, damaged or made by another encoder; or none of the folder fits, or several.
+        StoreError: the store is missing, damaged or made by another encoder, or none or several of the folder fit.
     """
     stores = {each.parent: read_manifest(each.parent) for each in sorted(path.glob(f"*/{MANIFEST}"))}
     if not stores or (path / MANIFEST).exists():

@@ -1,4 +1,4 @@
-"""What a file of features made elsewhere holds: items, each with its local features and perhaps their boxes."""
+"""Entries of a file of features made elsewhere: items with their local features, and boxes if there are any."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ BOXES = ("boxes", "bbox", "image_bb")
 COUNT = ("num_boxes", "num_bbox")
 WIDTH = ("image_w", "img_w", "image_width")
 HEIGHT = ("image_h", "img_h", "image_height")
-"""The names under which the field's tools store these, in the order in which they are looked for."""
+"""The names under which common tools store these, in the order in which they are tried."""
 
 BEYOND = 0.01
-"""How far a box may reach over its image, as a fraction of it: detectors round. It is cut off."""
+"""How far a box may extend beyond its image, as a fraction of it, since detectors round. The excess is cut off."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Local:
     """The local features of one item as they were stored.
 
     Attributes:
-        features: one row a local feature.
-        boxes: left, top, right and bottom of each, in pixels or as fractions of the image.
+        features: one row for each local feature.
+        boxes: left, top, right and bottom of each feature, in pixels or as fractions of the image.
         size: width and height of the image in pixels, which boxes in pixels need.
     """
 
@@ -39,20 +39,20 @@ class Local:
     size: tuple[float, float] | None = None
 
     def relative_boxes(self) -> Float[np.ndarray, "N 4"] | None:
-        """Return the boxes as fractions of the image's width and height, None where there are none.
+        """Return the boxes as fractions of the image's width and height, or None if there are none.
 
-        Boxes that nowhere exceed 1 are fractions already.
+        Boxes without a number above 1 are already fractions.
 
         Raises:
-            BadFeaturesError: not one box a feature; boxes in pixels of an image of unknown size; boxes that reach
-                beyond the image.
+            BadFeaturesError: there is not one box per feature, boxes in pixels lack the size of the image, or boxes
+                extend beyond the image.
         """
         if self.boxes is None:
             return None
         if self.boxes.shape != (len(self.features), 4) or self.boxes.dtype.kind not in "fiu":
             stored = f"{self.boxes.dtype} {list(self.boxes.shape)}"
             raise BadFeaturesError(
-                f"its boxes are {stored}, not [{len(self.features)}, 4]: one a local feature"
+                f"its boxes are {stored}, not [{len(self.features)}, 4]: one for each local feature"
             )
         boxes = self.boxes.astype(np.float32)
         if boxes.max(initial=0.0) > 1:
@@ -64,19 +64,19 @@ class Local:
         if not (boxes.min(initial=0.0) >= -BEYOND and boxes.max(initial=0.0) <= 1 + BEYOND):
             of_size = "" if self.size is None else f" of {self.size[0]:g} x {self.size[1]:g}"
             raise BadFeaturesError(
-                f"its boxes reach beyond its image{of_size}, or are no numbers: is the size right?"
+                f"its boxes extend beyond its image{of_size}, or are not numbers: check the size"
             )
         return boxes.clip(0, 1)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One item of a file; its features are read when they are asked for.
+    """One item of a file, whose features are read on demand.
 
     Attributes:
-        id: as the file names it.
-        place: where it stands, for messages.
-        read: returns its features; raises BadFeaturesError when they cannot be used.
+        id: the identifier in the file.
+        place: the place of the item in the file, for messages.
+        read: a function that returns the features; it raises BadFeaturesError if they cannot be used.
     """
 
     id: str
@@ -85,12 +85,12 @@ class Entry:
 
 
 def local_of(fields: Mapping[str, Any]) -> Local:
-    """Return an item's features from arrays by name, for instance those of an ``.npz`` file.
+    """Return the features of an item from named arrays, for instance those of an ``.npz`` file.
 
-    Features that are stored ``[C, N]``, as some tools do, are turned if boxes or their count tell N.
+    Features that are stored as ``[C, N]``, as some tools do, are transposed if boxes or their count give N.
 
     Raises:
-        BadFeaturesError: no features are there, or something has an impossible shape.
+        BadFeaturesError: there are no features, or an array has an impossible shape.
     """
     features = as_rows(_first(fields, FEATURES))
     boxes = None if (stored := _first(fields, BOXES)) is None else np.asarray(stored)
@@ -106,10 +106,10 @@ def local_of(fields: Mapping[str, Any]) -> Local:
 
 
 def as_rows(array: Any) -> Shaped[np.ndarray, "N C"]:
-    """Return features as rows: one vector is one row, leading axes of length 1 are dropped.
+    """Return features as rows: a single vector is one row, and leading axes of length 1 are dropped.
 
     Raises:
-        BadFeaturesError: there are none, they are no numbers, or they have more axes.
+        BadFeaturesError: there are no features, they are not numbers, or they have more axes.
     """
     if array is None:
         raise BadFeaturesError(f"it has no features; they are expected under one of {', '.join(FEATURES)}")
@@ -125,12 +125,12 @@ def as_rows(array: Any) -> Shaped[np.ndarray, "N C"]:
 
 
 def without_padding(rows: Shaped[np.ndarray, "N C"]) -> Shaped[np.ndarray, "n C"]:
-    """Cut off the rows of zeros with which an array for all items fills up the shorter ones."""
+    """Cut off the rows of zeros with which an array of all items pads the shorter ones."""
     return rows[: num_real(rows)]
 
 
 def read_id_file(path: Path, count: int, what: str) -> list[str]:
-    """Return the identifiers of ``count`` items, one a line.
+    """Return the identifiers of ``count`` items, one per line of the file.
 
     Raises:
         DataError: the file cannot be read, or has another number of lines.
@@ -139,11 +139,11 @@ def read_id_file(path: Path, count: int, what: str) -> list[str]:
         ids = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"ids {path} cannot be read ({error}): give a text file with one id a line"
+            f"ids {path} cannot be read ({error}): give a text file with one id per line"
         ) from error
     if len(ids) != count:
         raise DataError(
-            f"ids {path} has {len(ids)} lines for the {count} items of {what}: give one id an item"
+            f"ids {path} has {len(ids)} lines for the {count} items of {what}: give one id per item"
         )
     return [item.strip() for item in ids]
 
@@ -153,7 +153,7 @@ def _number(fields: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
     try:
         return None if number is None else float(np.asarray(number).item())
     except (TypeError, ValueError) as error:
-        raise BadFeaturesError(f"its {names[0]} is no number") from error
+        raise BadFeaturesError(f"its {names[0]} is not a number") from error
 
 
 def _first(fields: Mapping[str, Any], names: tuple[str, ...]) -> Any:

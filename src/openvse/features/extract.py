@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,28 +17,29 @@ from torch import Tensor
 from openvse.backbones import Backbone
 from openvse.errors import BadImageError, DataError, ModelError
 from openvse.features.layout import StoreDtype
+from openvse.features.sources import SourceLog
 from openvse.features.writer import FeatureStoreWriter
 from openvse.media.packed import ImageFile
 from openvse.model import evaluating
 from openvse.types import Features
 
 COMMIT_SECONDS = 5.0
-"""A kill costs at most this much work."""
+"""How many seconds of work a kill can lose at most."""
 
 BATCHES_AHEAD = 2
-"""How many batches of decoded images wait for the backbone at most."""
+"""The largest number of decoded batches that wait for the backbone."""
 
 
 @dataclass(frozen=True)
 class ExtractionProgress:
-    """How far an extraction has come.
+    """The progress of an extraction.
 
     Attributes:
-        done: images dealt with: stored now or before, or found bad.
-        total: images asked for.
-        images_per_s: images that this run deals with in a second.
-        eta_s: seconds left at that rate.
-        unit: what is counted, where it is not images.
+        done: the number of images that are finished: stored now or before, or found bad.
+        total: the number of images that were asked for.
+        images_per_s: the number of images per second in this run.
+        eta_s: the seconds left at that rate.
+        unit: the name of what is counted, if it is not images.
     """
 
     done: int
@@ -49,14 +51,14 @@ class ExtractionProgress:
 
 @dataclass
 class ExtractionReport:
-    """What an extraction did.
+    """The result of an extraction.
 
     Attributes:
-        done: images whose features were added.
-        skipped_existing: images that the store had already.
+        done: the number of images whose features were added.
+        skipped_existing: the number of images that the store already had.
         failed: path and reason of each image that cannot be used.
-        seconds: wall time.
-        unit: what is counted, where it is not images.
+        seconds: the wall time.
+        unit: the name of what is counted, if it is not images.
     """
 
     done: int = 0
@@ -67,14 +69,51 @@ class ExtractionReport:
 
     @property
     def images_per_s(self) -> float:
-        """Images dealt with in a second; those that were there already do not count."""
+        """The number of images per second; those that the store already had do not count."""
         return (self.done + len(self.failed)) / self.seconds if self.seconds else 0.0
 
     def progress(self, total: int) -> ExtractionProgress:
-        """Return the state of a run over ``total`` images that has come this far."""
+        """Return the progress of a run over ``total`` images."""
         done = self.skipped_existing + self.done + len(self.failed)
         rate = self.images_per_s
         return ExtractionProgress(done, total, rate, (total - done) / rate if rate else 0.0, self.unit)
+
+
+class Pace:
+    """Keeps the time of an extraction: tells its progress after each batch, and commits every few seconds.
+
+    Args:
+        report: the result so far, which the extraction fills in.
+        total: the number of items that were asked for.
+        progress: a function that is called after each batch, and once if there is nothing to do.
+    """
+
+    def __init__(
+        self, report: ExtractionReport, total: int, progress: Callable[[ExtractionProgress], None] | None
+    ) -> None:
+        self.report = report
+        self._total, self._progress = total, progress
+        self._started = self._committed = time.perf_counter()
+
+    def after_batch(self, writer: FeatureStoreWriter) -> None:
+        """Tell the progress, and commit if the last commit was a while ago."""
+        now = time.perf_counter()
+        self.report.seconds = now - self._started
+        self._tell()
+        if now - self._committed > COMMIT_SECONDS:
+            writer.commit()
+            self._committed = time.perf_counter()
+
+    def end(self) -> ExtractionReport:
+        """Return the report once the store is closed."""
+        self.report.seconds = time.perf_counter() - self._started
+        if not self.report.done and not self.report.failed:
+            self._tell()
+        return self.report
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self.report.progress(self._total))
 
 
 def extract_features(
@@ -88,70 +127,64 @@ def extract_features(
     dtype: StoreDtype = "float16",
     progress: Callable[[ExtractionProgress], None] | None = None,
 ) -> ExtractionReport:
-    """Add the local features of images to a feature store; what it has already is skipped.
+    """Add the local features of images to a feature store; images that it already has are skipped.
 
-    Images are decoded in threads while the backbone computes: decoders let go of Python's lock. The store is
-    committed every few seconds and when the function ends, in whatever way, so that an interrupted extraction
-    continues where it was. An image that cannot be used is reported and left out; the next run tries again.
+    Images are decoded in threads while the backbone computes, since decoders release Python's lock. The store is
+    committed every few seconds and whenever the function ends, so that an interrupted extraction continues where it
+    was. An image that cannot be used is reported and left out; the next run tries it again.
 
     Args:
-        backbone: what makes the features; it is moved to ``device``.
+        backbone: the backbone that makes the features; it is moved to ``device``.
         images: identifier and path of each image.
-        store: folder of the store, created where it is missing.
-        batch_size: images encoded at once, frames of clips included.
-        device: where the backbone runs.
-        num_workers: threads that decode; 0 counts as 1.
-        dtype: number format of the store.
-        progress: called after each batch, and once when there is nothing to do.
+        store: the folder of the store, which is created if it is missing.
+        batch_size: the number of images encoded at once; each frame of a clip counts.
+        device: the device on which the backbone runs.
+        num_workers: the number of decoding threads; 0 counts as 1.
+        dtype: the number format of the store.
+        progress: a function that is called after each batch, and once if there is nothing to do.
 
     Raises:
-        DataError: an identifier stands for two images.
-        ModelError: the backbone has no network, so it makes no features.
-        StoreError: the store belongs to another backbone, is being written by another process, or the backbone
-            made features that it cannot hold.
+        DataError: two images have the same identifier.
+        ModelError: the backbone has no network, so it cannot make features.
+        StoreError: the store belongs to another backbone, is being written by another process, or cannot hold the
+            features that the backbone made.
     """
     _check_unique(images)
-    started = committed = time.perf_counter()
+    pace = Pace(ExtractionReport(), len(images), progress)
+    report = pace.report
     with (
         _open_store(store, backbone, dtype) as writer,
+        SourceLog(store, anew=not len(writer)) as sources,
         evaluating(backbone.to(device)),
         torch.inference_mode(),
         ThreadPoolExecutor(max(1, num_workers)) as pool,
     ):
         new = [(item, path) for item, path in images if item not in writer]
-        report = ExtractionReport(skipped_existing=len(images) - len(new))
-        # As many images at once as asked for: a clip counts for each of its frames.
+        report.skipped_existing = len(images) - len(new)
+        # The batch size counts each frame of a clip.
         items_at_once = max(1, batch_size // backbone.stored_images)
         for batch in _decoded(pool, backbone, new, items_at_once):
-            report.done += _store(writer, backbone, device, batch)
+            report.done += _store(writer, sources, backbone, device, batch)
             report.failed += [(image.path, image.reason) for image in batch if image.pixels is None]
-            now = time.perf_counter()
-            report.seconds = now - started
-            if progress is not None:
-                progress(report.progress(len(images)))
-            if now - committed > COMMIT_SECONDS:
-                writer.commit()
-                committed = time.perf_counter()
-    report.seconds = time.perf_counter() - started
-    if progress is not None and not new:
-        progress(report.progress(len(images)))
-    return report
+            pace.after_batch(writer)
+    return pace.end()
 
 
 @dataclass(frozen=True)
 class _Image:
-    """An image on its way to the backbone: its pixels, or why there are none."""
+    """An image on its way to the backbone: its pixels and the state of its file, or why there are none."""
 
     item: str
     path: ImageFile
     pixels: Tensor | None
+    status: os.stat_result | None = None
     reason: str = ""
 
 
 def _decoded(
     pool: ThreadPoolExecutor, backbone: Backbone, images: Sequence[tuple[str, ImageFile]], batch_size: int
 ) -> Iterator[list[_Image]]:
-    """Yield the images in batches and in their order, while the pool decodes those that follow."""
+    """Yield the images in batches, in their order, while the pool decodes the next ones."""
     jobs = (pool.submit(_decode, backbone, item, path) for item, path in images)
     waiting: deque[Future[_Image]] = deque(islice(jobs, BATCHES_AHEAD * batch_size))
     while waiting:
@@ -164,34 +197,36 @@ def _decoded(
 
 def _decode(backbone: Backbone, item: str, path: ImageFile) -> _Image:
     try:
-        return _Image(item, path, backbone.read(path, to_store=True))
+        status = path.stat() if isinstance(path, Path) and path.exists() else None  # before it is read
+        return _Image(item, path, backbone.read(path, to_store=True), status)
     except BadImageError as error:
-        return _Image(item, path, None, str(error))
+        return _Image(item, path, None, reason=str(error))
 
 
 def _store(
     writer: FeatureStoreWriter,
+    sources: SourceLog,
     backbone: Backbone,
     device: torch.device | str,
     batch: Sequence[_Image],
 ) -> int:
     """Encode what could be decoded, add it to the store and return how many items that were."""
-    good = [(image.item, image.pixels) for image in batch if image.pixels is not None]
+    good = [image for image in batch if image.pixels is not None]
     if good:
-        inputs = backbone.collate([pixels for _, pixels in good]).to(device)
+        inputs = backbone.collate([image.pixels for image in good if image.pixels is not None]).to(device)
         seen: Features = backbone(inputs)
         boxes = [None] * len(good) if seen.boxes is None else seen.boxes.cpu()
         rows = zip(seen.local.cpu(), seen.mask.cpu(), boxes, strict=True)
-        for (item, _), (local, real, found) in zip(good, rows, strict=True):
-            writer.add(item, local[real], None if found is None else found[real])
+        for image, (local, real, found) in zip(good, rows, strict=True):
+            if isinstance(image.path, Path) and image.status is not None:
+                sources.add(image.item, image.path, image.status)
+            writer.add(image.item, local[real], None if found is None else found[real])
     return len(good)
 
 
 def _open_store(store: Path, backbone: Backbone, dtype: StoreDtype) -> FeatureStoreWriter:
     if backbone.fingerprint is None:
-        raise ModelError(
-            "this encoder reads stored features, it makes none: extract with one that has a backbone"
-        )
+        raise ModelError("this encoder only reads stored features: extract with one that has a backbone")
     return FeatureStoreWriter(
         store,
         fingerprint=backbone.fingerprint,
@@ -206,6 +241,6 @@ def _check_unique(images: Sequence[tuple[str, ImageFile]]) -> None:
     for item, path in images:
         if item in paths:
             raise DataError(
-                f"id {item!r} stands for {paths[item]} and for {path}: give each image its own id"
+                f"id {item!r} is used for {paths[item]} and for {path}: give each image its own id"
             )
         paths[item] = path

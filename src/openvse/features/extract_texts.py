@@ -1,9 +1,8 @@
-"""Run a frozen text model over texts and keep its token states in a store, each different text once."""
+"""Run a frozen text model over texts and keep its token states in a store, once for each distinct text."""
 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from openvse.encoders import TokenStatesEncoder
-from openvse.features.extract import COMMIT_SECONDS, ExtractionProgress, ExtractionReport
+from openvse.features.extract import ExtractionProgress, ExtractionReport, Pace
 from openvse.features.layout import StoreDtype
 from openvse.features.writer import FeatureStoreWriter
 from openvse.functional import pad
@@ -22,7 +21,7 @@ _TOKENIZED_AT_ONCE = 1 << 14
 
 
 def text_id(text: str) -> str:
-    """Return what a store calls a text: a digest of its exact characters, so that no text can be read there."""
+    """Return the identifier of a text in a store: a digest of its exact characters, which does not reveal the text."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
@@ -36,30 +35,31 @@ def extract_text_features(
     dtype: StoreDtype = "float16",
     progress: Callable[[ExtractionProgress], None] | None = None,
 ) -> ExtractionReport:
-    """Add the token states of texts to a feature store; equal texts are stored once, and what is there is skipped.
+    """Add the token states of texts to a feature store; equal texts are stored once, and those that it has are skipped.
 
     Texts are read in the order of their lengths, so that little of a batch is padding. The store is committed every few
-    seconds and when the function ends, in whatever way, so that an interrupted extraction continues where it was.
+    seconds and whenever the function ends, so that an interrupted extraction continues where it was.
 
     Args:
-        encoder: its text model makes the states; it is moved to ``device``.
-        texts: sentences.
-        store: folder of the store, created where it is missing.
-        batch_size: texts encoded at once.
-        device: where the text model runs.
-        dtype: number format of the store.
-        progress: called after each batch, and once when there is nothing to do.
+        encoder: the encoder whose text model makes the states; it is moved to ``device``.
+        texts: the sentences.
+        store: the folder of the store, which is created if it is missing.
+        batch_size: the number of texts encoded at once.
+        device: the device on which the text model runs.
+        dtype: the number format of the store.
+        progress: a function that is called after each batch, and once if there is nothing to do.
 
     Returns:
-        How many different texts were added, and how many were there.
+        The number of distinct texts that were added, and the number that the store already had.
 
     Raises:
-        StoreError: the store belongs to another text model, is being written by another process, or the text model
-            made states that it cannot hold.
+        StoreError: the store belongs to another text model, is being written by another process, or cannot hold the
+            states that the text model made.
     """
-    started = committed = time.perf_counter()
-    encoder.to(device)
     wanted = {text_id(text): text for text in texts}
+    pace = Pace(ExtractionReport(unit="texts"), len(wanted), progress)
+    report = pace.report
+    encoder.to(device)
     with (
         FeatureStoreWriter(
             store, fingerprint=encoder.fingerprint, dim=encoder.feature_dim, dtype=dtype
@@ -68,23 +68,14 @@ def extract_text_features(
         torch.inference_mode(),
     ):
         new = {item: text for item, text in wanted.items() if item not in writer}
-        report = ExtractionReport(skipped_existing=len(wanted) - len(new), unit="texts")
+        report.skipped_existing = len(wanted) - len(new)
         for items, tokens in _by_length(encoder, new, batch_size):
             seen = encoder.token_states(pad(tokens).to(device))
             for item, local, real in zip(items, seen.local.cpu(), seen.mask.cpu(), strict=True):
                 writer.add(item, local[real])
             report.done += len(items)
-            now = time.perf_counter()
-            report.seconds = now - started
-            if progress is not None:
-                progress(report.progress(len(wanted)))
-            if now - committed > COMMIT_SECONDS:
-                writer.commit()
-                committed = time.perf_counter()
-    report.seconds = time.perf_counter() - started
-    if progress is not None and not new:
-        progress(report.progress(len(wanted)))
-    return report
+            pace.after_batch(writer)
+    return pace.end()
 
 
 def _by_length(

@@ -1,4 +1,4 @@
-"""The kinds of feature files that can be imported. A kind of your own takes a function and one line here."""
+"""The kinds of feature files that can be imported. A new kind takes a function and one line here."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _SUFFIXES = MappingProxyType(
 
 
 def reader_of(source: Path, kind: str | None) -> Callable[..., Iterator[Entry]]:
-    """Return what reads a file or folder of features.
+    """Return the reader of a file or folder of features.
 
     Args:
         source: the file or folder.
-        kind: a name of ``FEATURE_FILES``; None finds it out by the names of files.
+        kind: a name in ``FEATURE_FILES``; None infers it from the names of files.
 
     Raises:
-        DataError: nothing is there, it is a feature store already, or the kind cannot be found out.
-        RecipeError: there is no such kind.
+        DataError: the source is missing or already a feature store, or its kind cannot be inferred.
+        RecipeError: the kind is unknown.
     """
     if not source.exists():
         raise DataError(f"{source}: there is no such file or folder; check the path")
     if (source / MANIFEST).exists():
-        raise DataError(f"{source} is a feature store already: use it as it is")
+        raise DataError(f"{source} is already a feature store: use it directly")
     return FEATURE_FILES.get(kind or _detect(source))
 
 
 def _detect(source: Path) -> str:
     paths = source.rglob("*") if source.is_dir() else [source]
-    # Parts of a large table are called table.tsv.0, table.tsv.1.
+    # Parts of a large table are named table.tsv.0, table.tsv.1.
     kinds = {_SUFFIXES.get(suffix) for path in paths for suffix in path.suffixes[-2:]} - {None}
     if len(kinds) == 1:
         return str(kinds.pop())

@@ -1,4 +1,4 @@
-"""HDF5 files: a group or a data set for each image, or one data set for all of them and their ids."""
+"""HDF5 files: a group or data set for each image, or one data set for all images along with their ids."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from openvse.features.entries import (
 IDS = ("ids", "image_ids", "image_id", "img_ids", "img_id")
 
 BLOCK_BYTES = 1 << 26
-"""How much of a data set for all items is read at once."""
+"""The number of bytes that are read at once from a data set of all items."""
 
 DEEPEST = 8
-"""Groups within groups: a link can lead back to where it stands."""
+"""The largest depth of nested groups, since a link can lead back to its own group."""
 
 
 def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[Entry]:
-    """Read an HDF5 file, an item or a block of items at a time.
+    """Read an HDF5 file, one item or block of items at a time.
 
-    Either each item has a group with ``features`` (and ``boxes``, ``image_w``, ``image_h``, as data sets or attributes)
-    or is a data set ``[N, C]`` itself; then its path in the file is its id. Or there is one data set ``features``
-    ``[items, N, C]``, with ``ids`` beside it or in a text file; boxes, sizes and ``num_boxes`` may lie beside it too,
-    and without ``num_boxes`` rows of zeros at an item's end are its padding.
+    Either each item is a group with ``features`` (and ``boxes``, ``image_w``, ``image_h``, as data sets or attributes)
+    or a data set ``[N, C]``; its path in the file is then its id. Or there is one data set ``features``
+    ``[items, N, C]``, with the ids in a data set ``ids`` or in a text file; there may also be data sets of boxes, sizes
+    and ``num_boxes``. Without ``num_boxes``, rows of zeros at the end of an item are padding.
 
     Raises:
-        DataError: h5py is missing, or the file is no HDF5 file, is cut off, or has no ids.
+        DataError: h5py is missing, or the file is not an HDF5 file, is cut off, or has no ids.
     """
     try:
         import h5py
@@ -52,11 +52,11 @@ def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[Entry]:
     try:
         file = h5py.File(source, "r")
     except OSError as error:
-        raise DataError(f"{source} is no whole HDF5 file ({error}): give it again") from error
+        raise DataError(f"{source} is not a complete HDF5 file ({error}): give it again") from error
     try:
         with file:
             yield from _read_file(source, file, ids, lambda node: isinstance(node, h5py.Group))
-    except RuntimeError as error:  # h5py's, where the file's own tables are damaged
+    except RuntimeError as error:  # raised by h5py if the tables of the file are damaged
         raise DataError(f"{source} is damaged ({error}): give it again") from error
 
 
@@ -80,7 +80,7 @@ def _read_items(
         )
     for name in group:
         path = f"{prefix}{name}"
-        node: Any = group.get(name)  # None for a link that leads nowhere
+        node: Any = group.get(name)  # None for a broken link
         if not is_group(node):
             yield Entry(path, f"{place}, {path}", partial(_read_one, {"features": node}))
         elif any(key in node and not is_group(node[key]) for key in FEATURES):
@@ -101,7 +101,7 @@ def _ids(source: Path, file: Any, name: str, known: str | None, ids: Path | None
     if ids is not None:
         return read_id_file(ids, count, source.name)
     if known is None:
-        raise DataError(f"{source} does not say which item is which: give --ids FILE, with one id a line")
+        raise DataError(f"{source} does not say which item is which: give --ids FILE, with one id per line")
     names = [item.decode() if isinstance(item, bytes) else str(item) for item in np.asarray(file[known])]
     if len(names) != count:
         raise DataError(f"{source} has {len(names)} {known} for {count} items: give --ids FILE")

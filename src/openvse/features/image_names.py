@@ -1,4 +1,4 @@
-"""Which image of a data set a name in a feature file means: tools write numbers, paths or file names."""
+"""Matches names in feature files, which may be numbers, paths or file names, to the images of a data set."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class ImageNames:
     """Finds the image that a name means.
 
     A name may be the identifier itself, its last part, that part without its suffix, or the number at its end:
-    ``391895``, ``COCO_val2014_000000391895`` and ``val2014/COCO_val2014_000000391895.jpg`` are the same image. What
-    could mean two images means none.
+    ``391895``, ``COCO_val2014_000000391895`` and ``val2014/COCO_val2014_000000391895.jpg`` are the same image. A name
+    that could mean two images matches none.
 
     Args:
         image_ids: the identifiers of a data set's images.

@@ -1,4 +1,4 @@
-"""Features that other tools made -> a feature store."""
+"""Imports features that other tools made into a feature store."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
 
 COMMIT_SECONDS = 5.0
-"""A kill costs at most this much work."""
+"""How many seconds of work a kill can lose at most."""
 
 
 @dataclass
 class ImportReport:
-    """What an import did.
+    """The result of an import.
 
     Attributes:
-        done: items that were added.
-        existing: items that the store had already.
-        unmatched: names that mean no image of the data set, if one was given.
+        done: the number of items that were added.
+        existing: the number of items that the store already had.
+        unmatched: names that do not match an image of the data set, if one was given.
         failed: place and reason of each item that cannot be used.
-        seconds: wall time.
+        seconds: the wall time.
     """
 
     done: int = 0
@@ -43,7 +43,7 @@ class ImportReport:
 
     @property
     def seen(self) -> int:
-        """Items dealt with so far."""
+        """The number of items that are finished so far."""
         return self.done + self.existing + len(self.unmatched) + len(self.failed)
 
 
@@ -59,27 +59,27 @@ def import_features(
     boxes: bool = True,
     progress: Callable[[ImportReport], None] | None = None,
 ) -> ImportReport:
-    """Add the features of files that other tools made to a feature store; what it has already is skipped.
+    """Add the features of files that other tools made to a feature store; items that it already has are skipped.
 
-    The files are read an item (or a block of items) at a time, so their size does not matter to memory. The first
-    item that can be used decides the width, and whether the store keeps boxes. An item that cannot be used is
-    reported and left out: NaN or infinity, another width, no features, damage, an id that came before. The store
-    is committed every few seconds: an interrupted import continues where it was.
+    The files are read one item (or block of items) at a time, so that memory does not depend on their size. The first
+    item that can be used determines the width, and whether the store keeps boxes. An item that cannot be used (NaN or
+    infinity, another width, no features, damage, a repeated id) is reported and left out. The store is committed every
+    few seconds, so that an interrupted import continues where it was.
 
     Args:
         source: the file or folder.
-        store: folder of the store, created where it is missing.
-        kind: a name of ``FEATURE_FILES``; None finds it out.
-        ids: text file with an id a line, for files that do not name their items.
-        image_ids: the images of a data set, to which the names in the files are matched; None keeps those names.
-        fingerprint: what the store says about who made the features; None names the store's folder.
-        dtype: number format of the store.
-        boxes: keep boxes, where the files have some.
-        progress: called after every item.
+        store: the folder of the store, which is created if it is missing.
+        kind: a name in ``FEATURE_FILES``; None infers it.
+        ids: a text file with one id per line, for files that do not name their items.
+        image_ids: the images of a data set, to which the names in the files are matched; None keeps the names.
+        fingerprint: what the store records as the maker of the features; None uses the name of the store's folder.
+        dtype: the number format of the store.
+        boxes: whether to keep boxes, if the files have any.
+        progress: a function that is called after every item.
 
     Raises:
-        DataError: the source is missing or of no known kind, or not one item can be used.
-        StoreError: the store holds other features, is being written by another process, or the disk refuses.
+        DataError: the source is missing or of an unknown kind, or none of its items can be used.
+        StoreError: the store holds other features, is being written by another process, or cannot be written.
     """
     entries = reader_of(source, kind)(source, ids)
     names = None if image_ids is None else ImageNames(image_ids)
@@ -93,7 +93,7 @@ def import_features(
 
 
 class _Import:
-    """An import under way: the store, once the width is known, and what has become of each item."""
+    """A running import: the store, once the width is known, and the outcome of each item."""
 
     def __init__(
         self, store: Path, fingerprint: str | None, dtype: StoreDtype, boxes: bool, stack: ExitStack
@@ -107,12 +107,12 @@ class _Import:
         if (store / MANIFEST).exists():
             before = FeatureStore.open(store, fingerprint)
             if fingerprint is None and is_imported(before.fingerprint):
-                self._fingerprint = before.fingerprint  # whatever its folder is called now
+                self._fingerprint = before.fingerprint  # whatever the current name of its folder
             self._boxes = boxes and before.has_boxes
             self._writer = self._open(before.dim)
 
     def take(self, entry: Entry, item: str | None) -> None:
-        """Add one item, or note why not."""
+        """Add one item, or record why it cannot be added."""
         if item is None:
             self.report.unmatched.append(entry.id)
             return
@@ -134,7 +134,7 @@ class _Import:
             self._committed = time.perf_counter()
 
     def finished(self, source: Path) -> ImportReport:
-        """Return the report, unless nothing came of the import."""
+        """Return the report; raise an error if no item was imported."""
         report = self.report
         if report.done or report.existing:
             return report

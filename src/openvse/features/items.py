@@ -1,4 +1,4 @@
-"""What the sources of features share: items by identifier, their padding, and a batch of them as inputs."""
+"""Code that sources of features share: items by identifier, their padding, and batches of them as inputs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from openvse.types import Inputs
 def positions_of(
     ids: Sequence[str], known: Mapping[str, int], *, source: str, remedy: str
 ) -> Int[np.ndarray, "B"]:
-    """Return where items lie.
+    """Return the positions of items.
 
     Args:
         ids: the items that are asked for.
-        known: the position of each item that a source holds.
-        source: what messages call the source.
-        remedy: what to do about items that it lacks.
+        known: the position of each item in a source.
+        source: the name of the source in messages.
+        remedy: what to do about missing items.
 
     Raises:
-        StoreError: some are not there; the first three are named.
+        StoreError: some items are missing; the first three are named.
     """
     missing = [item for item in ids if item not in known]
     if missing:
@@ -35,10 +35,10 @@ def positions_of(
 
 
 def as_inputs(stored: Shaped[np.ndarray, "B N C"], lengths: Int[np.ndarray, "B"]) -> Inputs:
-    """Return items that were read into one array, with zeros as padding, as ``values float32 [B, N, C]`` and mask."""
+    """Return items in one array, padded with zeros, as ``float32 [B, N, C]`` values and a mask."""
     return Inputs(torch.from_numpy(stored).float(), position_mask(torch.from_numpy(lengths), stored.shape[1]))
 
 
 def num_real(rows: Shaped[np.ndarray, "N C"]) -> int:
-    """Return how many rows an item has without the rows of zeros with which an array fills up the shorter items."""
+    """Return how many rows an item has without the rows of zeros with which an array pads shorter items."""
     return int(np.flatnonzero(rows.any(axis=1)).max(initial=-1)) + 1

@@ -1,15 +1,17 @@
-"""The files of a feature store, and what makes them hold together.
+"""The files of a feature store, and how they stay consistent.
 
     features.npy   local features of all items, one after the other: [rows, C], float16 or float32
-    boxes.npy      where each local feature lies in its image: [rows, 4], float32; only in a store with boxes
+    boxes.npy      the box of each local feature in its image: [rows, 4], float32; only in a store with boxes
     lengths.npy    N of each item: int64 [items]
     ids.txt        the identifier of each item, UTF-8, one a line
+    checksums.json CRC-32 of what is committed; see features/checksums.py
+    sources.jsonl  which file each item was made from, where that is known; see features/sources.py
     store.json     the manifest: format, encoder, and how much of the other files is committed
-    writer.lock    held while a process writes
+    writer.lock    locked while a process writes
 
-All but the last two only ever grow. A commit makes them durable and then replaces the manifest by rename, so its
-cost does not depend on the size of the store; what lies beyond the manifest's counts is the rest of an
-interrupted write, which readers ignore and the next writer cuts off.
+All but the manifest, its checksums and the lock only ever grow. A commit makes them durable and then replaces the
+manifest by rename, so its cost does not depend on the size of the store; what lies beyond the manifest's counts is the
+rest of an interrupted write, which readers ignore and the next writer cuts off.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ StoreDtype = Literal["float16", "float32"]
 
 FORMAT = "openvse-features"
 VERSION = 1
-VERSION_WITH_BOXES = 2  # an openvse that knows no boxes would add items without any
+VERSION_WITH_BOXES = 2  # a version of openvse without boxes would add items without any
 
 FEATURES = "features.npy"
 BOXES = "boxes.npy"
@@ -38,27 +40,27 @@ IDS = "ids.txt"
 MANIFEST = "store.json"
 
 IMPORTED = "imported:"
-"""What the fingerprint of imported features begins with where nobody says what made them; a folder's name follows."""
+"""The prefix of the fingerprint of imported features of unknown origin; the name of a folder follows."""
 
 _IMPORTED_BEFORE = "converted:"
-"""The same, as earlier versions wrote it; their stores and the recipes that name them stay valid."""
+"""The same prefix in earlier versions, whose stores and recipes remain valid."""
 
-# What numpy itself gives to the header of a small array: magic, length, padded text.
+# The size of numpy's own header of a small array: magic, length, padded text.
 HEADER_BYTES = 128
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What ``store.json`` says: how the features were made, and how much of them is committed.
+    """The content of ``store.json``: how the features were made, and how much of them is committed.
 
     Attributes:
-        encoder: fingerprint of the image encoder that made the features.
+        encoder: the fingerprint of the image encoder that made the features.
         dim: C, the width of a local feature.
-        dtype: how a number is stored.
+        dtype: the number format.
         created_by: the version of openvse that created the store.
-        items: committed items.
-        rows: committed local features, the sum of all N.
-        id_bytes: committed bytes of ``ids.txt``.
+        items: the number of committed items.
+        rows: the number of committed local features, the sum of all N.
+        id_bytes: the number of committed bytes of ``ids.txt``.
         boxes: whether each local feature has a box.
     """
 
@@ -73,13 +75,13 @@ class Manifest:
 
     @property
     def row_types(self) -> dict[str, np.dtype[np.void]]:
-        """Of each file that has a row for a local feature: what a row consists of."""
+        """The row type of each file that has a row per local feature."""
         features = {FEATURES: _row_type(self.dtype, self.dim)}
         return features | ({BOXES: _row_type("float32", 4)} if self.boxes else {})
 
     @property
     def file_bytes(self) -> dict[str, int]:
-        """Bytes of each growing file that are committed."""
+        """The number of committed bytes of each growing file."""
         return {
             **{name: HEADER_BYTES + self.rows * row.itemsize for name, row in self.row_types.items()},
             LENGTHS: HEADER_BYTES + self.items * np.dtype(np.int64).itemsize,
@@ -96,13 +98,13 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Replace the manifest of a store by rename: this is the commit."""
         content = {"format": FORMAT, "version": VERSION_WITH_BOXES, **asdict(self)}
-        if not self.boxes:  # as it was before there were boxes
+        if not self.boxes:  # the format from before there were boxes
             content["version"] = VERSION
             del content["boxes"]
         write_whole(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
 
     def check(self, folder: Path, expected_encoder: str | None) -> None:
-        """Raise StoreError unless all that is committed is there and was made by the expected encoder."""
+        """Raise StoreError unless all committed data are present and were made by the expected encoder."""
         if expected_encoder is not None and not same_maker(expected_encoder, self.encoder):
             raise StoreError(
                 f"feature store {folder} was made by encoder {self.encoder!r}, not by {expected_encoder!r}: "
@@ -116,12 +118,12 @@ class Manifest:
 
 
 def is_imported(fingerprint: str) -> bool:
-    """Say whether a fingerprint is what an import gives to features of unknown origin."""
+    """Return whether a fingerprint is one that an import gives to features of unknown origin."""
     return fingerprint.startswith((IMPORTED, _IMPORTED_BEFORE))
 
 
 def same_maker(one: str, other: str) -> bool:
-    """Say whether two fingerprints mean the same encoder or import, whichever version wrote them."""
+    """Return whether two fingerprints mean the same encoder or import, whichever version wrote them."""
     return _current(one) == _current(other)
 
 
@@ -135,7 +137,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a store.
 
     Raises:
-        StoreError: there is no store in the folder, its manifest is damaged, or its format is another.
+        StoreError: there is no store in the folder, its manifest is damaged, or it has another format.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -163,7 +165,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def encode_ids(ids: Iterable[str]) -> bytes:
-    """Return what ``ids.txt`` holds for some identifiers; file names that are no valid UTF-8 survive."""
+    """Return the bytes of ``ids.txt`` for some identifiers; file names that are not valid UTF-8 are preserved."""
     return "".join(f"{item}\n" for item in ids).encode(errors="surrogateescape")
 
 
@@ -178,7 +180,7 @@ def read_ids(folder: Path, manifest: Manifest) -> tuple[str, ...]:
 
 
 def npy_header(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
-    """Return a header of the ``.npy`` format, version 1.0, that keeps its size whatever the shape."""
+    """Return a header of the ``.npy`` format, version 1.0, with a size that does not depend on the shape."""
     text = repr({"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": shape}).encode()
     magic = b"\x93NUMPY\x01\x00"
     room = HEADER_BYTES - len(magic) - 2
@@ -190,5 +192,5 @@ def _row_type(dtype: StoreDtype, width: int) -> np.dtype[np.void]:
 
 
 def damaged(folder: Path, what: str) -> StoreError:
-    """Return the error of a store that no extraction leaves behind, however it ends."""
+    """Return the error for a damaged store, which no extraction leaves behind, however it ends."""
     return StoreError(f"feature store {folder} is damaged: {what}; delete the folder and extract again")

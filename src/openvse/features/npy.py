@@ -1,4 +1,4 @@
-"""``.npy`` files: a folder with one for each image, or one array for all of them and a file of ids."""
+"""``.npy`` files: a folder with one for each image, or one array for all images and a file of ids."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from openvse.features.entries import Entry, Local, as_rows, read_id_file, withou
 def read_npy(source: Path, ids: Path | None = None) -> Iterator[Entry]:
     """Read a folder of ``.npy`` files, ``[N, C]`` or ``[C]`` each, or one array ``[items, N, C]`` or ``[items, C]``.
 
-    A file of the folder is named by its path without the suffix. The one array needs a text file with an id a
-    line: ``ids``, or ``NAME_ids.txt`` or ``ids.txt`` beside ``NAME.npy``. It is read an item at a time, and rows of
-    zeros at an item's end are its padding.
+    In a folder, the id of an item is the path of its file without the suffix. A single array needs a text file with one
+    id per line: ``ids``, or ``NAME_ids.txt`` or ``ids.txt`` next to ``NAME.npy``. It is read one item at a time, and
+    rows of zeros at the end of an item are padding.
 
     Raises:
-        DataError: the array cannot be read, it has no ids or another number of them, or a folder has ids.
+        DataError: the array cannot be read, ids are missing or of another number, or ids are given for a folder.
     """
     if source.is_dir():
         if ids is not None:
@@ -50,4 +50,4 @@ def _ids_beside(path: Path) -> Path:
     for name in (f"{path.stem}_ids.txt", f"{path.stem.removesuffix('_ims')}_ids.txt", "ids.txt"):
         if (path.parent / name).is_file():
             return path.parent / name
-    raise DataError(f"{path} does not say which item is which: give --ids FILE, with one id a line")
+    raise DataError(f"{path} does not say which item is which: give --ids FILE, with one id per line")

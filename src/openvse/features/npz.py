@@ -15,12 +15,12 @@ from openvse.features.entries import Entry, Local, local_of
 
 
 def read_npz(source: Path, ids: Path | None = None) -> Iterator[Entry]:
-    """Read the ``.npz`` files of a folder, at any depth; an item is named by its path without the suffix.
+    """Read the ``.npz`` files of a folder, at any depth; the id of an item is its path without the suffix.
 
-    Arrays are found by their usual names (``entries``); objects in a file are never unpickled.
+    Arrays are found by their usual names (see ``entries``); objects in a file are never unpickled.
 
     Raises:
-        DataError: ids are given: the files' names are the ids.
+        DataError: ids are given, although the names of the files are the ids.
     """
     if ids is not None:
         raise DataError(f"{source} names its items by its files: leave --ids out")

@@ -1,4 +1,4 @@
-"""Reading a feature store: any batch, at the memory of the batch."""
+"""Reading a feature store: any batch, with no more memory than the batch takes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from openvse.errors import StoreError
+from openvse.features.checksums import check_files
 from openvse.features.items import as_inputs, positions_of
 from openvse.features.layout import BOXES, FEATURES, HEADER_BYTES, LENGTHS, damaged, read_ids, read_manifest
 from openvse.types import Inputs
@@ -22,25 +23,28 @@ from openvse.types import Inputs
 class FeatureStore:
     """Local features of images on disk, by identifier; a ``FeatureSource``.
 
-    Each item is read at its place in the file, straight into the padded batch. Measured against a fancy index
-    of a memory map this is as fast or faster from the page cache and several times faster from disk, where a
-    map faults page by page; and the pages of a map count as memory of this process, until the whole store
-    does. To map the file all the same: ``np.load(path / "features.npy", mmap_mode="r")``.
+    Each item is read from its place in the file, directly into the padded batch. Compared with a fancy index of a
+    memory map, this is at least as fast from the page cache and several times faster from disk, where a map faults
+    page by page; and the pages of a map count as memory of this process, in the end for the whole store. To map the
+    file nevertheless: ``np.load(path / "features.npy", mmap_mode="r")``.
 
-    The store is what was committed when it was opened; a writer may go on meanwhile. It pickles as its path,
-    so that each worker of a data loader reads for itself.
+    The store holds what was committed when it was opened; a writer may continue meanwhile. It pickles as its path,
+    so that each worker of a data loader opens it itself.
 
     Examples:
         >>> store = FeatureStore.open(Path("features"))  # doctest: +SKIP
         >>> batch = store.gather(store.positions(["a.jpg", "b.jpg"]))  # doctest: +SKIP
     """
 
-    def __init__(self, path: Path, expected_fingerprint: str | None = None) -> None:
+    def __init__(self, path: Path, expected_fingerprint: str | None = None, *, check: bool = False) -> None:
         """See ``open``."""
         self.path = path
         self._manifest = read_manifest(path)
         self._manifest.check(path, expected_fingerprint)
+        check_files(path, self._manifest, all_files=check)
         self._lengths = np.fromfile(path / LENGTHS, "<i8", self._manifest.items, offset=HEADER_BYTES)
+        if (self._lengths < 1).any():
+            raise damaged(path, f"{LENGTHS} has an item without features")
         if self._lengths.sum() != self._manifest.rows:
             raise damaged(path, f"{LENGTHS} does not add up to its {self._manifest.rows} features")
         self._starts = np.cumsum(self._lengths) - self._lengths
@@ -49,17 +53,20 @@ class FeatureStore:
             weakref.finalize(self, os.close, file)
 
     @classmethod
-    def open(cls, path: Path, expected_fingerprint: str | None = None) -> FeatureStore:
+    def open(
+        cls, path: Path, expected_fingerprint: str | None = None, *, check: bool = False
+    ) -> FeatureStore:
         """Open a store for reading.
 
         Args:
-            path: folder of the store.
-            expected_fingerprint: the encoder that must have made it; None takes any.
+            path: the folder of the store.
+            expected_fingerprint: the encoder that must have made the store; None accepts any.
+            check: compare all files with their checksums, whatever their size; small ones always are.
 
         Raises:
             StoreError: the store is missing, damaged, of another format version or made by another encoder.
         """
-        return cls(path, expected_fingerprint)
+        return cls(path, expected_fingerprint, check=check)
 
     def __reduce__(self) -> tuple[type[FeatureStore], tuple[Path, str]]:
         return FeatureStore, (self.path, self.fingerprint)
@@ -77,12 +84,12 @@ class FeatureStore:
 
     @property
     def fingerprint(self) -> str:
-        """Which encoder made the features."""
+        """The fingerprint of the encoder that made the features."""
         return self._manifest.encoder
 
     @property
     def has_boxes(self) -> bool:
-        """Whether it is known where in its image each local feature lies."""
+        """Whether the store holds a box for each local feature."""
         return self._manifest.boxes
 
     @property
@@ -97,14 +104,14 @@ class FeatureStore:
 
     @cached_property
     def _position_of(self) -> dict[str, int]:
-        # Built when first asked: workers that only gather never hold it.
+        # Built on first use: workers that only gather never hold it.
         return dict(zip(self.ids, range(len(self)), strict=True))
 
     def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
-        """Return where the items lie.
+        """Return the positions of the items.
 
         Raises:
-            StoreError: some are not in the store; the first three are named.
+            StoreError: some items are not in the store; the first three are named.
         """
         return positions_of(
             ids,
@@ -117,28 +124,27 @@ class FeatureStore:
         """Read items from disk.
 
         Args:
-            positions: which items, in any order, repeats allowed.
+            positions: the positions of the items, in any order, with repeats allowed.
 
         Returns:
-            ``values float32 [B, N, C]`` with zeros as padding, and the mask; N is the longest of the batch.
+            ``float32 [B, N, C]`` values, padded with zeros, and the mask; N is that of the longest item.
 
         Raises:
-            StoreError: the file became shorter since the store was opened.
+            StoreError: the file has become shorter since the store was opened.
         """
         return as_inputs(self._read(FEATURES, positions), self._lengths[positions])
 
     def boxes(self, positions: Int[np.ndarray, "B"]) -> Float[Tensor, "B N 4"]:
-        """Read where the local features lie in their images.
+        """Read the boxes of the local features in their images.
 
         Args:
-            positions: which items, as in ``gather``.
+            positions: the positions of the items, as in ``gather``.
 
         Returns:
-            Left, top, right and bottom of each feature as fractions of the image's width and height; zeros
-            as padding.
+            Left, top, right and bottom of each feature as fractions of the image's width and height, padded with zeros.
 
         Raises:
-            StoreError: the store has no boxes, or the file became shorter since the store was opened.
+            StoreError: the store has no boxes, or the file has become shorter since the store was opened.
         """
         if not self.has_boxes:
             raise StoreError(

@@ -1,4 +1,4 @@
-"""The table of bottom-up attention: a line an image, its boxes and region features as base64."""
+"""The table of bottom-up attention: a line per image, with its boxes and region features as base64."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ COLUMNS = {
     6: "image_id image_w image_h num_boxes boxes features",
     10: "image_id image_h image_w objects_id objects_conf attrs_id attrs_conf num_boxes boxes features",
 }
-"""Columns by their number: those of bottom-up attention (Anderson et al., CVPR 2018), and those of LXMERT."""
+"""Columns by their count: those of bottom-up attention (Anderson et al., CVPR 2018), and those of LXMERT."""
 
 LONGEST_LINE = 1 << 28
-"""Bytes; 100 regions of 2,048 numbers take 1.1 MB."""
+"""The longest line in bytes; 100 regions of 2,048 numbers take 1.1 MB."""
 
 
 def read_tsv(source: Path, ids: Path | None = None) -> Iterator[Entry]:
-    """Read a ``.tsv`` file, or those of a folder one after the other, a line at a time.
+    """Read a ``.tsv`` file, or those of a folder one after the other, line by line.
 
-    Numbers are little-endian float32. A first line with the names of the columns is understood.
+    Numbers are little-endian float32. The first line may hold the names of the columns.
 
     Raises:
-        DataError: it is no such table, or ids are given: the table has its own.
+        DataError: the file is not such a table, or ids are given, although the table has its own.
     """
     if ids is not None:
         raise DataError(f"{source} names its items itself: leave --ids out")
@@ -45,7 +45,7 @@ def _read_table(path: Path) -> Iterator[Entry]:
             number += 1
             if len(line) == LONGEST_LINE:
                 raise DataError(
-                    f"{path}, line {number} is longer than {LONGEST_LINE} bytes: this is no table"
+                    f"{path}, line {number} is longer than {LONGEST_LINE} bytes: this is not a table"
                 )
             cells = line.rstrip(b"\r\n").split(b"\t")
             if not names:
@@ -69,7 +69,7 @@ def _columns(path: Path, cells: list[bytes]) -> list[str]:
         names = COLUMNS.get(len(cells), "").split()
     if not {"image_id", "num_boxes", "features"} <= set(names):
         raise DataError(
-            f"{path} is no table of features: its first line has {len(cells)} columns, expected are "
+            f"{path} is not a table of features: its first line has {len(cells)} columns, expected are "
             + " or ".join(f"{count} ({text})" for count, text in COLUMNS.items())
         )
     return names
@@ -92,7 +92,7 @@ def _number(row: Mapping[str, bytes], name: str) -> float:
     try:
         return float(row[name])
     except ValueError as error:
-        raise BadFeaturesError(f"its {name} is no number") from error
+        raise BadFeaturesError(f"its {name} is not a number") from error
 
 
 def _floats(text: bytes, what: str, count: int) -> Float[np.ndarray, "count _"]:
@@ -101,7 +101,7 @@ def _floats(text: bytes, what: str, count: int) -> Float[np.ndarray, "count _"]:
     try:
         content = binascii.a2b_base64(text, strict_mode=True)
     except binascii.Error as error:
-        raise BadFeaturesError(f"its {what} are no base64 ({error}): cut off or damaged") from error
+        raise BadFeaturesError(f"its {what} are not base64 ({error}): cut off or damaged") from error
     if not content or len(content) % (4 * count):
         raise BadFeaturesError(
             f"its {what} have {len(content)} bytes, which do not divide into {count} rows of float32"

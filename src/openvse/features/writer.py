@@ -1,4 +1,4 @@
-"""Writing a feature store: append, commit, be killed at any moment, continue."""
+"""Writing a feature store: append and commit; a writer that is killed at any moment can be continued."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 import openvse
 from openvse.errors import BadFeaturesError, StoreError
+from openvse.features.checksums import CHECKSUMS, add_checksums
 from openvse.features.layout import (
     BOXES,
     FEATURES,
@@ -36,8 +37,8 @@ from openvse.files import locked
 class FeatureStoreWriter:
     """Creates a feature store, or continues one; a context manager that commits when it ends.
 
-    Items become part of the store with ``commit``. A writer that is killed loses what came after its last
-    commit and nothing else: the next writer cuts the remains off and goes on.
+    Items become part of the store with ``commit``. A writer that is killed loses only what came after its last commit:
+    the next writer cuts off the remains and continues.
 
     Examples:
         >>> with FeatureStoreWriter(Path("features"), fingerprint="vit", dim=768) as writer:  # doctest: +SKIP
@@ -47,14 +48,14 @@ class FeatureStoreWriter:
     def __init__(
         self, path: Path, *, fingerprint: str, dim: int, dtype: StoreDtype = "float16", boxes: bool = False
     ) -> None:
-        """Lock the store and make it ready for more.
+        """Lock the store and prepare it for more items.
 
         Args:
-            path: folder of the store, created where it is missing.
+            path: the folder of the store, which is created if it is missing.
             fingerprint: the encoder that makes the features.
             dim: C, the width of a local feature.
-            dtype: how a number is stored; float16 halves the disk and holds numbers up to 65504.
-            boxes: keep where each local feature lies in its image; then every item needs boxes.
+            dtype: the number format; float16 halves the disk space and holds numbers up to 65504.
+            boxes: whether to keep the box of each local feature; then every item needs boxes.
 
         Raises:
             StoreError: the folder holds a damaged store or one of another encoder, width or number format, or
@@ -72,8 +73,8 @@ class FeatureStoreWriter:
             self._files = {name: opening.enter_context((path / name).open("r+b")) for name in self._sizes}
             for name, size in self._sizes.items():
                 self._files[name].truncate(size)
-            # The row behind each item; of those committed before, only the last matters. Adding an item and
-            # committing each change one thing, at their end, so an interrupt leaves nothing half-done.
+            # The row after each item; of those committed before, only the last matters. Adding an item and
+            # committing each change one thing, at their end, so that an interrupt leaves nothing half-done.
             self._ends = dict.fromkeys(read_ids(path, self._manifest), self._manifest.rows)
             self._open = opening.pop_all()
 
@@ -93,16 +94,16 @@ class FeatureStoreWriter:
         """Append the local features of one item; they count once they are committed.
 
         Args:
-            item: identifier, for instance the file name.
+            item: the identifier, for instance the file name.
             local: at least one local feature, on any device.
             boxes: left, top, right and bottom of each feature (R = N) as fractions of the image's width and
                 height, in a store that keeps boxes.
 
         Raises:
-            BadFeaturesError: the identifier is there already or cannot be one; the features are none, of another
-                width, not finite, or too large for the number format; or the boxes are missing or no boxes. The
-                store stays as it was.
-            StoreError: the disk refuses.
+            BadFeaturesError: the identifier is already in the store or invalid; the features are empty, of another
+                width, not finite, or too large for the number format; or the boxes are missing or invalid. The store
+                stays as it was.
+            StoreError: the store cannot be written.
         """
         self._check_item(item, local)
         rows = {FEATURES: local}
@@ -111,7 +112,7 @@ class FeatureStoreWriter:
         with _disk_errors(self.path):
             for name, values in rows.items():
                 row = self._manifest.row_types[name]
-                # Sought anew each time: after a failed write the position is anywhere.
+                # The position is set anew each time: after a failed write it may be anywhere.
                 self._files[name].seek(HEADER_BYTES + self._rows * row.itemsize)
                 self._files[name].write(
                     values.detach().float().cpu().numpy().astype(row.base, order="C").data
@@ -122,7 +123,7 @@ class FeatureStoreWriter:
         """Make everything added so far a durable part of the store.
 
         Raises:
-            StoreError: the disk refuses; the store stays at its last commit.
+            StoreError: the store cannot be written; it stays at its last commit.
         """
         old = self._manifest
         new = dict(islice(self._ends.items(), old.items, None))
@@ -135,10 +136,11 @@ class FeatureStoreWriter:
             for name in self._files:
                 self._append(name, {LENGTHS: lengths, IDS: ids}.get(name, b""), manifest.header(name))
             manifest.write(self.path)
-        self._manifest = manifest
+            self._manifest = manifest
+            add_checksums(self.path, old, manifest)
 
     def close(self) -> None:
-        """Commit, and let others write."""
+        """Commit, and release the lock of the store."""
         with _disk_errors(self.path), self._open:
             self.commit()
 
@@ -151,7 +153,7 @@ class FeatureStoreWriter:
         return self._manifest.file_bytes
 
     def _append(self, name: str, tail: bytes, header: bytes) -> None:
-        """Write what is new behind what is committed, and the header in its place; then wait for the disk."""
+        """Write the new data after the committed data, and the header in its place; then wait for the disk."""
         file = self._files[name]
         if tail:
             file.seek(self._sizes[name])
@@ -165,7 +167,7 @@ class FeatureStoreWriter:
         dim, dtype = self._manifest.dim, self._manifest.dtype
         if item in self:
             raise BadFeaturesError(
-                f"feature store {self.path} holds {item!r} already: give each item an id of its own"
+                f"feature store {self.path} already holds {item!r}: give each item its own id"
             )
         if not item or "\n" in item:
             raise BadFeaturesError(f"{item!r} cannot be an id of a feature store: give one line of text")
@@ -193,7 +195,7 @@ def _checked_boxes(item: str, boxes: Tensor | None, count: int) -> Tensor:
     left, top, right, bottom = boxes.unbind(1)
     if not torch.stack([left >= 0, top >= 0, right <= 1, bottom <= 1, left <= right, top <= bottom]).all():
         raise BadFeaturesError(
-            f"boxes of {item!r} are no fractions of the image: give left, top, right, bottom from 0 to 1"
+            f"boxes of {item!r} are not fractions of the image: give left, top, right, bottom from 0 to 1"
         )
     return boxes
 
@@ -201,8 +203,9 @@ def _checked_boxes(item: str, boxes: Tensor | None, count: int) -> Tensor:
 def _create(folder: Path, empty: Manifest) -> None:
     features = folder / FEATURES
     if features.exists() and features.stat().st_size > HEADER_BYTES:
-        # Somebody's data, or a store that lost its manifest: not ours to overwrite.
+        # Other data, or a store that lost its manifest, must not be overwritten.
         raise StoreError(f"{folder} holds {FEATURES} but no {MANIFEST}: delete it, or choose another folder")
+    (folder / CHECKSUMS).unlink(missing_ok=True)
     for name in empty.file_bytes:
         (folder / name).write_bytes(empty.header(name))
     empty.write(folder)

@@ -1,4 +1,4 @@
-"""Fusions: tokens of an image and of a text, read together -> k vectors each."""
+"""Fusions read the tokens of an image and of a text together and reduce each side to k vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of every fusion: the tokens of an image and of a text, read together -> k vectors each."""
+"""The base of every fusion, which reads the tokens of an image and a text together and reduces each to k vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openvse.registry import Configured
 from openvse.types import EmbeddingSet
 
 LAYERS = 2
-"""Attention layers that a side of a pair goes through: cross-attention, then self-attention."""
+"""The number of attention layers on each side of a pair: cross-attention, then self-attention."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Prepared:
     """The part of a fusion's work that does not depend on the partner, so that each item computes it once.
 
     Attributes:
-        features: the tokens; their projections for reading a partner; keys and values for a partner that reads them.
+        features: the tokens, their queries for attending to a partner, and their keys and values for a partner.
         mask: which tokens are real.
-        keep: factors of dropout for each layer; None outside training.
+        keep: the dropout factors of each layer; None outside training.
     """
 
     features: Float[Tensor, "B 4 N D"]
@@ -43,12 +43,12 @@ class Prepared:
 
 
 class Reduced(NamedTuple):
-    """k vectors a side of P pairs.
+    """k vectors for each side of P pairs.
 
     Attributes:
-        image: of the images.
-        text: of the texts.
-        weights: of each token of the image and of the text in these vectors, where they are weighted sums.
+        image: the vectors of the images.
+        text: the vectors of the texts.
+        weights: the weight of each token of the image and of the text, if the vectors are weighted sums.
     """
 
     image: Float[Tensor, "P k D"]
@@ -57,20 +57,20 @@ class Reduced(NamedTuple):
 
 
 class Fusion(Configured, nn.Module, ABC):
-    """Cross-attention between an image and a text, self-attention of each, and a reduction to k vectors a side.
+    """Cross-attention between an image and a text, self-attention of each, and a reduction to k vectors per side.
 
-    The architecture of score attention (section III-B), whose reductions are compared on it. Everything is
-    computed for pairs. Dropout is drawn once an item and step, not once a pair: the pairs of a batch are compared
-    under the same masks, and the backward pass can compute any of them again.
+    This is the architecture of score attention (section III-B), on which the paper compares reductions. Everything
+    is computed for pairs. Dropout is drawn once per item and step, not per pair: the pairs of a batch are compared
+    under the same masks, and the backward pass can recompute any of them.
 
     Args:
-        embed_dim: D of the tokens.
-        num_heads: h of every attention, which divides D.
-        dropout: probability that a feature of a layer's update is dropped in training.
-        class_token: put a learned token before those of each side, which a reduction may take for the whole.
+        embed_dim: D, the width of the tokens.
+        num_heads: h, the number of heads of every attention; it divides D.
+        dropout: the probability that a feature of a layer's update is dropped in training.
+        class_token: whether to put a learned token first on each side, which a reduction may use as the result.
 
     Raises:
-        RecipeError: the heads do not divide the width, or dropout is no probability below 1.
+        RecipeError: the width is not a multiple of the number of heads, or dropout is not in [0, 1).
     """
 
     def __init__(self, *, embed_dim: int, num_heads: int, dropout: float, class_token: bool) -> None:
@@ -83,7 +83,7 @@ class Fusion(Configured, nn.Module, ABC):
         self.class_tokens = nn.Parameter(0.02 * torch.randn(2, embed_dim)) if class_token else None
 
     def prepare(self, images: EmbeddingSet, texts: EmbeddingSet) -> tuple[Prepared, Prepared]:
-        """Do the work that does not depend on the partner. Call it once a step: dropout is drawn here."""
+        """Do the work that does not depend on the partner. Call it once per step: dropout is drawn here."""
         image, text = self._begin(images, 0), self._begin(texts, 1)
         return (
             self._project(image, reads=self.image_reads, is_read=self.text_reads),
@@ -98,14 +98,14 @@ class Fusion(Configured, nn.Module, ABC):
         return reduced.image, reduced.text
 
     def fuse(self, images: Prepared, texts: Prepared) -> Reduced:
-        """Reduce P pairs as ``forward`` does, and return the weights too, where the reduction has some."""
+        """Reduce P pairs as ``forward`` does, and also return the weights if the reduction has any."""
         x, z = self.read(images, texts)
         return self.reduce(x, images.mask, z, texts.mask)
 
     def read(
         self, images: Prepared, texts: Prepared
     ) -> tuple[Float[Tensor, "P N D"], Float[Tensor, "P M D"]]:
-        """Let both sides of P pairs read each other, and then themselves."""
+        """Let both sides of P pairs attend to each other, and then to themselves."""
         (tokens, query, key, value), (cross, itself) = images.features.unbind(1), _layers(images)
         (tokens_z, query_z, key_z, value_z), (cross_z, itself_z) = texts.features.unbind(1), _layers(texts)
         x = self.image_reads(tokens, query, key_z, value_z, texts.mask, cross)
@@ -145,5 +145,5 @@ class Fusion(Configured, nn.Module, ABC):
 
 
 def _layers(items: Prepared) -> tuple[Tensor | None, Tensor | None]:
-    """Return the dropout of the two layers."""
+    """Return the dropout factors of the two layers."""
     return (None, None) if items.keep is None else (items.keep[:, 0], items.keep[:, 1])

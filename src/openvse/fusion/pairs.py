@@ -1,4 +1,4 @@
-"""Scores of all pairs of a batch by a fusion: tile by tile, and in training computed again where a gradient is."""
+"""Scores of all pairs of a batch by a fusion, tile by tile; in training, pairs with a gradient are recomputed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from openvse.functional import normalize
 from openvse.fusion.base import Fusion, Prepared
 
-# Numbers that stand for the tokens of the pairs in memory at a time; a CPU is fastest while they fit its cache.
+# How many numbers the tokens of the pairs in memory may have; a CPU is fastest while they fit its cache.
 _TOKENS_ON_CPU = 1 << 20
 _TOKENS_ELSEWHERE = 1 << 26
 
@@ -21,14 +21,14 @@ _TOKENS_ELSEWHERE = 1 << 26
 def score_pairs(fusion: Fusion, images: Prepared, texts: Prepared) -> Float[Tensor, "I T"]:
     """Score every image against every text: the mean of the k cosines of their k vectors (score attention, IV-B).
 
-    Memory holds the scores and one tile of pairs, whatever I and T are. The backward pass computes again the pairs
-    that the loss depends on, and only those: of the hardest negatives three a positive, where a graph of the whole
+    Memory holds the scores and one tile of pairs, whatever I and T are. The backward pass recomputes only the pairs
+    that the loss depends on: with the hardest negatives these are three per positive, whereas a graph of the whole
     batch would hold all I x T.
 
     Args:
-        fusion: reduces pairs to vectors.
-        images: I images that it prepared.
-        texts: T texts.
+        fusion: the fusion that reduces pairs to vectors.
+        images: I images that the fusion prepared.
+        texts: T texts that the fusion prepared.
     """
     sides = (images.features, images.mask, images.keep, texts.features, texts.mask, texts.keep)
     scores: Tensor = _Scores.apply(fusion, *sides, *fusion.parameters())  # type: ignore[no-untyped-call]
@@ -39,13 +39,13 @@ def score_pairs(fusion: Fusion, images: Prepared, texts: Prepared) -> Float[Tens
 def score_listed(
     fusion: Fusion, images: Prepared, texts: Prepared, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
 ) -> Float[Tensor, "P"]:
-    """Score some pairs, without gradient: image ``rows[p]`` with text ``columns[p]``."""
+    """Score some pairs without a gradient: image ``rows[p]`` with text ``columns[p]``."""
     parts = [_cosines(fusion, images[i], texts[t]) for i, t in _tiles(rows, columns, images, texts)]
     return torch.cat(parts) if parts else images.features.new_zeros(0)
 
 
 class _Scores(torch.autograd.Function):
-    """The score matrix; what the forward pass made of a pair is not kept."""
+    """The score matrix; the forward pass does not keep what it computes for a pair."""
 
     @staticmethod
     def forward(ctx: Any, fusion: Fusion, *tensors: Tensor | None) -> Float[Tensor, "I T"]:
@@ -70,7 +70,7 @@ class _Scores(torch.autograd.Function):
             leaves = [some_images.features.requires_grad_(), some_texts.features.requires_grad_()]
             with torch.enable_grad():
                 scores = _cosines(ctx.fusion, some_images, some_texts)
-            # Projections that were made beforehand have no part in it.
+            # Projections that were made beforehand are not affected.
             of_x, of_z, *rest = torch.autograd.grad(
                 scores, [*leaves, *learning], gradient[i, t], allow_unused=True
             )
@@ -101,7 +101,7 @@ def _cosines(fusion: Fusion, images: Prepared, texts: Prepared) -> Float[Tensor,
 def _tiles(
     rows: Int[Tensor, "P"], columns: Int[Tensor, "P"], images: Prepared, texts: Prepared
 ) -> Iterator[tuple[Int[Tensor, "p"], Int[Tensor, "p"]]]:
-    """Cut pairs into tiles of as many as memory is meant to hold."""
+    """Cut pairs into tiles of as many pairs as may be in memory."""
     numbers = images.features[0, 0].numel() + texts.features[0, 0].numel()
     allowed = _TOKENS_ON_CPU if rows.device.type == "cpu" else _TOKENS_ELSEWHERE
     size = max(1, allowed // numbers)

@@ -1,4 +1,4 @@
-"""Any aggregator in the place of score attention: the paper's baselines."""
+"""Any aggregator in place of score attention: the paper's baselines."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from openvse.types import Features
 
 
 class Pooled(Fusion):
-    """Each side is aggregated by itself, after both have read each other (section IV-C).
+    """Each side is aggregated separately, after both have attended to each other (section IV-C).
 
     The paper compares ``mean``, ``max``, ``log_sum_exp``, ``conv1d``, and ``first_token`` with ``class_token: true``.
 
     Args:
         embed_dim: D.
-        aggregator: reduces each side; two are made of it.
-        num_heads: h of every attention.
-        dropout: in training.
-        class_token: put a learned token before those of each side.
+        aggregator: the aggregator of each side; two copies are made.
+        num_heads: h, the number of heads of every attention.
+        dropout: the dropout probability in training.
+        class_token: whether to put a learned token first on each side.
 
     Raises:
-        RecipeError: an aggregator that needs a global vector, or yields no fixed number of embeddings.
+        RecipeError: the aggregator needs a global vector, or does not yield a fixed number of embeddings.
     """
 
     def __init__(

@@ -10,13 +10,13 @@ from openvse.layers.attention import AttentionScores
 
 
 class ScoreAttention(Fusion):
-    """``y_k = sum_n S_kn(X, Z) x_n``, the weights of X from what it reads in Z, and the reverse (eq. 3 and 4).
+    """``y_k = sum_n S_kn(X, Z) x_n``: X attends to Z for its weights, and the reverse (eq. 3 and 4).
 
     Args:
         embed_dim: D.
-        num_heads: h of every attention.
-        num_vectors: k reductions in parallel.
-        dropout: in training, of the layers before the reduction.
+        num_heads: h, the number of heads of every attention.
+        num_vectors: k, the number of parallel reductions.
+        dropout: the dropout probability, in training, of the layers before the reduction.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class ScoreAttention(Fusion):
         z: Float[Tensor, "P M D"],
         z_mask: Bool[Tensor, "P M"],
     ) -> Reduced:
-        """Sum the tokens of each side by their scores."""
-        # One side after the other: in another order, autograd would sum the same gradients to different last bits.
+        """Sum the tokens of each side weighted by their scores."""
+        # The order of the sides is fixed: in another order, the sum of the gradients would differ in its last bits.
         of_x = self.image_scores(x, x_mask, z, z_mask)
         image = of_x @ x
         of_z = self.text_scores(z, z_mask, x, x_mask)

@@ -1,6 +1,6 @@
-"""Attention between two sets: as a layer, and as scores by which a set is summed. Shapes follow ``types``.
+"""Attention between two sets, as a layer and as scores that weight the sum of a set. Shapes follow ``types``.
 
-Batches of pairs are meant: item p of the one set meets item p of the other. X has N elements, Z has M.
+Batches hold pairs: item p of one set belongs to item p of the other. X has N elements, Z has M.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from openvse.functional import MASKED, masked_softmax
 
 
 def check_heads(embed_dim: int, num_heads: int) -> None:
-    """Raise RecipeError unless the heads divide the width."""
+    """Raise RecipeError unless the width is a multiple of the number of heads."""
     if num_heads < 1 or embed_dim % num_heads:
         raise RecipeError(
             f"num_heads is {num_heads}, and the width is {embed_dim}: give a number of heads that divides it"
@@ -30,8 +30,8 @@ def attend(
 ) -> Float[Tensor, "P H N v"]:
     """``softmax(Q K^T / sqrt(d)) V`` over the real elements (score attention, eq. 1).
 
-    On a CPU a softmax over few elements is slow where they lie side by side, as words do: then the longer axis, of the
-    queries, is put last, which is up to four times as fast.
+    On a CPU a softmax over a short, contiguous axis, such as words, is slow: the longer axis of the queries is then
+    put last, which is up to four times as fast.
     """
     many = key.shape[2] >= query.shape[2] and value.shape[3] == query.shape[3]
     if many or query.device.type != "cpu":
@@ -43,12 +43,12 @@ def attend(
 
 
 class Attention(nn.Module):
-    """``LN(x + drop(W [softmax(Q_h K_h^T / sqrt(d)) V_h]_h))``: X reads Z (score attention, eq. 1 and section IV-B).
+    """``LN(x + drop(W [softmax(Q_h K_h^T / sqrt(d)) V_h]_h))``: X attends to Z (score attention, eq. 1, section IV-B).
 
-    The three projections and the rest can be computed apart: a projection depends on one item, the rest on a pair.
+    The three projections can be computed separately: a projection depends on one item, the rest on a pair.
 
     Args:
-        embed_dim: D of both sets.
+        embed_dim: D, the width of both sets.
         num_heads: h, which divides D.
     """
 
@@ -56,7 +56,7 @@ class Attention(nn.Module):
         super().__init__()
         check_heads(embed_dim, num_heads)
         self.num_heads = num_heads
-        # A bias of the keys shifts all scores of a query alike, which the softmax does not see.
+        # A bias of the keys would shift all scores of a query equally, which does not change the softmax.
         self.query = nn.Linear(embed_dim, embed_dim)
         self.key = nn.Linear(embed_dim, embed_dim, bias=False)
         self.value = nn.Linear(embed_dim, embed_dim)
@@ -72,15 +72,15 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "P M"],
         keep: Float[Tensor, "P N D"] | None = None,
     ) -> Float[Tensor, "P N D"]:
-        """Let X read Z.
+        """Let X attend to Z.
 
         Args:
-            x: the elements that read, for the residual.
-            query: their projection.
-            key: the keys of the elements that are read.
-            value: their values.
-            mask: which of them are real.
-            keep: factors of dropout; None drops nothing.
+            x: the elements of X, for the residual.
+            query: the queries of X.
+            key: the keys of Z.
+            value: the values of Z.
+            mask: which elements of Z are real.
+            keep: the dropout factors; None drops nothing.
         """
         read = attend(self._heads(query), self._heads(key), self._heads(value), mask)
         update = self.output(read.transpose(1, 2).flatten(2))
@@ -90,7 +90,7 @@ class Attention(nn.Module):
     def read_itself(
         self, x: Float[Tensor, "P N D"], mask: Bool[Tensor, "P N"], keep: Float[Tensor, "P N D"] | None = None
     ) -> Float[Tensor, "P N D"]:
-        """Let X read itself."""
+        """Let X attend to itself."""
         attended: Tensor = self(x, self.query(x), self.key(x), self.value(x), mask, keep)
         return attended
 
@@ -99,19 +99,19 @@ class Attention(nn.Module):
 
 
 class AttentionScores(nn.Module):
-    """``S(X, Z) = softmax_n(fc([softmax(Q_h K_h^T / sqrt(d)) V_h]_h))``, k times over (score attention, eq. 2 to 4).
+    """``S(X, Z) = softmax_n(fc([softmax(Q_h K_h^T / sqrt(d)) V_h]_h))``, k times (score attention, eq. 2 to 4).
 
     Queries come from X, keys and values from Z. As ``fc`` is linear, it is applied to the values before they are
-    averaged: a head then carries one number an element of Z in place of d, and the result is the same. Biases of the
-    keys, the values and fc shift all scores of a set alike, which a softmax does not see, so there are none.
+    averaged: a head then has one number per element of Z instead of d, and the result is the same. Biases of the
+    keys, the values and fc would shift all scores of a set equally, which does not change a softmax, so there are none.
 
     Args:
-        embed_dim: D of both sets.
+        embed_dim: D, the width of both sets.
         num_heads: h, which divides D.
-        num_vectors: k, reductions with projections of their own.
+        num_vectors: k, the number of reductions, each with its own projections.
 
     Raises:
-        RecipeError: the heads do not divide the width, or k is below 1.
+        RecipeError: the width is not a multiple of the number of heads, or k is below 1.
     """
 
     def __init__(self, embed_dim: int, num_heads: int, num_vectors: int) -> None:
@@ -133,7 +133,7 @@ class AttentionScores(nn.Module):
         z: Float[Tensor, "P M D"],
         z_mask: Bool[Tensor, "P M"],
     ) -> Float[Tensor, "P k N"]:
-        """Return k weights an element of X, each set of which adds up to 1; padding has 0."""
+        """Return k weights per element of X; each of the k sets of weights sums to 1, and padding has weight 0."""
         query, key = self._heads(self.query(x)), self._heads(self.key(z))
         per_head = self.value.weight * self.fc.flatten().unsqueeze(1)
         value = z @ per_head.view(self.num_vectors * self.num_heads, -1, x.shape[-1]).sum(dim=1).T

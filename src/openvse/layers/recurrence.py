@@ -1,4 +1,4 @@
-"""A bidirectional GRU over sequences of different lengths, whose training is fast on a CPU."""
+"""A bidirectional GRU over sequences of different lengths that trains fast on a CPU."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
 
-# Rows of packed sequences are rounded up to this: oneDNN writes a kernel for each new shape and each new stride of a
-# matrix product, which takes longer than the product itself where the sequences are short.
+# Rows of packed sequences are rounded up to a multiple of this: oneDNN compiles a kernel for each new shape and stride
+# of a matrix product, which takes longer than the product itself if the sequences are short.
 _BLOCK = 128
 
 
 def packed_gru(
     gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
 ) -> tuple[Float[Tensor, "2 B N H"], Float[Tensor, "2 B H"]]:
-    """Run a bidirectional GRU of one layer over sequences whose padding, at their ends, it does not see.
+    """Run a bidirectional GRU of one layer over sequences without their padding, which is at their ends.
 
     On a CPU, PyTorch's backward pass adds up the gradient of the weights, and of the whole packed batch, once for each
-    time step and direction. Here both directions take each step together, and both gradients follow from one matrix
-    product each, after the last step (benchmarks/gru.py).
+    time step and direction. Here both directions take each step together, and each of the two gradients is one matrix
+    product after the last step (benchmarks/gru.py).
 
     Args:
-        gru: one layer, two directions, with biases.
+        gru: a GRU with one layer, two directions and biases.
         values: B sequences.
-        mask: which elements are real; each sequence has one, and none after padding.
+        mask: which elements are real; each sequence has at least one, and none after padding.
 
     Returns:
         The states of the two directions, 0 at padding, and their last states.
@@ -36,7 +36,7 @@ def packed_gru(
     order = lengths.argsort(descending=True, stable=True)
     steps, ranks = mask[order].T.nonzero(as_tuple=True)  # step by step, the longest sequence first
     starts, ends = order[ranks] * mask.shape[1], lengths[order[ranks]] - 1
-    places = torch.stack([starts + steps, starts + ends - steps])  # as read from either end
+    places = torch.stack([starts + steps, starts + ends - steps])  # as read from each end
     flat, sizes = values.flatten(0, 1), mask.sum(dim=0).cpu()
     if values.device.type == "cpu" and torch.is_grad_enabled():
         states = _run_on_cpu(gru, flat[places], sizes.tolist())
@@ -55,7 +55,7 @@ def packed_gru(
 
 
 def states_at_end(states: Float[Tensor, "2 B N H"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "2 B H"]:
-    """Return both directions' states at the last element, where the backward one has read that element alone."""
+    """Return both directions' states at the last element, where the backward one has read only that element."""
     return states[:, torch.arange(len(mask), device=mask.device), mask.sum(dim=1) - 1]
 
 
@@ -77,9 +77,9 @@ def _run_on_cpu(gru: nn.GRU, data: Float[Tensor, "2 R C"], sizes: list[int]) -> 
 class _Recurrence(torch.autograd.Function):
     """``h_t = (1 - z) n + z h``, ``r, z = sigmoid(x_rz + W_rz h + b_rz)``, ``n = tanh(x_n + r (W_n h + b_n))``.
 
-    x are the inputs' share of the three gates, packed: ``[2, R, 3H]`` for two directions and the R elements of all
-    sequences, step by step, with rows behind them that stand for nothing. States are kept in ``precision``, all else in
-    that of the weights, as PyTorch does it under autocast.
+    x is the contribution of the inputs to the three gates, packed: ``[2, R, 3H]`` for two directions and the R elements
+    of all sequences, step by step, followed by unused rows. States are kept in ``precision``, everything else in the
+    precision of the weights, as in PyTorch under autocast.
     """
 
     @staticmethod
@@ -120,7 +120,7 @@ class _Recurrence(torch.autograd.Function):
         weight, before, hidden, new, reset_update = context.saved_tensors
         width, rows = weight.shape[2], new.shape[1]
         reset, update = reset_update.split_with_sizes([width, width], dim=2)
-        # What the loss does to a state reaches the gates through these factors, which do not wait for the loop.
+        # The gradient of a state reaches the gates through these factors, which do not depend on the loop.
         to_new = 1 - new.square()
         to_reset = _parts(hidden, width)[1][:, :rows] * reset * (1 - reset)
         to_update = (before[:, :rows] - new) * update * (1 - update)
@@ -154,7 +154,7 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _parts(gates: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Split gate values into those of reset and update, and those of the new state."""
+    """Split gate values into those of the reset and update gates and those of the new state."""
     reset_update, new = gates.split_with_sizes([2 * width, width], dim=2)
     return reset_update, new
 

@@ -1,4 +1,4 @@
-"""When the frames of an animated GIF or WebP appear, read from the file's blocks without decoding a pixel."""
+"""The times at which frames of an animated GIF or WebP appear, read from the file's blocks without decoding pixels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def frame_starts(content: bytes) -> tuple[Float[np.ndarray, "T"], float]:
 
 
 def opened_starts(image: Image.Image) -> tuple[Float[np.ndarray, "T"], float]:
-    """Return the same for an animation that Pillow has open already; every frame is decoded once for it."""
+    """Return the same for an animation that is already open in Pillow; it decodes every frame once."""
     seconds = []
     for position in range(getattr(image, "n_frames", 1)):
         image.seek(position)
@@ -55,7 +55,7 @@ def _starts(seconds: list[float]) -> tuple[Float[np.ndarray, "T"], float]:
 
 
 def _gif_seconds(content: bytes) -> Iterator[float]:
-    """Yield how long each frame of a GIF stays."""
+    """Yield the duration of each frame of a GIF in seconds."""
     at = 13 + _colours(content[10])
     delay = 0.0
     while at < len(content) and content[at] != 0x3B:  # many files lack the trailer
@@ -72,19 +72,19 @@ def _gif_seconds(content: bytes) -> Iterator[float]:
 
 
 def _colours(flags: int) -> int:
-    """Return the bytes of the colour table that follows such flags."""
+    """Return the size in bytes of the colour table that follows such flags."""
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 
 def _skip_blocks(content: bytes, at: int) -> int:
-    """Return the place behind a run of sub-blocks, each with its length before it; IndexError beyond the end."""
+    """Return the position after a run of sub-blocks, each preceded by its length; IndexError beyond the end."""
     while size := content[at]:
         at += size + 1
     return at + 1
 
 
 def _webp_seconds(content: bytes) -> Iterator[float]:
-    """Yield how long each frame of a WebP stays."""
+    """Yield the duration of each frame of a WebP in seconds."""
     if len(content) < 8 + int.from_bytes(content[4:8], "little"):
         raise BadVideoError(_TRUNCATED)
     at = 12

@@ -1,9 +1,8 @@
-"""Reading images safely: a file becomes an upright RGB image or a BadImageError, nothing else."""
+"""Reading images safely: a file becomes an upright RGB image or raises BadImageError, never anything else."""
 
 from __future__ import annotations
 
 import io
-import os
 import re
 import warnings
 from collections.abc import Sequence
@@ -15,13 +14,12 @@ from typing import TypeAlias
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from openvse.errors import BadImageError, DataError
+from openvse.errors import BadImageError
 from openvse.media.names import (
     AVIF_NEEDED,
     HEIF_NEEDED,
     escaped,
     foreign_kind,
-    is_image,
     reads_heif,
     remedy,
 )
@@ -37,11 +35,11 @@ Arrays are ``uint8 [H, W]``, ``[H, W, 3]`` or ``[H, W, 4]``.
 MAX_PIXELS = 80_000_000
 """Largest width x height that is decoded by default: 240 MB as RGB."""
 
-# Pillow would hand an EPS file to Ghostscript and reads many rare formats: files whose content is not ours
-# are offered only to the decoders of images that people really have.
+# Pillow would hand an EPS file to Ghostscript and reads many rare formats: untrusted files are offered only to
+# the decoders of common formats.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "AVIF", "JPEG2000")
 
-# How foreign files begin that people take for images.
+# The first bytes of other files that people take for images.
 _MAGIC = {
     "SVG": re.compile(rb"<svg"),
     "PDF": re.compile(rb"\A%PDF"),
@@ -73,24 +71,24 @@ def one_or_many(images: ImageLike | Sequence[ImageLike]) -> Sequence[ImageLike]:
 def read_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Decode an image to upright RGB.
 
-    The first frame of an animation is taken, transparency is laid on white, 16-bit grey keeps its upper bits,
-    and the orientation that a camera wrote into EXIF is applied.
+    The first frame of an animation is used, transparency becomes white, 16-bit grey keeps its upper bits, and the
+    orientation that a camera wrote into EXIF is applied.
 
     Args:
         source: see ``ImageLike``.
-        max_pixels: a larger width x height is refused before anything is decoded. Above 178,956,970 pixels
-            Pillow's own limit refuses the file as well.
+        max_pixels: the largest width x height; a larger image is refused before decoding. Above 178,956,970 pixels
+            Pillow's own limit also refuses the file.
 
     Returns:
-        An image of mode RGB that does not depend on the source any more.
+        An image of mode RGB that no longer depends on the source.
 
     Raises:
-        BadImageError: with the path and the reason, when the source cannot be used.
+        BadImageError: the source cannot be used; the message has the path and the reason.
     """
     label = _label(source)
     try:
         with warnings.catch_warnings():
-            # Pillow warns of sizes, which are checked below, and of metadata, which is not needed.
+            # Pillow warns about sizes, which are checked below, and about metadata, which is not needed.
             warnings.simplefilter("ignore")
             with _opened(source) as image:
                 width, height = image.size
@@ -101,30 +99,8 @@ def read_image(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Image.Imag
                 return _upright(_to_rgb(image), image)
     except BadImageError as error:
         raise BadImageError(f"{label}: {error}") from None
-    except Exception as error:  # damaged files make decoders raise nearly anything
+    except Exception as error:  # damaged files make decoders raise almost any error
         raise BadImageError(f"{label}: {_reason(error)}") from error
-
-
-def find_images(folder: str | Path) -> list[Path]:
-    """List the images below a folder, recursively and sorted; hidden files and folders are skipped.
-
-    Args:
-        folder: where to look.
-
-    Returns:
-        Paths that begin with ``folder``, chosen by suffix; the files are not opened.
-
-    Raises:
-        DataError: when there is no such folder.
-    """
-    root = Path(folder)
-    if not root.is_dir():
-        raise DataError(f"{root}: there is no such folder; give a folder of images")
-    paths: list[Path] = []
-    for parent, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths.extend(Path(parent, name) for name in names if is_image(name))
-    return sorted(paths)
 
 
 def _label(source: ImageLike) -> str:
@@ -141,13 +117,13 @@ def _label(source: ImageLike) -> str:
 
 @cache
 def _formats() -> tuple[str, ...]:
-    """Return those of our formats that this build of Pillow can read."""
+    """Return the supported formats that this build of Pillow can read."""
     Image.init()
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
 def _opened(source: ImageLike) -> AbstractContextManager[Image.Image]:
-    """Read the header of a file, or wrap what is decoded already; nothing is decoded here."""
+    """Read the header of a file, or wrap an image that is already decoded; nothing is decoded here."""
     match source:
         case Image.Image():
             return nullcontext(source)
@@ -185,13 +161,13 @@ def _start(file: str | Path | io.BytesIO) -> bytes:
 
 
 def _is_heif(start: bytes) -> bool:
-    """Say whether a file begins like HEIC; AVIF has the same container and another brand (ISO/IEC 23008-12)."""
+    """Return whether a file begins like HEIC; AVIF has the same container and another brand (ISO/IEC 23008-12)."""
     brands = start[8 : int.from_bytes(start[:4], "big")] if start[4:8] == b"ftyp" else b""
     return b"avif" not in brands and any(brand in brands for brand in (b"heic", b"heix", b"mif1", b"msf1"))
 
 
 def _opened_heif(file: str | Path | io.BytesIO) -> Image.Image:
-    """Open a HEIC file with the decoder of the extra, which turns it upright by itself."""
+    """Open a HEIC file with the decoder of the extra ``heif``, which turns it upright itself."""
     if not reads_heif():
         raise BadImageError(HEIF_NEEDED)
     import pillow_heif
@@ -204,7 +180,7 @@ def _opened_heif(file: str | Path | io.BytesIO) -> Image.Image:
 
 
 def _foreign(start: bytes, file: str | Path | io.BytesIO) -> str:
-    """Return what a file is that is no image for us, by its content or else its name; "" where that is not known."""
+    """Return the kind of an unsupported file, by its content or else its name; "" if it is unknown."""
     if start[4:8] == b"ftyp" and b"avif" in start[:64]:
         return AVIF_NEEDED
     kind = next((kind for kind, magic in _MAGIC.items() if magic.search(start)), "")
@@ -221,7 +197,7 @@ def _from_array(array: np.ndarray) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """Decode the first frame and bring it to RGB on white."""
+    """Decode the first frame and convert it to RGB on white."""
     if image.mode == "F":
         raise BadImageError("floating-point pixels have no defined white; save it with 8 or 16 bits")
     if image.mode.startswith("I"):
@@ -242,13 +218,13 @@ def _from_deep_grey(grey: np.ndarray) -> Image.Image:
 def _upright(rgb: Image.Image, original: Image.Image) -> Image.Image:
     try:
         turn = _UPRIGHT.get(original.getexif().get(_ORIENTATION_TAG, 1))
-    except Exception:  # a damaged EXIF block is no reason to lose the image
+    except Exception:  # a damaged EXIF block does not make the image unusable
         turn = None
     return rgb if turn is None else rgb.transpose(turn)
 
 
 def _reason(error: Exception) -> str:
-    """Say in one line why Pillow or the file system gave up."""
+    """Return in one line why Pillow or the file system failed."""
     match error:
         case FileNotFoundError():
             return "there is no such file"

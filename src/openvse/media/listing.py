@@ -1,4 +1,4 @@
-"""What a folder holds: images, perhaps clips, and what is left out, counted by kind."""
+"""The content of a folder: images, clips if wanted, and files that are left out, counted by kind."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Files that look like images or clips and are not taken.
+    """Files that look like images or clips and are left out.
 
     Attributes:
-        files: by kind ("video", "HEIC", "SVG", ...), in the order of their names.
+        files: the files of each kind ("video", "HEIC", "SVG", ...), in the order of their names.
     """
 
     files: dict[str, list[Path]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class LeftOut:
         return bool(self.files)
 
     def counts(self) -> str:
-        """Return how many there are of each kind: "27 videos, 3 HEIC, 1 SVG"."""
+        """Return the number of files of each kind: "27 videos, 3 HEIC, 1 SVG"."""
         ordered = sorted(self.files.items(), key=lambda item: -len(item[1]))
         return ", ".join(f"{len(paths):,} {_plural(kind, len(paths))}" for kind, paths in ordered)
 
@@ -48,8 +48,8 @@ class Listing:
     """The images and clips below a folder.
 
     Attributes:
-        paths: those to take, sorted; each begins with the folder.
-        left_out: what is like them and not taken.
+        paths: the paths of the images and clips, sorted; each begins with the folder.
+        left_out: similar files that are left out.
     """
 
     paths: list[Path]
@@ -60,11 +60,11 @@ def list_media(folder: str | Path, *, videos: bool = False) -> Listing:
     """List the images below a folder, recursively and sorted; hidden files and folders are skipped.
 
     Args:
-        folder: where to look.
-        videos: take videos too; else they are left out and counted.
+        folder: the folder to search.
+        videos: whether to list videos too; otherwise they are left out and counted.
 
     Raises:
-        DataError: when there is no such folder.
+        DataError: there is no such folder.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -88,7 +88,7 @@ def walk_files(root: Path) -> Iterator[Path]:
 
 
 def kind_left_out(name: str, *, videos: bool) -> str:
-    """Return the kind under which a file is left out; "" for one that is taken, or is neither image nor clip."""
+    """Return the kind of a file that is left out; "" for one that is listed, or is neither image nor clip."""
     if "\n" in name:
         flat = name.replace("\n", " ")
         return LINE_BREAK if is_image(flat) or is_video_name(flat) else ""

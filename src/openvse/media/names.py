@@ -1,4 +1,4 @@
-"""Names of files: what kind of file a name promises, and how a name with odd characters is printed."""
+"""Names of files: the kind of file that a name indicates, and how to print a name with odd characters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEIF = re.compile(r"[^.].*\.(heic|heif|hif)", re.IGNORECASE)
 _VIDEO = re.compile(
     r"[^.].*\.(3gp|asf|avi|flv|m4v|mkv|mov|mp4|mpe?g|mts|m2ts|ogv|ts|webm|wmv)", re.IGNORECASE
 )
-# What people keep beside their images and take for images; the suffix, the name of the kind, and what to do.
+# Other files that people take for images: the suffix, the name of the kind, and what to do.
 _FOREIGN = {
     "SVG": (("svg", "svgz"), VECTOR),
     "EPS": (("eps", "ps", "ai"), VECTOR),
@@ -28,29 +28,29 @@ _FOREIGN = {
     "PSD": (("psd", "psb", "xcf", "kra"), LAYERS),
 }
 _KIND_OF = {suffix: kind for kind, (suffixes, _) in _FOREIGN.items() for suffix in suffixes}
-_ODD = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control characters, undecodable bytes, separators of lines
+_ODD = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control characters, undecodable bytes, line separators
 
 
 @cache
 def reads_heif() -> bool:
-    """Say whether the decoder of HEIC files is installed."""
+    """Return whether the decoder of HEIC files is installed."""
     return find_spec("pillow_heif") is not None
 
 
 def is_image(name: str) -> bool:
-    """Say whether a file's name is that of an image that can be read here; animations are images."""
+    """Return whether a name is that of an image file that can be read; animations are images."""
     if _IMAGE.fullmatch(name) is not None:
         return True
     return _HEIF.fullmatch(name) is not None and reads_heif()
 
 
 def is_video_name(name: str) -> bool:
-    """Say whether a file's name is that of a video."""
+    """Return whether a name is that of a video file."""
     return _VIDEO.fullmatch(name) is not None
 
 
 def foreign_kind(name: str) -> str:
-    """Return the kind of a file that looks like an image and is not read here: "HEIC", "SVG", ...; else ""."""
+    """Return the kind of a file that looks like an image and cannot be read: "HEIC", "SVG", ...; otherwise ""."""
     if _HEIF.fullmatch(name) is not None:
         return "" if reads_heif() else "HEIC"
     stem, _, suffix = name.rpartition(".")
@@ -63,12 +63,12 @@ def remedy(kind: str) -> str:
 
 
 def is_odd(name: str) -> bool:
-    """Say whether a name holds line breaks, control characters or bytes that are not UTF-8."""
+    """Return whether a name holds line breaks, control characters or bytes that are not UTF-8."""
     return not name.isprintable() and any(unicodedata.category(letter) in _ODD for letter in name)
 
 
 def escaped(text: object) -> str:
-    r"""Return a text for one line of a terminal, in which odd characters are written as escapes.
+    r"""Return a text for one line of a terminal, with odd characters as escapes.
 
     Example:
         >>> print(escaped("a\nb.jpg"))

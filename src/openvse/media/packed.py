@@ -1,4 +1,4 @@
-"""Images that are no files of their own but lie in a larger one: an archive, a table."""
+"""Images within a larger file, such as an archive or a table."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from openvse.errors import BadImageError
 
 
 class PackedFile(ABC):
-    """A file within a larger one. It stands wherever a path to an image or clip does.
+    """A file within a larger one. It may replace the path of an image or clip everywhere.
 
-    It says where its bytes are and does not hold them, so that memory is bounded and worker processes receive a few
-    words an image. ``str`` of it is what messages call it.
+    It knows where its bytes are and does not hold them, so that memory is bounded and worker processes receive only a
+    few words per image. Its ``str`` is its name in messages.
     """
 
     @abstractmethod
@@ -22,7 +22,7 @@ class PackedFile(ABC):
         """Return the bytes of the file.
 
         Raises:
-            BadImageError: they are not there any more.
+            BadImageError: the bytes are no longer there.
             OSError: the larger file cannot be read.
         """
 
@@ -41,7 +41,7 @@ class PackedFile(ABC):
 
 
 ImageFile: TypeAlias = Path | PackedFile
-"""Where an image or clip of a corpus lies: a file, or a part of one."""
+"""The place of an image or clip of a corpus: a file, or a part of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class FileSlice(PackedFile):
 
     Attributes:
         file: the larger file.
-        member: the name of the file in it.
-        offset: where its first byte lies.
-        size: how many bytes it has.
+        member: the name of the file in the larger one.
+        offset: the position of the first byte.
+        size: the number of bytes.
     """
 
     file: Path

@@ -1,8 +1,7 @@
-"""Reading clips safely: a video or an animation becomes a few upright RGB frames or a BadVideoError, nothing else."""
+"""Reading clips safely: a video or animation becomes a few upright RGB frames or raises BadVideoError."""
 
 from __future__ import annotations
 
-import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -18,34 +17,34 @@ from PIL import Image
 
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError
 from openvse.media.animations import frame_starts, opened_starts
-from openvse.media.images import MAX_PIXELS, ImageLike, find_images, read_image
+from openvse.media.images import MAX_PIXELS, ImageLike, read_image
 from openvse.media.names import escaped, is_video_name
 from openvse.media.packed import PackedFile
 
 ClipSource: TypeAlias = ImageLike
-"""What ``ImageLike`` allows, path or bytes of a video, and ``uint8 [T, H, W, 3]``: frames at the rate asked for."""
+"""An ``ImageLike``, the path or bytes of a video, or ``uint8 [T, H, W, 3]``: frames at the requested rate."""
 
 SamplingMode = Literal["run", "even"]
 
-# FFmpeg reads playlists and scripts that name other files and addresses: only containers of videos are opened.
+# FFmpeg reads playlists and scripts that refer to other files and addresses, so only video containers are opened.
 _CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,ogg,asf,h264,hevc,m4v"
 _ANIMATIONS = ("GIF", "WEBP")
 _TRUNCATED = "it is truncated: get the whole file again"
-_NOW = 1e-6  # seconds by which a frame may come late and still count as shown
+_NOW = 1e-6  # seconds by which a frame may be late and still count as shown
 
 
 @dataclass(frozen=True)
 class FrameSampling:
-    """Which frames stand for a clip; no frame is taken twice, so a short clip yields fewer.
+    """How frames of a clip are chosen; no frame is chosen twice, so a short clip yields fewer.
 
-    ``run`` (PVSE, section 3.5): the frames that are seen at ``fps`` instants a second; of more than
-    ``num_frames`` a run of consecutive ones in training, evenly spread ones otherwise. ``even``: the frames in
-    the middle of ``num_frames`` equal parts of the clip, in training too.
+    ``run`` (PVSE, section 3.5): the frames shown at ``fps`` instants per second; if these are more than
+    ``num_frames``, a run of consecutive ones in training and evenly spread ones otherwise. ``even``: the frames in
+    the middle of ``num_frames`` equal parts of the clip, also in training.
 
     Attributes:
         mode: run or even.
-        num_frames: most frames of a clip.
-        fps: instants a second of ``run``.
+        num_frames: the largest number of frames of a clip.
+        fps: the instants per second of ``run``.
     """
 
     mode: SamplingMode = "run"
@@ -58,13 +57,13 @@ class FrameSampling:
         """Choose frames by the times at which they appear.
 
         Args:
-            starts: seconds at which each frame appears, sorted, at least one.
-            end: seconds at which the last one disappears.
-            place: where the run of training begins, as a share in [0, 1) of the possible places; None spreads
-                the frames evenly.
+            starts: the times in seconds at which frames appear, sorted, at least one.
+            end: the time in seconds at which the last frame disappears.
+            place: the start of the run in training, as a share in [0, 1) of the possible places; None spreads the
+                frames evenly.
 
         Returns:
-            Positions of the chosen frames, increasing.
+            The positions of the chosen frames, increasing.
         """
         if self.mode == "even":
             parts = (np.arange(self.num_frames) + 0.5) / self.num_frames
@@ -82,7 +81,7 @@ class FrameSampling:
 
 
 def evenly_spread(length: int, count: int) -> Int[np.ndarray, "N"]:
-    """Return the positions in the middle of ``count`` equal parts of ``length`` >= ``count`` elements."""
+    """Return the middle positions of ``count`` equal parts of ``length`` >= ``count`` elements."""
     middles: Int[np.ndarray, "N"] = (2 * np.arange(count) + 1) * length // (2 * count)
     return middles
 
@@ -94,22 +93,22 @@ def read_frames(
     place: float | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> list[Image.Image]:
-    """Decode some frames of a clip to upright RGB, and no others where the file allows it.
+    """Decode the chosen frames of a clip to upright RGB, and no others if the file allows it.
 
-    Animated GIF and WebP are decoded by Pillow, so that their frames are the same whatever is installed; other
-    images are clips of one frame; everything else is a video and needs PyAV (extra ``video``).
+    Animated GIF and WebP are decoded by Pillow, so that their frames do not depend on what is installed; other images
+    are clips of one frame; everything else is a video and needs PyAV (extra ``video``).
 
     Args:
         source: see ``ClipSource``.
-        sampling: which frames; PVSE's by default.
+        sampling: how frames are chosen; by default as in PVSE.
         place: see ``FrameSampling.choose``.
-        max_pixels: a larger width x height is refused before anything is decoded.
+        max_pixels: the largest width x height; a larger clip is refused before decoding.
 
     Returns:
         Images of mode RGB, one or more, in order of time.
 
     Raises:
-        BadVideoError: with the path and the reason, when the clip cannot be used.
+        BadVideoError: the clip cannot be used; the message has the path and the reason.
         OpenVSEError: PyAV is needed and not installed.
     """
     chosen = sampling or FrameSampling()
@@ -131,46 +130,33 @@ def read_frames(
         if kind:
             return [read_image(source, max_pixels=max_pixels)]
         return _video_frames(source, choose, max_pixels)
-    except BadImageError as error:  # it names the source already
+    except BadImageError as error:  # it already names the source
         raise BadVideoError(f"{label}: {str(error).removeprefix(f'{label}: ')}") from None
     except OpenVSEError as error:
         if path is None or is_video(path):
             raise
-        raise BadVideoError(f"{label}: it is no image that we read; {error}") from None
-    except Exception as error:  # damaged files make decoders raise nearly anything
+        raise BadVideoError(f"{label}: it is not an image we read; {error}") from None
+    except Exception as error:  # damaged files make decoders raise almost any error
         raise BadVideoError(f"{label}: {_reason(error)}") from error
 
 
 def read_poster(source: ClipSource) -> Image.Image:
-    """Return an image that stands for a clip: the frame in its middle; an image stands for itself.
+    """Return an image that represents a clip: its middle frame, or the image itself.
 
     Raises:
-        BadVideoError: with the path and the reason, when the clip cannot be used.
+        BadVideoError: the clip cannot be used; the message has the path and the reason.
         OpenVSEError: PyAV is needed and not installed.
     """
     return read_frames(source, FrameSampling("even", num_frames=1))[0]
 
 
 def is_video(path: str | Path) -> bool:
-    """Say whether a file's name is that of a video; animations are images."""
+    """Return whether a name is that of a video file; animations are images."""
     return is_video_name(Path(path).name)
 
 
-def find_clips(folder: str | Path) -> list[Path]:
-    """List the videos and images below a folder, recursively and sorted; hidden files and folders are skipped.
-
-    Raises:
-        DataError: when there is no such folder.
-    """
-    paths = find_images(folder)
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths.extend(Path(parent, name) for name in names if is_video(name))
-    return sorted(paths)
-
-
 def _shown(starts: Float[np.ndarray, "T"], instants: Float[np.ndarray, "N"]) -> Int[np.ndarray, "M"]:
-    """Return the frames that are seen at some instants, each once."""
+    """Return the frames that are shown at some instants, each once."""
     positions = np.searchsorted(starts, instants + _NOW, side="right") - 1
     return np.unique(positions.clip(min=0))
 
@@ -179,7 +165,7 @@ Chooser: TypeAlias = Callable[[Float[np.ndarray, "T"], float], list[int]]
 
 
 def _image_kind(source: ClipSource) -> str:
-    """Return Pillow's name of an image's format, or "" for what is no image."""
+    """Return Pillow's name of an image's format, or "" if the source is not an image."""
     match source:
         case Image.Image():
             return str(source.format or "decoded")
@@ -194,7 +180,7 @@ def _image_kind(source: ClipSource) -> str:
             file, size = source, Path(source).stat().st_size
     if not size:
         raise BadVideoError("the file is empty")
-    with suppress(Exception), Image.open(file) as image:  # whatever is wrong, the video reader says it better
+    with suppress(Exception), Image.open(file) as image:  # the video reader gives a better reason
         return str(image.format)
     return ""
 
@@ -206,7 +192,7 @@ def _array_frames(array: np.ndarray, fps: float, choose: Chooser) -> list[Image.
 
 
 def _animation_frames(source: Any, choose: Chooser, max_pixels: int) -> list[Image.Image]:
-    """Decode an animation up to the last frame that is wanted: each builds on those before it."""
+    """Decode an animation up to the last frame that is wanted, since each builds on the earlier ones."""
     if isinstance(source, Image.Image):
         return _sought(source, choose(*opened_starts(source)), max_pixels)
     content = source if isinstance(source, bytes) else Path(source).read_bytes()
@@ -238,7 +224,7 @@ def _video_frames(source: Any, choose: Chooser, max_pixels: int) -> list[Image.I
             raise BadVideoError(
                 f"it has {stream.width} x {stream.height} pixels, at most {max_pixels:,} are decoded"
             )
-        stream.codec_context.thread_count = 1  # callers decode many clips side by side
+        stream.codec_context.thread_count = 1  # callers decode many clips in parallel
         table = _FrameTable.read(container, stream)
         wanted = [int(table.times[n]) for n in choose(*table.seconds())]
         return [_upright(frame) for frame in _decoded(container, stream, wanted, table.keys)]
@@ -246,13 +232,13 @@ def _video_frames(source: Any, choose: Chooser, max_pixels: int) -> list[Image.I
 
 @dataclass(frozen=True)
 class _FrameTable:
-    """When the frames of a video appear, in the stream's own units, found without decoding any.
+    """The times at which the frames of a video appear, in units of the stream, found without decoding.
 
     Attributes:
-        times: of all frames, sorted.
-        keys: of those at which decoding can begin, sorted.
-        last: how long the last frame stays.
-        unit: seconds of one.
+        times: the times of all frames, sorted.
+        keys: the times of the frames at which decoding can begin, sorted.
+        last: the duration of the last frame.
+        unit: the length of a unit in seconds.
     """
 
     times: list[int]
@@ -262,7 +248,7 @@ class _FrameTable:
 
     @classmethod
     def read(cls, container: Any, stream: Any) -> _FrameTable:
-        # An mp4 says where each frame lies; what lies beyond the end of the file is not there.
+        # An mp4 says where each frame is; frames beyond the end of the file are missing.
         if any(entry.pos + entry.size > container.size for entry in stream.index_entries):
             raise BadVideoError(_TRUNCATED)
         times, keys, last = [], [], 0
@@ -271,7 +257,7 @@ class _FrameTable:
             if packet.size and time is not None:
                 if packet.is_keyframe:
                     keys.append(time)
-                if not packet.is_discard:  # cut off by the one who edited the video
+                if not packet.is_discard:  # cut off when the video was edited
                     times.append(time)
                     last = packet.duration or last
         if not times:
@@ -283,14 +269,14 @@ class _FrameTable:
         return table
 
     def seconds(self) -> tuple[Float[np.ndarray, "T"], float]:
-        """Return when each frame appears, and when the last one disappears."""
+        """Return the times at which frames appear, and the time at which the last one disappears, in seconds."""
         starts = np.asarray(self.times, dtype=np.float64) * self.unit
         gap = (starts[-1] - starts[0]) / max(1, len(starts) - 1)
         return starts, float(starts[-1] + (self.last * self.unit or gap))
 
 
 def _announced_seconds(stream: Any) -> float:
-    """Return the length of a Matroska stream from its tag; 0 where there is none."""
+    """Return the length of a Matroska stream from its tag; 0 if there is none."""
     match = re.fullmatch(r"(\d+):(\d+):(\d+(?:\.\d+)?)", stream.metadata.get("DURATION", ""))
     if match is None:
         return 0.0
@@ -299,7 +285,7 @@ def _announced_seconds(stream: Any) -> float:
 
 
 def _decoded(container: Any, stream: Any, wanted: Sequence[int], keys: Sequence[int]) -> Iterator[Any]:
-    """Yield the frames that appear at the wanted times, jumping to a key frame where one lies between."""
+    """Yield the frames that appear at the wanted times, jumping to a key frame if there is one in between."""
     frames: Iterator[Any] | None = None
     at: Any = None
     for time in wanted:
@@ -315,7 +301,7 @@ def _decoded(container: Any, stream: Any, wanted: Sequence[int], keys: Sequence[
 
 
 def _upright(frame: Any) -> Image.Image:
-    """Turn a decoded frame into RGB, the way up that the camera wrote down (counter-clockwise degrees)."""
+    """Turn a decoded frame into upright RGB, by the rotation that the camera recorded (counter-clockwise degrees)."""
     image: Image.Image = frame.to_image()
     turns = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
     turn = turns.get(round(getattr(frame, "rotation", 0)) % 360)
@@ -331,7 +317,7 @@ def _import_av() -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Say in one line why a decoder or the file system gave up."""
+    """Return in one line why a decoder or the file system failed."""
     match error:
         case FileNotFoundError():
             return "there is no such file"

@@ -1,4 +1,4 @@
-"""The base of every model: modules with the spec that builds them, a folder and a fingerprint."""
+"""The base of every model, which has modules, the spec that builds them, a folder and a fingerprint."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Model(nn.Module, ABC):
     """A model of any task.
 
     Args:
-        spec: what it is made of; None derives it from the parts (see ``describe``).
-        provenance: where it comes from (the recipe's name, the data set, its figures on validation), for people and
-            for reports. Nothing checks it; it goes into the model folder.
+        spec: the parts of the model; None derives it from the modules (see ``describe``).
+        provenance: the origin of the model (the recipe's name, the data set, results on validation), for people and for
+            reports. It is not checked, and is written into the model folder.
 
     Attributes:
-        task: a name of the registry of tasks.
-        purpose: what the model does, to end a sentence that begins with its name.
+        task: a name in the registry of tasks.
+        purpose: what the model does, as the end of a sentence that begins with its name.
     """
 
     task: ClassVar[str]
@@ -43,10 +43,10 @@ class Model(nn.Module, ABC):
 
     @property
     def spec(self) -> ModelSpec:
-        """What the model is made of.
+        """The parts of the model.
 
         Raises:
-            ModelError: it was put together of parts that no recipe can name.
+            ModelError: the model has parts that a recipe cannot name.
         """
         if self._spec is None:
             self._spec = self.describe()
@@ -54,15 +54,15 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def describe(self) -> ModelSpec:
-        """Derive the spec from the parts, for a model that was put together without one.
+        """Derive the spec from the parts, for a model that was made without one.
 
         Raises:
-            ModelError: a part is not registered, or was made for other widths than a build would give it.
+            ModelError: a part is not registered, or was made for widths that a build would not give it.
         """
 
     @abstractmethod
     def save_assets(self, folder: Path) -> None:
-        """Write what the weights do not hold (vocabularies, a backbone's configuration) into the model folder."""
+        """Write the files needed besides the weights (vocabularies, a backbone's config) into the model folder."""
 
     @property
     def device(self) -> torch.device:
@@ -71,7 +71,7 @@ class Model(nn.Module, ABC):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the weights and the spec; an index remembers which one made it."""
+        """A hash of the weights and the spec; an index stores that of the model that made it."""
         digest = hashlib.sha256(json.dumps(self.spec.identity(), sort_keys=True).encode())
         for name, weight in sorted(without_adapters(self).state_dict().items()):
             digest.update(name.encode())

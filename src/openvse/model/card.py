@@ -1,4 +1,4 @@
-"""The model card: what the Hugging Face hub shows of a model."""
+"""The model card, which the Hugging Face hub shows for a model."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _LIMITS = (
 
 
 def model_card(name: str, task: str, spec: ModelSpec, provenance: Mapping[str, Any]) -> str:
-    """Return a model card in Markdown: what the model was trained on, its figures, how to load it, its limits.
+    """Return a model card in Markdown: the training data of the model, its results, how to load it, its limits.
 
     Args:
-        name: the model's id on the hub.
-        task: what it is for.
-        spec: what it is made of.
-        provenance: where it comes from; what is missing or of another form is left out, as nobody checks it.
+        name: the id of the model on the hub.
+        task: what the model is for.
+        spec: the parts of the model.
+        provenance: the origin of the model; it is not checked, so entries that are missing or malformed are left out.
     """
     header = yaml.safe_dump(
         {"library_name": "openvse", "tags": ["openvse", "visual-semantic-embedding", task]}
@@ -81,7 +81,7 @@ def _training(provenance: Mapping[str, Any]) -> str:
 
 
 def _figures(validation: Any) -> str:
-    """Return a table of the validation's figures with their intervals; nothing where there are none."""
+    """Return a table of the validation results with their intervals; nothing if there are none."""
     metrics = validation.get("metrics") if isinstance(validation, Mapping) else None
     if not isinstance(metrics, Mapping) or not metrics:
         return ""

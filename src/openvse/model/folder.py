@@ -1,8 +1,8 @@
 """A model on disk: config.json, model.safetensors and the encoders' assets. No pickle is ever read from it.
 
 ``config.json`` of format 2 holds ``library_name``, ``format_version``, ``task``, the model's spec under ``model``, and
-under ``provenance`` what nobody checks: the openvse that wrote it, the recipe's name, the data set and how many images
-each of its splits has, the figures on validation. Format 1 held the whole recipe of the run in the place of the spec.
+``provenance``, which is not checked: the version of openvse, the recipe's name, the data set with the number of images
+in each split, the results on validation. Format 1 held the whole recipe of the run instead of the spec.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import nn
 
 from openvse import __version__
 from openvse.errors import ModelError
-from openvse.files import replacing, write_whole
+from openvse.files import replacing_files
 from openvse.specs import ModelSpec
 
 FORMAT_VERSION = 2
@@ -27,17 +27,17 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 
 _OF_A_RECIPE = {"name": "recipe", "description": "description", "seed": "seed", "published": "published"}
-"""What a format-1 folder's recipe says about where the model comes from, and what provenance calls it."""
+"""Keys of a format-1 recipe that tell the origin of the model, with their names in provenance."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a model folder says of its model.
+    """The description of a model in its folder.
 
     Attributes:
-        task: a name of the registry of tasks.
-        spec: what the model is made of, not checked yet; a folder of format 1 says more than a spec does.
-        provenance: where the model comes from.
+        task: a name in the registry of tasks.
+        spec: the parts of the model, not checked yet; in a folder of format 1 it has further keys.
+        provenance: the origin of the model.
     """
 
     task: str
@@ -54,18 +54,19 @@ def write_folder(
     provenance: Mapping[str, Any],
     assets: Callable[[Path], None],
 ) -> Path:
-    """Write a model folder; the weights appear last and by rename, so what was there stays whole until then.
+    """Write a model folder: all files beside what is there, then each is renamed into its place, the weights last.
 
     Args:
-        folder: created where it is missing.
+        folder: the folder, which is created if it is missing.
         modules: the model, whose weights are written.
-        task: a name of the registry of tasks.
-        spec: what the model is made of; paths of this machine are cut to their last name.
-        provenance: where the model comes from.
-        assets: writes what the weights do not hold.
+        task: a name in the registry of tasks.
+        spec: the parts of the model; paths of this machine are cut to their last name.
+        provenance: the origin of the model.
+        assets: the function that writes the files needed besides the weights.
+
+    Raises:
+        DiskError: the disk is full, or refuses; the files that were there are complete.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    assets(folder)
     config = {
         "library_name": "openvse",
         "format_version": FORMAT_VERSION,
@@ -73,27 +74,33 @@ def write_folder(
         "model": spec.portable().model_dump(mode="json"),
         "provenance": {"openvse": __version__, **provenance},
     }
-    write_whole(folder / CONFIG, json.dumps(config, indent=2, default=str) + "\n")
-    with replacing(folder / WEIGHTS) as partial:
-        save_model(modules, str(partial))
+    with replacing_files(folder, last=(CONFIG, WEIGHTS)) as partial:
+        assets(partial)
+        (partial / CONFIG).write_text(json.dumps(config, indent=2, default=str) + "\n", encoding="utf-8")
+        save_model(modules, str(partial / WEIGHTS))
     return folder
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Return what a model folder says of its model.
+    """Return the description of a model from its folder.
 
     Raises:
-        ModelError: the folder holds no model, is incomplete, or comes from a newer openvse.
+        ModelError: the folder has no model, is incomplete, or comes from a newer openvse.
     """
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise ModelError(
-                f"{folder} is no model folder: it has no {name} (train one, or name a finished run's best/)"
+                f"{folder} is not a model folder: it has no {name} (train one, or name a finished run's best/)"
             )
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         version = config["format_version"]
     except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, KeyError) and "model_type" in config:
+            raise ModelError(
+                f"{folder} is a checkpoint of transformers: run 'openvse convert {folder} MODEL' and name MODEL, or "
+                f"name {folder} in a recipe as a tower's model"
+            ) from error
         raise ModelError(f"{folder / CONFIG} is damaged ({error}): save the model again") from error
     if version not in (1, FORMAT_VERSION):
         raise ModelError(
@@ -111,10 +118,10 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def read_weights(modules: nn.Module, folder: Path) -> None:
-    """Load the weights into a model of the same spec.
+    """Load the weights into a model with the same spec.
 
     Raises:
-        ModelError: the file is truncated, or its tensors are not this model's.
+        ModelError: the file is truncated, or its tensors are not those of this model.
     """
     try:
         load_model(modules, str(folder / WEIGHTS))

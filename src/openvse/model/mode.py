@@ -1,4 +1,4 @@
-"""Evaluation mode for the length of a block: no dropout, no augmentation; then the mode from before."""
+"""Evaluation mode within a block: without dropout and augmentation; afterwards the previous mode."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import nn
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode, and back into the mode from before, also after an error.
+    """Put a module into evaluation mode, and afterwards back into its previous mode, also after an error.
 
-    Gradients are not touched: a caller that needs none enters ``torch.inference_mode`` too.
+    Gradients are not switched off: a caller that does not need them also enters ``torch.inference_mode``.
 
     Args:
         module: a model, a tower or an encoder.

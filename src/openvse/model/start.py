@@ -1,4 +1,4 @@
-"""A model that a run begins from: parts that agree take its weights, the others begin anew."""
+"""The model from which a run begins: parts that agree take its weights, and the others begin anew."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _OF_TRAINING = frozenset(
         "word_vectors",
     }
 )
-"""Options that say how a part trains or what it reads, and nothing about what its weights mean."""
+"""Options that decide how a part trains or what it reads, but not what its weights mean."""
 
 _AROUND = frozenset({"projection", "global_vector", "pooled", "pooled_by"})
-"""Options of an encoder that say what follows its network."""
+"""Options of an encoder that decide what follows its network."""
 
 _CONTEXT = frozenset({"assets", "captions", "grow", "embed_dim", "input_dim", "backbone"})
-"""Arguments that the build decides; weights of another width are told by their shapes."""
+"""Arguments that the build decides; a difference in width shows in the shapes of the weights."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Origin:
     """Where the weights of a part of a new model come from.
 
     Attributes:
-        part: its path, such as ``image.encoder``.
-        taken: whether they are the start's.
+        part: the path of the part, such as ``image.encoder``.
+        taken: whether the weights are those of the start.
         note: why not, or what was added; may be empty.
     """
 
@@ -74,12 +74,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class Start:
-    """The model that a run begins from.
+    """The model from which a run begins.
 
     Attributes:
-        name: as the recipe names it.
-        model: with its weights, on the CPU.
-        folder: the run's own copy of it, with vocabulary, tokenizer and the like.
+        name: its name in the recipe.
+        model: the model with its weights, on the CPU.
+        folder: the run's own copy of it, with vocabulary, tokenizer and other files.
     """
 
     name: str
@@ -94,20 +94,20 @@ class Start:
         return self.folder
 
     def provenance(self) -> dict[str, str]:
-        """Return what a model that begins from this one says of it: no folders of this machine, but its fingerprint."""
+        """Return what a new model records about its start: the fingerprint, and no folder of this machine."""
         return {"name": str(without_folders(self.name)), "fingerprint": self.model.fingerprint}
 
     def give(self, model: Model) -> list[Origin]:
-        """Hand the weights of all parts that agree to a new model.
+        """Copy the weights of all parts that agree into a new model.
 
         Args:
-            model: built with ``assets_for`` of both sides; changed in place.
+            model: a model built with ``assets_for`` of both sides; it is changed in place.
 
         Returns:
             What became of each part that has weights, or that another one replaces.
 
         Raises:
-            RecipeError: no part agrees; or a backbone that was fine-tuned would pass for the one that it began as.
+            RecipeError: no part agrees; or a backbone that was fine-tuned would be taken for the original one.
         """
         origins = take_weights(model, self.model)
         if not any(origin.taken for origin in origins):
@@ -121,7 +121,7 @@ class Start:
 
 @torch.no_grad()
 def take_weights(model: Model, start: Model) -> list[Origin]:
-    """Copy the weights of all parts that agree from one model to another; ``Start.give`` says more."""
+    """Copy the weights of all parts that agree from one model to another; see ``Start.give``."""
     origins: list[Origin] = []
     for name, child in model.named_children():
         theirs = getattr(start, name, None)
@@ -136,18 +136,18 @@ def take_weights(model: Model, start: Model) -> list[Origin]:
 
 
 def tower_of(spec: ModelSpec, side: str) -> TowerSpec | None:
-    """Return what a spec says of a side; None where the model has none."""
+    """Return the spec of a side; None if the model does not have it."""
     tower = getattr(spec, side, None)
     return tower if isinstance(tower, TowerSpec) else None
 
 
 def differences(side: str, mine: Part, theirs: Part) -> list[str]:
-    """Return in which ways the networks of two encoders differ, one text each; none where their weights mean the same.
+    """Return the differences between the networks of two encoders, one text each; empty if their weights mean the same.
 
     Args:
         side: image or text.
-        mine: the encoder as the recipe names it.
-        theirs: the start's.
+        mine: the encoder in the recipe.
+        theirs: the encoder of the start.
     """
     if mine.name != theirs.name:
         return [f"{mine.name} in place of {theirs.name}"]
@@ -170,7 +170,7 @@ def _differing(given: Mapping[str, Any], had: Mapping[str, Any], defaults: Mappi
 
 
 def _said(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a built part as a recipe would say them."""
+    """Return the options of a built part as they are written in a recipe."""
     said = {}
     for key, value in options.items():
         try:
@@ -284,7 +284,7 @@ def _take_answers(model: Any, start: Any) -> Origin:
 
 
 def _take_part(part: str, mine: nn.Module, theirs: Any, note: str = "") -> Iterator[Origin]:
-    """Take a part whole, where kind, options and shapes agree; parts without weights are only told if they differ."""
+    """Take a whole part if kind, options and shapes agree; parts without weights are only reported if they differ."""
     weights = mine.state_dict()
     if not weights:
         other = isinstance(theirs, nn.Module) and type(theirs) is not type(mine)
@@ -298,7 +298,7 @@ def _take_part(part: str, mine: nn.Module, theirs: Any, note: str = "") -> Itera
 
 
 def _difference(mine: nn.Module, theirs: Any, weights: Mapping[str, Tensor]) -> str:
-    """Return why the weights of two modules do not agree; nothing where they do."""
+    """Return why the weights of two modules do not agree; the text is empty if they do."""
     if not isinstance(theirs, nn.Module):
         return "the start has none"
     if type(mine) is not type(theirs):

@@ -22,7 +22,7 @@ from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.model.mode import evaluating
 from openvse.model.tower import Tower
-from openvse.similarities import SIMILARITIES, Similarity
+from openvse.similarities import SIMILARITIES, ScaledCosine, Similarity
 from openvse.specs import TwoTowerSpec
 from openvse.types import EmbeddingSet, Inputs
 
@@ -37,9 +37,9 @@ class TwoTower(Model):
     Args:
         image: the tower of images.
         text: the tower of sentences.
-        similarity: scores the embeddings of the two.
-        spec: what the model is made of; None derives it from the parts.
-        provenance: where the model comes from; see ``Model``.
+        similarity: the part that scores the embeddings of the two.
+        spec: the parts of the model; None derives it from the modules.
+        provenance: the origin of the model; see ``Model``.
 
     Examples:
         >>> model = openvse.load("runs/emoji/best")  # doctest: +SKIP
@@ -67,44 +67,44 @@ class TwoTower(Model):
         return self.image(images), self.text(texts)
 
     def read_images(self, images: Sequence[ClipSource]) -> Inputs:
-        """Decode images, or clips where the model reads them, into a batch for a training loop of one's own.
+        """Decode images, or clips if the model reads them, into a batch for your own training loop.
 
         Raises:
             BadImageError: an image cannot be decoded.
-            ModelError: the model reads precomputed features only.
+            ModelError: the model reads only precomputed features.
         """
         backbone = self.image.encoder.backbone
         return backbone.collate([backbone.read(image) for image in images])
 
     def read_texts(self, captions: Sequence[str]) -> Inputs:
-        """Tokenize sentences into a padded batch for a training loop of one's own."""
+        """Tokenize sentences into a padded batch for your own training loop."""
         return pad(self.text.encoder.tokenize(captions))
 
     @property
     def indexable(self) -> bool:
-        """Whether a search in an index of image embeddings gives exactly the scores of this model."""
+        """Whether searching an index of image embeddings gives exactly the scores of this model."""
         return (
             self.similarity.indexable and self.image.aggregator.indexable and self.text.aggregator.indexable
         )
 
     @property
     def reads_videos(self) -> bool:
-        """Whether ``encode_image`` takes clips too."""
+        """Whether ``encode_image`` also takes clips."""
         return self.image.encoder.backbone.reads_videos
 
     def encode_image(self, images: ClipSource | Sequence[ClipSource], batch_size: int = 64) -> EmbeddingSet:
-        """Embed images given as paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``; clips where it reads them.
+        """Embed images (paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``), or clips if the model reads them.
 
         Args:
-            images: any number of them; one that is given by itself is a sequence of one.
-            batch_size: images at a time.
+            images: any number of images; a single one is a sequence of one.
+            batch_size: the number of images at a time.
 
         Returns:
-            Embeddings on the CPU, ``[B, K, D]``, in the order given.
+            The embeddings on the CPU, ``[B, K, D]``, in the given order.
 
         Raises:
             BadImageError: an image cannot be decoded.
-            ModelError: the model reads precomputed features only.
+            ModelError: the model reads only precomputed features.
         """
         given = one_or_many(images)
 
@@ -119,17 +119,17 @@ class TwoTower(Model):
         """Embed sentences; words that the model does not know are logged, in one warning for all sentences.
 
         Args:
-            captions: any number of them; one that is given by itself is a sequence of one.
-            batch_size: sentences at a time.
+            captions: any number of sentences; a single one is a sequence of one.
+            batch_size: the number of sentences at a time.
 
         Returns:
-            Embeddings on the CPU, ``[B, K, D]``, in the order given.
+            The embeddings on the CPU, ``[B, K, D]``, in the given order.
         """
         captions = [captions] if isinstance(captions, str) else captions
         if unknown := unknown_line(chain.from_iterable(self.unknown_words(captions))):
             _logger.warning("%s", unknown)
         tokens = self.text.encoder.tokenize(captions)
-        # Sentences of one length share a batch, so that little of it is padding.
+        # Sentences of similar length share a batch, so that little of it is padding.
         order = np.argsort([len(ids) for ids in tokens], kind="stable")
         batches = (
             (chosen, pad([tokens[position] for position in chosen]))
@@ -138,7 +138,7 @@ class TwoTower(Model):
         return embed(self.text, batches, self.device)
 
     def unknown_words(self, captions: str | Sequence[str]) -> list[list[UnknownWord]]:
-        """Return the words of each sentence that the model has not learned, and what it reads in their place."""
+        """Return the words of each sentence that the model has not learned, and the words that it reads instead."""
         captions = [captions] if isinstance(captions, str) else captions
         return [self.text.encoder.unknown_words(caption) for caption in captions]
 
@@ -146,12 +146,25 @@ class TwoTower(Model):
     def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
         """Score all pairs by the similarity, and return the scores on the device of the images' embeddings.
 
-        It computes where the similarity has its weights, if it has some. For large sets use
+        If the similarity has weights, the scores are computed on their device. For large sets use
         ``similarities.score_blocks``.
         """
         device = next(self.similarity.parameters(), images.vectors).device
         scores: Tensor = self.similarity(images.to(device), texts.to(device))
         return scores.to(images.vectors.device)
+
+    def logits(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
+        """Score all pairs as the published dual encoder does from which the model was made: ``scale * score + bias``.
+
+        Raises:
+            ModelError: the similarity knows no scale and bias.
+        """
+        if not isinstance(self.similarity, ScaledCosine):
+            raise ModelError(
+                "this model has no logits, as its similarity knows no scale: take score, or a model whose similarity "
+                "is scaled_cosine"
+            )
+        return self.similarity.logits(self.score(images, texts))
 
     def describe(self) -> TwoTowerSpec:
         """Derive the spec from the parts; see ``Model.describe``."""
@@ -169,7 +182,7 @@ class TwoTower(Model):
         ).portable()
 
     def save_assets(self, folder: Path) -> None:
-        """Write what the encoders need besides their weights."""
+        """Write the files that the encoders need besides their weights."""
         self.image.encoder.save_assets(folder / "image")
         self.text.encoder.save_assets(folder / "text")
 
@@ -178,18 +191,18 @@ class TwoTower(Model):
 def embed(
     tower: Tower[Any], batches: Iterable[tuple[Positions, Inputs]], device: torch.device | str
 ) -> EmbeddingSet:
-    """Embed batches and put the items into the order of their positions.
+    """Embed batches and sort the items by their positions.
 
     Args:
-        tower: either side of a model; afterwards it is in the mode from before, also after an error.
-        batches: positions and inputs; together the positions name each item once.
-        device: where to compute.
+        tower: either side of a model; afterwards it is in its previous mode, also after an error.
+        batches: positions and inputs; over all batches, each position occurs once.
+        device: the device of the computation.
 
     Returns:
-        Embeddings on the CPU, sorted by position.
+        The embeddings on the CPU, sorted by position.
 
     Raises:
-        DataError: there is no batch.
+        DataError: there are no batches.
     """
     positions: list[Positions] = []
     parts: list[EmbeddingSet] = []

@@ -1,4 +1,4 @@
-"""What an objective is made of: terms; and a ranking term, of a miner and a criterion."""
+"""The components of an objective: terms, and ranking terms, which consist of a miner and a criterion."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Term(nn.Module, ABC):
     """One named part of a loss.
 
     Attributes:
-        needs_residual: True when it acts on the residuals of the images, the texts or both.
-        scores_views: True when it scores each view of an image by itself, as a cosine: every image must have the
-            same number of them, and the model's similarity must be the cosine too.
+        needs_residual: True when the term acts on the residuals of the images, the texts or both.
+        scores_views: True when the term scores each view of an image separately, as a cosine: every image must have
+            the same number of views, and the model's similarity must be the cosine too.
     """
 
     needs_residual: ClassVar[bool] = False
@@ -27,32 +27,32 @@ class Term(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        """Return the term's value for a batch, a scalar with gradient."""
+        """Return the term's value for a batch, a scalar with a gradient."""
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
-        """Return numbers worth a line in the log; they do not change the loss. Called without gradient."""
+        """Return numbers for the log, which do not change the loss. Called without a gradient."""
         return {}
 
 
 class Miner(nn.Module, ABC):
-    """Chooses the negatives of each anchor (a row) among its candidates (the columns)."""
+    """Chooses the negatives of each anchor (a row) from its candidates (the columns)."""
 
     @torch.no_grad()
     def forward(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
-        """Return the chosen negatives: never a positive, and at least one wherever a candidate is left."""
+        """Return the chosen negatives: never a positive, and at least one if any candidate is negative."""
         return self.mine(scores, positives) & ~positives
 
     @abstractmethod
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
-        """Choose; called without gradient, and what falls on a positive is dropped."""
+        """Choose candidates. Called without a gradient; chosen positives are dropped."""
 
     def diagnostics(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> dict[str, float]:
-        """Return numbers worth a line in the log: what decided the choice."""
+        """Return numbers for the log that explain the choice."""
         return {}
 
 
 class Criterion(nn.Module, ABC):
-    """Turns an anchor's positive score and its negatives' scores into a loss."""
+    """Turns the score of an anchor's positive and the scores of its negatives into a loss."""
 
     def forward(
         self,
@@ -60,7 +60,7 @@ class Criterion(nn.Module, ABC):
         positives: Bool[Tensor, "A C"],
         negatives: Bool[Tensor, "A C"],
     ) -> Float[Tensor, "P"]:
-        """Return one loss for each positive pair; an anchor with several positives has several losses."""
+        """Return a loss for each positive pair; an anchor with several positives has several losses."""
         anchors, candidates = positives.nonzero(as_tuple=True)
         return self.pair_loss(scores[anchors, candidates], scores[anchors], negatives[anchors])
 
@@ -71,20 +71,20 @@ class Criterion(nn.Module, ABC):
         scores: Float[Tensor, "P C"],
         negatives: Bool[Tensor, "P C"],
     ) -> Float[Tensor, "P"]:
-        """Return the loss of each pair from its score, its anchor's scores and its anchor's negatives."""
+        """Return the loss of each pair from its score and from the scores and negatives of its anchor."""
 
     def violated(self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"]) -> Bool[Tensor, "P C"]:
-        """Return which candidates would cost the pair something; a smooth criterion is never content."""
+        """Return which candidates would add to the pair's loss; under a smooth criterion all do."""
         return torch.ones_like(scores, dtype=torch.bool)
 
 
 class RankingTerm(Term):
-    """A term of a miner and a criterion, applied to a score matrix and to its transpose.
+    """A term that applies a miner and a criterion to a score matrix and to its transpose.
 
     Args:
-        miner: chooses the negatives of each anchor.
-        criterion: turns a pair and its negatives into a loss.
-        reduction: over the positive pairs of the batch; "sum" is what VSE++ and VSE-infinity do.
+        miner: the part that chooses the negatives of each anchor.
+        criterion: the part that turns a pair and its negatives into a loss.
+        reduction: the sum or the mean over the positive pairs of the batch; VSE++ and VSE-infinity use "sum".
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RankingTerm(Term):
         self.reduction = reduction
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
-        """Return what the miner reports, for images as anchors (i2t) and for texts (t2i)."""
+        """Return the diagnostics of the miner, for images (i2t) and for texts (t2i) as anchors."""
         i2t = self.miner.diagnostics(batch.scores, batch.positives)
         t2i = self.miner.diagnostics(batch.scores.T, batch.positives.T)
         return {f"i2t_{k}": v for k, v in i2t.items()} | {f"t2i_{k}": v for k, v in t2i.items()}
@@ -108,7 +108,7 @@ class RankingTerm(Term):
         return self.reduce(i2t) + self.reduce(t2i)
 
     def reduce(self, losses: Float[Tensor, "P"]) -> Float[Tensor, ""]:
-        """Bring the losses of the pairs to one number."""
+        """Reduce the losses of the pairs to one number."""
         return losses.sum() if self.reduction == "sum" else losses.mean()
 
 
@@ -126,20 +126,20 @@ class Objective(nn.Module):
         self.weights = weights
 
     def forward(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
-        """Return each weighted term, and their sum as ``loss``."""
+        """Return each weighted term, and their sum under ``loss``."""
         values = {name: self.weights[name] * term(batch) for name, term in self.terms.items()}
         values["loss"] = torch.stack(list(values.values())).sum()
         return values
 
     @torch.no_grad()
     def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
-        """Return what the terms report, as ``TERM.NUMBER``."""
+        """Return the diagnostics of the terms, under ``TERM.NUMBER``."""
         reports = {name: cast(Term, term).diagnostics(batch) for name, term in self.terms.items()}
         return {f"{name}.{key}": value for name, report in reports.items() for key, value in report.items()}
 
     @torch.no_grad()
     def at_collapse(self, batch: ScoredBatch) -> float:
-        """Return the loss that this batch has at collapse, when all embeddings are equal (``training/collapse.py``)."""
+        """Return the loss of this batch at collapse, when all embeddings are equal (``training/collapse.py``)."""
         equal = replace(
             batch,
             scores=torch.ones_like(batch.scores),
@@ -150,7 +150,7 @@ class Objective(nn.Module):
 
 
 def _all_equal(embeddings: EmbeddingSet) -> EmbeddingSet:
-    """Put one unit vector in the place of every embedding."""
+    """Replace every embedding with the same unit vector."""
     vectors = torch.zeros_like(embeddings.vectors)
     vectors[..., 0] = 1.0
     return replace(embeddings, vectors=vectors)

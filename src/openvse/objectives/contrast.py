@@ -10,7 +10,7 @@ from openvse.types import ScoredBatch
 
 
 class Contrast(RankingTerm):
-    """Every positive pair against its image's negative texts and its text's negative images.
+    """Contrasts every positive pair with its image's negative texts and its text's negative images.
 
     ``L = reduce_(i,t) [ l(s_it, S_i., n_i) + l(s_it, S_.t, n_t) ]`` (VSE++; VSE-infinity, eq. 1). On the scores of
     ``set_max`` it is MV-VSE's L_Max (eq. 9) and PVSE's MIL loss (section 3.4).

@@ -1,4 +1,4 @@
-"""Criteria: what a positive pair costs beside its anchor's negatives."""
+"""Criteria: the loss of a positive pair, given the negatives of its anchor."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Hinge(Criterion):
     """``sum_n [margin - s_p + s_n]_+`` over an anchor's negatives n (VSE++; VSE-infinity, eq. 1).
 
     Args:
-        margin: how much better the positive's cosine must be.
-        reduction: over an anchor's negatives; PVSE averages them (section 3.4).
+        margin: how much larger the score of the positive must be.
+        reduction: the sum or the mean over an anchor's negatives; PVSE averages (section 3.4).
     """
 
     def __init__(self, *, margin: float = 0.2, reduction: Literal["sum", "mean"] = "sum") -> None:
@@ -30,29 +30,29 @@ class Hinge(Criterion):
     def pair_loss(
         self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"], negatives: Bool[Tensor, "P C"]
     ) -> Float[Tensor, "P"]:
-        """Add up, or average, the violations of the negatives."""
+        """Sum or average the violations of the negatives."""
         violations = (self.margin - positive.unsqueeze(1) + scores).clamp(min=0)
         total = violations.masked_fill(~negatives, 0.0).sum(dim=1)
         return total if self.reduction == "sum" else total / negatives.sum(dim=1).clamp(min=1)
 
     @torch.no_grad()
     def violated(self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"]) -> Bool[Tensor, "P C"]:
-        """Return which candidates come closer to the positive than the margin."""
+        """Return the candidates whose score is closer to the positive's than the margin."""
         return self.margin - positive.unsqueeze(1) + scores > 0
 
 
 class InfoNCE(Criterion):
     """``-log( e^(s_p/t) / (e^(s_p/t) + sum_n e^((s_n + m)/t)) )`` (van den Oord et al. 2018; CLIP; VSE+2AD).
 
-    AdOpt (VSE+2AD) is the miner ``adaptive_top_k`` with this criterion; ``AdaptiveTopK`` has it as a recipe.
+    AdOpt (VSE+2AD) is the miner ``adaptive_top_k`` with this criterion; ``AdaptiveTopK`` shows the recipe.
 
     Deviation: VSE+2AD prints the sum without the positive and without a margin; its released code has both, with
-    m = 0.2. Both take t = 0.05.
+    m = 0.2. The paper and the code use t = 0.05.
 
     Args:
-        temperature: t, which divides the scores.
-        learned: train t, starting from ``temperature``; it is kept at 0.01 or above, as in CLIP.
-        margin: m, added to the negatives' scores.
+        temperature: t, the number that divides the scores.
+        learned: whether to train t, starting from ``temperature``; t is kept at 0.01 or above, as in CLIP.
+        margin: m, the number that is added to the negatives' scores.
 
     Raises:
         RecipeError: the temperature is not positive.
@@ -78,7 +78,7 @@ class InfoNCE(Criterion):
     def pair_loss(
         self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"], negatives: Bool[Tensor, "P C"]
     ) -> Float[Tensor, "P"]:
-        """Compute ``logsumexp(positive and negatives) - positive`` at the temperature, which cannot overflow."""
+        """Compute ``logsumexp(positive and negatives) - positive`` at the temperature, without overflow."""
         log_scale = self.log_scale
         if self.learned:
             log_scale = log_scale.clamp(max=-math.log(self.MIN_TEMPERATURE))

@@ -1,4 +1,4 @@
-"""PVSE's reward for embeddings that attend to different things."""
+"""PVSE's diversity term, which rewards embeddings that attend to different elements."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from openvse.types import EmbeddingSet, ScoredBatch
 
 
 class Diversity(Term):
-    """How far the residuals of an item are from orthogonal, for images and texts.
+    """Measures how far the residuals of an item are from orthogonal, for images and texts.
 
     ``L_div = 1/K^2 ( ||G_x - I||_2 + ||G_y - I||_2 )`` (PVSE, eq. 7): G is the Gram matrix of the K residuals of an
-    item, scaled to unit length; the norm is Frobenius', averaged over the items. It acts on residuals and not on
-    embeddings, which share the item's global vector and could not be orthogonal. A side whose aggregator yields no
-    residuals adds nothing; at K = 1 the term is 0.
+    item, scaled to unit length; the norm is the Frobenius norm, averaged over the items. The term acts on residuals
+    since the embeddings share the item's global vector and could not be orthogonal. A side whose aggregator does not
+    yield residuals adds nothing; at K = 1 the term is 0.
 
     Raises:
         RecipeError: in the forward pass, if neither side has residuals.
@@ -39,13 +39,13 @@ class Diversity(Term):
         return torch.stack(sides).sum()
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
-        """Report each side by itself."""
+        """Return the value of each side."""
         sides = {"images": batch.images, "texts": batch.texts}
         return {name: float(redundancy(side)) for name, side in sides.items() if side.residual is not None}
 
 
 def redundancy(embeddings: EmbeddingSet) -> Float[Tensor, ""]:
-    """Return the mean over the items of ``||G - I||_F / K^2``; K counts the embeddings that an item has."""
+    """Return the mean over the items of ``||G - I||_F / K^2``, where K is the number of an item's embeddings."""
     assert embeddings.residual is not None
     units = normalize(embeddings.residual).masked_fill(~embeddings.mask.unsqueeze(-1), 0.0)
     excess = units @ units.mT - torch.diag_embed(embeddings.mask.to(units.dtype))

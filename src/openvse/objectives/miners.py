@@ -20,23 +20,23 @@ class All(Miner):
     """Every candidate that is not a positive."""
 
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
-        """Choose all."""
+        """Choose all candidates."""
         return torch.ones_like(positives)
 
 
 class Hardest(Miner):
-    """The one negative with the highest score (VSE++; VSE-infinity, eq. 1)."""
+    """The negative with the highest score (VSE++; VSE-infinity, eq. 1)."""
 
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
-        """Choose the highest score once the positives are at minus infinity: 0 would win where all are negative."""
+        """Choose the highest score with the positives at minus infinity; 0 would win if all scores are negative."""
         hardest = scores.masked_fill(positives, MASKED).argmax(dim=1, keepdim=True)
         return torch.zeros_like(positives).scatter_(1, hardest, True)
 
 
 class AdaptiveTopK(Miner):
-    """The K hardest negatives of each anchor, K by how mature the batch's scores are (VSE+2AD, eq. 6).
+    """The K hardest negatives of each anchor, with K from the maturity of the batch's scores (VSE+2AD, eq. 6).
 
-    AdOpt, the adaptive objective of VSE+2AD (section 3.3), is this miner with the criterion ``info_nce``, in a recipe::
+    AdOpt, the adaptive objective of VSE+2AD (section 3.3), is this miner with the criterion ``info_nce``. In a recipe::
 
         objective:
           ranking:
@@ -45,22 +45,22 @@ class AdaptiveTopK(Miner):
             criterion: {name: info_nce, temperature: 0.05, margin: 0.2}
             reduction: mean
 
-    With ``align`` the mean score of the positive pairs and C the number of candidates:
+    With ``align``, the mean score of the positive pairs, and C, the number of candidates:
 
     - ``released``: ``K = floor( C cos( (align + u)^1.25 ) ) + 1``, u the mean of ``e^(-s)`` (see ``uniformity``);
     - ``paper``: ``K = floor( C cos( (align + u) pi/4 ) )``, u the log of the mean of ``e^s`` over all pairs;
 
-    and K is kept in [1, C - 1]. The printed rule hardly shrinks: once a model is trained, u is near 0 and align
-    below 1, so that K stays above 0.7 C. The released one comes down to a handful, as Fig. C-2 of the paper shows.
+    and K is kept in [1, C - 1]. By the printed rule K hardly shrinks: once a model is trained, u is near 0 and align
+    is below 1, so that K stays above 0.7 C. By the released rule K falls to a handful, as in Fig. C-2 of the paper.
 
     Deviation: the released code masks positives with 0 before it mines, so that they are mined while scores are
     low; here they never are.
 
     Args:
-        rule: how K follows from the scores.
-        uniformity: what u of the released rule is averaged over: ``off_diagonal``, the pairs that are not positive;
-            ``all_cells``, all of them, each positive counted as a score of 0. The released code does the latter;
-            u is then nearer to 1, which changes K by one in about a third of batches. ``paper`` has its own u.
+        rule: how K is computed from the scores.
+        uniformity: the pairs over which u of the released rule is averaged: ``off_diagonal``, those that are not
+            positive; ``all_cells``, all pairs, with each positive as a score of 0, as in the released code: u is then
+            nearer to 1, which changes K by one in about a third of batches. ``paper`` has its own u.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class AdaptiveTopK(Miner):
         self.uniformity = uniformity
 
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
-        """Choose the K highest scores once the positives are at minus infinity; what ties with the last is in, too."""
+        """Choose the K highest scores with the positives at minus infinity, and all that tie with the last."""
         candidates = scores.masked_fill(positives, MASKED)
         hardest = kth_largest(candidates, self._num_negatives(scores, positives))
         return candidates >= hardest.unsqueeze(1)
 
     def diagnostics(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> dict[str, float]:
-        """Report K, and the alignment and uniformity that it follows from (VSE+2AD, Fig. C-2)."""
+        """Return K, and the alignment and uniformity from which it is computed (VSE+2AD, Fig. C-2)."""
         align, uniformity = self._maturity(scores, positives)
         num_negatives = self._num_negatives(scores, positives)
         return {"num_negatives": float(num_negatives), "align": align, "uniformity": uniformity}
@@ -92,7 +92,7 @@ class AdaptiveTopK(Miner):
         if self.uniformity == "all_cells":
             return align.item(), scores.masked_fill(positives, 0.0).neg().exp().mean().item()
         others = scores[~positives]
-        # A batch of positives only has nothing to mine; 0 keeps K a number.
+        # A batch without negatives has nothing to mine; 0 keeps K a number.
         return align.item(), others.neg().exp().mean().item() if len(others) else 0.0
 
     def _num_negatives(self, scores: Tensor, positives: Tensor) -> int:
@@ -101,6 +101,6 @@ class AdaptiveTopK(Miner):
         if self.rule == "paper":
             chosen = math.floor(candidates * math.cos(maturity * math.pi / 4))
         else:
-            # Below 0 only where positives score worse than anything trained: as immature as can be.
+            # It is below 0 only if positives score worse than in any trained model: then maturity is lowest.
             chosen = math.floor(candidates * math.cos(max(maturity, 0.0) ** 1.25)) + 1
         return max(1, min(chosen, candidates - 1))

@@ -1,4 +1,4 @@
-"""PVSE's pull between the distributions of image and text embeddings."""
+"""PVSE's term that pulls the distributions of image and text embeddings together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openvse.errors import RecipeError
 from openvse.objectives.base import Term
 from openvse.types import ScoredBatch
 
-# A squared distance below this many roundings of its terms is no distance.
+# A squared distance below this many rounding errors of its terms counts as 0.
 ROUNDING = 32.0
 
 
@@ -20,16 +20,16 @@ class MMD(Term):
     """The squared maximum mean discrepancy between all image embeddings and all text embeddings of a batch.
 
     ``L_mmd = mean k(x, x') - 2 mean k(x, y) + mean k(y, y')`` (PVSE, section 3.4; Gretton et al. 2012, the biased
-    estimate, which is never negative). The means are the paper's sums over K^2 N^2 pairs, and stay right where
+    estimate, which is never negative). The means replace the paper's sums over K^2 N^2 pairs, and stay correct if
     the two sides differ in number. Kernels, with the bandwidth g:
 
     - ``rbf``: ``e^(-g |x - y|^2)``, the Gaussian that the paper names;
-    - ``legacy_exp``: ``e^(-g |x - y|)``, what its released code computes with g = 0.5.
+    - ``legacy_exp``: ``e^(-g |x - y|)``, which its released code computes with g = 0.5.
 
     Distances come from one matrix product, so that memory is bounded by the pairs, not by pairs times D.
 
     Args:
-        kernel: which of the two.
+        kernel: ``rbf`` or ``legacy_exp``.
         gamma: g, above 0.
 
     Raises:
@@ -55,7 +55,7 @@ class MMD(Term):
         squares = lengths - 2 * (x @ y.T)
         if self.kernel == "rbf":
             return torch.exp(-self.gamma * squares.clamp(min=0)).mean()
-        # Where two vectors are equal only rounding is left, which a root would magnify, and its slope has no bound.
+        # If two vectors are equal, only rounding is left, which a root would magnify with an unbounded slope.
         equal = squares <= ROUNDING * torch.finfo(squares.dtype).eps * lengths
         distances = squares.masked_fill(equal, 1.0).sqrt().masked_fill(equal, 0.0)
         return torch.exp(-self.gamma * distances).mean()

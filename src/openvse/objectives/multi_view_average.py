@@ -1,4 +1,4 @@
-"""Every view trained alone, the baseline of MV-VSE."""
+"""Every view trained separately: the baseline of MV-VSE."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class MultiViewAverage(RankingTerm):
     """The mean over the views of each view's own contrast; each view mines its own negatives.
 
     ``L_Avg = 1/K sum_k { [a - s(v_k,t) + s(v_k,t^)]_+ + [a - s(v_k,t) + s(v^_k,t)]_+ }`` (MV-VSE, eq. 8), with any
-    miner and criterion. It draws all views of an image to each of its texts.
+    miner and criterion. It pulls all views of an image to each of its texts.
 
     Raises:
-        RecipeError: in the forward pass, if the images differ in their number of views.
+        RecipeError: in the forward pass, the images differ in their number of views.
     """
 
     scores_views: ClassVar[bool] = True
@@ -31,5 +31,5 @@ class MultiViewAverage(RankingTerm):
         return torch.stack([self.both_ways(view, batch.positives) for view in views]).mean()
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
-        """Report the miner's numbers and the share of pairs that each view wins."""
+        """Return the diagnostics of the miner and the share of pairs that each view wins."""
         return super().diagnostics(batch) | view_diagnostics(batch)

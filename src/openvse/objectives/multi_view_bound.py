@@ -18,20 +18,20 @@ class MultiViewBound(RankingTerm):
 
     ``L_Up = 1/K sum_k { [a - s(v_k,t) + s*(V,T^)]_+ 1(V,T^) + [a - s(v_k,t) + s*(V^,T)]_+ 1(V^,T) }`` (MV-VSE,
     eq. 10). The indicator (eq. 11, 12) is 1 where all views violate the margin. As the best view violates it least,
-    that is ``a - s*(V,T) + s*_neg > 0``: a negative that costs the best view nothing costs no view anything.
-    ``gated: false`` drops the indicator (L_Rough, eq. 13), and always L_Max <= L_Up <= L_Rough (eq. 14).
+    that is ``a - s*(V,T) + s*_neg > 0``: a negative that adds nothing for the best view adds nothing for any view.
+    ``gated: false`` drops the indicator (L_Rough, eq. 13); L_Max <= L_Up <= L_Rough always holds (eq. 14).
 
-    MV-VSE's objective (eq. 15) is a ``contrast`` on s* with weight lambda = 0.7 beside this term with weight 0.3.
-    With ``info_nce`` it is the normalised-softmax version, whose bounds are one, as a softmax is never content.
+    MV-VSE's objective (eq. 15) is a ``contrast`` on s* with weight lambda = 0.7 plus this term with weight 0.3.
+    With ``info_nce`` it is the normalised-softmax version, whose two bounds are equal, as a softmax is never 0.
 
     Args:
-        miner: chooses the negatives under s*.
-        criterion: hinge in the paper.
-        reduction: over the positive pairs of the batch.
-        gated: whether a negative that no longer troubles the best view leaves the other views alone.
+        miner: the part that chooses the negatives under s*.
+        criterion: the criterion; the paper uses hinge.
+        reduction: the sum or the mean over the positive pairs of the batch.
+        gated: whether a negative that does not violate the margin of the best view is ignored for all views.
 
     Raises:
-        RecipeError: in the forward pass, if the images differ in their number of views.
+        RecipeError: in the forward pass, the images differ in their number of views.
     """
 
     scores_views: ClassVar[bool] = True
@@ -56,7 +56,7 @@ class MultiViewBound(RankingTerm):
         return self._one_way(views, positives) + self._one_way(views.mT, positives.T)
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
-        """Report the miner's numbers and the share of pairs that each view wins."""
+        """Return the diagnostics of the miner and the share of pairs that each view wins."""
         return super().diagnostics(batch) | view_diagnostics(batch)
 
     def _one_way(self, views: Float[Tensor, "K A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:

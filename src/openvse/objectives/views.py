@@ -1,4 +1,4 @@
-"""The views of an image: what MV-VSE's terms and their reports have in common."""
+"""The views of an image: code that MV-VSE's terms and their diagnostics share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openvse.types import EmbeddingSet, ScoredBatch
 def view_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "K I T"]:
     """Score each of the K views of the images: ``s(v_k, t) = cos(v_k, t)`` (MV-VSE, eq. 5).
 
-    MV-VSE gives a text one embedding; where it has several, a view is scored with the best of them, so that the
+    In MV-VSE a text has one embedding; if it has several, a view is scored with the best of them, so that the
     maximum over the views is always the ``set_max`` score.
 
     Raises:
@@ -30,7 +30,7 @@ def view_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "K I
 
 
 def view_diagnostics(batch: ScoredBatch) -> dict[str, float]:
-    """Return the share of the positive pairs that each view wins (MV-VSE, Fig. 4c, d), and how alike views are.
+    """Return the share of the positive pairs that each view wins (MV-VSE, Fig. 4c, d), and how similar the views are.
 
     ``view_similarity`` is the mean cosine between two views of an image; it is left out at K = 1.
     """

@@ -1,3 +1,3 @@
-"""What is written for people: documents and pages."""
+"""Documents and web pages for people to read."""
 
 from __future__ import annotations

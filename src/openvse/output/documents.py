@@ -1,4 +1,4 @@
-"""What is written for people to read: reports in Markdown beside their JSON, and web pages that need no other file."""
+"""Documents for people to read: reports in Markdown along with their JSON, and web pages in a single file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openvse.files import write_whole
+from openvse.files import made, write_whole
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 CONFIDENCE = 0.95
-"""Of the intervals that reports show."""
+"""The confidence level of the intervals that reports show."""
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -42,32 +42,32 @@ _PAGE = """<!DOCTYPE html>
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table whose columns, but the first, are aligned to the right."""
+    """Return a table in Markdown whose columns, except the first, are aligned to the right."""
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
 
 
 def write_report(folder: str | Path, name: str, *, markdown: str, json: str) -> Path:
-    """Write ``NAME.md`` and ``NAME.json``, each by write-then-rename, and return their folder, made if it is missing.
+    """Write ``NAME.md`` and ``NAME.json``, each by write-then-rename, and return their folder, made if missing.
 
     Raises:
-        OSError: the disk refuses.
+        DiskError: the disk is full, or refuses.
     """
     target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    write_whole(target / f"{name}.md", markdown)
-    write_whole(target / f"{name}.json", json)
+    with made(target):
+        write_whole(target / f"{name}.md", markdown)
+        write_whole(target / f"{name}.json", json)
     return target
 
 
 def html_page(title: str, body: str, *, note: str = "", style: str = "") -> str:
-    """Return a page in the one look that all of openvse's pages share.
+    """Return an HTML page in the style that all pages of openvse share.
 
     Args:
-        title: of the page, and its heading; plain text.
-        body: HTML.
+        title: the title of the page, which is also its heading; plain text.
+        body: the HTML of the body.
         note: a sentence under the heading; plain text.
-        style: CSS of this page alone, after the shared one.
+        style: CSS for this page only, which follows the shared CSS.
     """
     shared = files("openvse.output").joinpath("documents.css").read_text(encoding="utf-8")
     page = _PAGE.format(
@@ -78,7 +78,7 @@ def html_page(title: str, body: str, *, note: str = "", style: str = "") -> str:
 
 
 def image_uri(image: Image, *, quality: int) -> str:
-    """Return an image as a ``data:`` URI that holds it as WebP of a quality up to 100."""
+    """Return an image as a ``data:`` URI in WebP, with a quality of at most 100."""
     encoded = io.BytesIO()
     image.save(encoded, "WEBP", quality=quality)
     return f"data:image/webp;base64,{base64.b64encode(encoded.getvalue()).decode()}"

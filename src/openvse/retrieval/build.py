@@ -1,4 +1,4 @@
-"""A model of retrieval from its recipe."""
+"""Builds a retrieval model from its recipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openvse.similarities import SIMILARITIES, Similarity
 from openvse.specs import TwoTowerSpec
 
 
-# Encoders learn from a gradient which parameters of a backbone can train, also when the caller is in inference mode.
+# Encoders use a gradient to find the trainable parameters of a backbone, also if the caller is in inference mode.
 @torch.inference_mode(False)
 @torch.enable_grad()
 def build_model(
@@ -29,12 +29,12 @@ def build_model(
     """Build an untrained model.
 
     Args:
-        spec: names the parts; a recipe for retrieval is one.
+        spec: the names of the parts; a recipe for retrieval is such a spec.
         captions: the training captions, from which a vocabulary is built; never those of validation or test.
         assets: a model folder whose vocabulary, tokenizer and backbone configuration are read instead.
-        seed: of the first weights.
-        start: a model whose files are read for the encoders that agree with its own, and whose weights follow
-            (``Start.give``); a vocabulary grows by the words of the captions.
+        seed: the seed of the initial weights.
+        start: a model whose files are read for the encoders that agree with its own; ``Start.give`` then copies its
+            weights. A vocabulary grows by the words of the captions.
 
     Raises:
         RecipeError: a part is unknown, an option is wrong, or the parts do not fit together.
@@ -55,7 +55,7 @@ def build_model(
 
 
 def _check_lengths(spec: TwoTowerSpec, similarity: Similarity, towers: Sequence[Tower[Any]]) -> None:
-    """Raise RecipeError where a similarity of unit vectors would get vectors of any length."""
+    """Raise RecipeError if a similarity of unit vectors would get vectors of other lengths."""
     if similarity.reads_unit_vectors and not all(tower.aggregator.unit_length for tower in towers):
         raise RecipeError(
             f"similarity {spec.similarity.name} compares embeddings of unit length, and an aggregator tokens keeps "

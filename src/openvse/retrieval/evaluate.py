@@ -1,4 +1,4 @@
-"""The evaluation of two-tower models on a data set that a user names."""
+"""The evaluation of two-tower models on a data set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openvse.training.kind import Request, published_for
 
 @dataclass(frozen=True)
 class RetrievalEvaluation:
-    """A report of retrieval; see ``training.kind.Evaluation``."""
+    """A retrieval report; see ``training.kind.Evaluation``."""
 
     report: Report
     warnings: tuple[str, ...] = ()
@@ -25,6 +25,10 @@ class RetrievalEvaluation:
         """Return the report's table."""
         return self.report.to_markdown()
 
+    def to_json(self) -> str:
+        """Return the whole report as JSON."""
+        return self.report.to_json()
+
     def write(self, folder: Path) -> list[Path]:
         """Write the report as Markdown and JSON."""
         self.report.save(folder)
@@ -32,14 +36,14 @@ class RetrievalEvaluation:
 
 
 def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEvaluation:
-    """Rank both ways; the scores of several models are averaged.
+    """Rank in both directions; the scores of several models are averaged.
 
     Args:
-        models: the models; with ``request.rerank`` the last one ranks the proposals of the others again.
+        models: the models; with ``request.rerank`` the last one reranks the proposals of the others.
         request: what to evaluate, and how.
 
     Raises:
-        OpenVSEError: there are more stores than models; and whatever data and stores are refused for.
+        OpenVSEError: there are more stores than models, or the data or stores cannot be used.
     """
     corpus = open_corpus(
         request.data, require_images=not request.features, allow_outside=request.allow_outside
@@ -47,7 +51,9 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     chosen = corpus if request.split == "all" else corpus.split(request.split)
     paths = _one_store_each(request.features, len(models))
     stores = [open_store(path, model.image.encoder) for model, path in zip(models, paths, strict=True)]
-    embedded = embed_ensemble(models, chosen, stores)
+    embedded = embed_ensemble(
+        models, chosen, stores, batch_size=request.batch_size, progress=request.progress
+    )
     first, *others = embedded.members
     again = Reranker(others.pop(), request.rerank_top, request.rerank_weight) if request.rerank else None
     report = evaluate(
@@ -62,20 +68,21 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         folds=request.folds,
         published=_published(models, embedded.corpus.relevance.num_images, request.folds),
         problems=embedded.corpus.problems,
+        progress=request.progress,
     )
     return RetrievalEvaluation(report)
 
 
 def _one_store_each(stores: Sequence[Path], num_models: int) -> list[Path | None]:
-    """Give each model its store: its own, the one for all, or none.
+    """Return the store of each model: its own, the one for all, or none.
 
     Raises:
-        OpenVSEError: there is another number of stores.
+        OpenVSEError: the number of stores does not fit.
     """
     if len(stores) not in (0, 1, num_models):
         raise OpenVSEError(
             f"--features is given {len(stores)} times for {num_models} model(s): give it once for all of them, "
-            f"or once a model, in their order"
+            f"or once per model, in their order"
         )
     if len(stores) == 1:
         return [stores[0]] * num_models
@@ -83,7 +90,7 @@ def _one_store_each(stores: Sequence[Path], num_models: int) -> list[Path | None
 
 
 def _published(models: Sequence[TwoTower], num_images: int, folds: int) -> dict[str, dict[str, float]]:
-    """Return what the paper of the model's recipe says of such a test set; an ensemble follows no recipe."""
+    """Return the published results of the model's recipe for such a test set; none for an ensemble."""
     if len(models) > 1:
         return {}
     return published_for(models[0].provenance, {"num_images": num_images, "folds": folds})

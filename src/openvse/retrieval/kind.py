@@ -1,4 +1,4 @@
-"""Retrieval among the tasks."""
+"""Retrieval as one of the tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Retrieval(TaskKind):
-    """Images and sentences find each other."""
+    """The task of retrieval: images for sentences and sentences for images."""
 
     recipe: ClassVar[type[RunRecipe]] = RetrievalRecipe
     spec: ClassVar[type[ModelSpec]] = TwoTowerSpec

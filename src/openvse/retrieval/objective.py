@@ -1,4 +1,4 @@
-"""An objective from a recipe, for one of its phases."""
+"""Builds an objective from a recipe, for one of its phases."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from openvse.specs import Part, PhaseSpec, apply_override, validated
 def build_objective(
     recipe: RetrievalRecipe, phase: PhaseSpec | None = None, *, model: TwoTower | None = None
 ) -> Objective:
-    """Build the recipe's objective with a phase's overrides applied.
+    """Build the objective of a recipe with the overrides of a phase.
 
     Args:
-        recipe: names the terms.
-        phase: whose overrides hold.
-        model: built from the same recipe; with it, a term that cannot act on its embeddings is refused.
+        recipe: the recipe with the terms.
+        phase: the phase with the overrides.
+        model: the model of the same recipe; if given, a term that cannot act on its embeddings is refused.
 
     Raises:
-        RecipeError: an unknown term, part or option, a weight that is no number, or a term that the model's parts
-            do not suit.
+        RecipeError: a term, part or option is unknown, a weight is not a number, or a term does not suit the parts of
+            the model.
     """
     tree = recipe.to_dict()
     for path, value in (phase.objective if phase else {}).items():
@@ -42,7 +42,7 @@ def build_objective(
 
 
 def _check_fit(term: Term, who: str, recipe: RetrievalRecipe, model: TwoTower) -> None:
-    """Raise RecipeError for a term that asks of the embeddings what the model's parts do not yield."""
+    """Raise RecipeError for a term that needs embeddings which the parts of the model do not yield."""
     image, text = model.image.aggregator, model.text.aggregator
     if term.needs_residual and not (image.yields_residual or text.yields_residual):
         raise RecipeError(
@@ -64,7 +64,7 @@ def _check_fit(term: Term, who: str, recipe: RetrievalRecipe, model: TwoTower) -
 
 
 def _weight(options: dict[str, Any], where: str) -> float:
-    """Take the term's factor out of its options; every term has one."""
+    """Separate the weight of a term, which every term has, from its options."""
     weight = options.pop("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float):
         raise RecipeError(f"recipe: {where}.weight should be a number, got {weight!r}")

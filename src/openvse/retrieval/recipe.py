@@ -1,4 +1,4 @@
-"""What a recipe for retrieval may say."""
+"""The schema of a recipe for retrieval."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from openvse.specs import Part, RunRecipe, Strict, TrainingSpec, TwoTowerSpec
 
 
 class Published(Strict):
-    """Figures of the paper that a recipe follows; evaluation shows them beside ours where the protocol is theirs.
+    """Results of the paper that a recipe follows; evaluation shows them too if its protocol is the same.
 
     Attributes:
         source: paper, table, data set and protocol, in words.
-        num_images: of the test set.
-        folds: that the test set is cut into, whose figures are averaged.
-        metrics: under the names that evaluation uses, in percent.
+        num_images: the number of images of the test set.
+        folds: the number of folds of the test set whose results are averaged.
+        metrics: the results in percent, under the names that evaluation uses.
     """
 
     source: str
@@ -30,7 +30,7 @@ class RetrievalRecipe(TwoTowerSpec, RunRecipe):
 
     Attributes:
         objective: the terms of the loss by name.
-        published: figures of the paper that the recipe follows.
+        published: the results of the paper that the recipe follows.
     """
 
     task: Literal["retrieval"] = "retrieval"
@@ -47,7 +47,7 @@ class RetrievalRecipe(TwoTowerSpec, RunRecipe):
     @field_validator("published", mode="before")
     @classmethod
     def _nothing_published(cls, value: Any) -> Any:
-        return () if value is None else value  # what the first models' folders say
+        return () if value is None else value  # the form in the folders of the first models
 
     @field_validator("training")
     @classmethod

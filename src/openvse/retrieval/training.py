@@ -21,7 +21,7 @@ from openvse.corpus import Corpus, SharedTexts
 from openvse.datasets import open_corpus
 from openvse.encoders import TextEncoder, TokenStatesEncoder
 from openvse.errors import TrainingError
-from openvse.evaluation import Report, embed_corpus, evaluate
+from openvse.evaluation import Report, chance_metrics, embed_corpus, evaluate
 from openvse.features import FeatureStore
 from openvse.model import Model, TwoTower, tower_curves
 from openvse.objectives import Objective
@@ -40,21 +40,22 @@ from openvse.training.inputs import (
     source_of,
     spread,
 )
+from openvse.training.split_size import small_split_warning
 from openvse.training.task import Step, Task
 from openvse.types import Batch, FeatureSource, ScoredBatch
 
 
 class RetrievalTask(Task[Batch]):
-    """Learns to rank.
+    """Trains a retrieval model.
 
     Args:
-        recipe: data, batch size, seed.
-        model: trained in place.
-        objectives: one for each phase.
-        corpus: with the splits train and validation.
+        recipe: the recipe, for data, batch size and seed.
+        model: the model, which is trained in place.
+        objectives: one objective for each phase.
+        corpus: a corpus with the splits train and validation.
         features: stored local features, or None for images.
         text_features: stored token states, or None for token ids.
-        accelerator: which process of how many this is.
+        accelerator: the accelerator, which knows the processes.
     """
 
     metric: ClassVar[str] = "rsum"
@@ -89,6 +90,7 @@ class RetrievalTask(Task[Batch]):
         if recipe.training.validation_images is not None:
             validation = validation.select(spread(len(validation), recipe.training.validation_images))
         self._validation, self._features, self._text_features = validation, features, text_features
+        self._chance = chance_metrics(validation.relevance)
 
     def step(self, wrapped: nn.Module, batch: Batch, phase: int) -> Step:
         """Embed, gather over processes, score, and compute the objective of the phase."""
@@ -128,10 +130,14 @@ class RetrievalTask(Task[Batch]):
         return evaluate(embedded.images, embedded.texts, embedded.corpus.relevance, model.similarity)
 
     def summary(self, metrics: Mapping[str, float]) -> str:
-        """Return RSUM and both R@1."""
-        return (
-            f"rsum {metrics['rsum']:5.1f}  i2t R@1 {metrics['i2t_r1']:4.1f}  t2i R@1 {metrics['t2i_r1']:4.1f}"
-        )
+        """Return RSUM, its chance level, and both R@1."""
+        chance = f"(chance {self._chance['rsum']:.1f})"
+        return f"rsum {metrics['rsum']:5.1f} {chance}  R@1 i2t {metrics['i2t_r1']:4.1f} t2i {metrics['t2i_r1']:4.1f}"
+
+    @property
+    def num_validated(self) -> int:
+        """The number of images that the validation ranks."""
+        return len(self._validation)
 
     def curves(self) -> dict[str, list[float]]:
         """Return the curves of both aggregators, as ``image.NAME`` and ``text.NAME``."""
@@ -169,7 +175,7 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     model = build_model(recipe, captions=captions, seed=recipe.seed, start=inputs.start)
     inputs.begin(model)
     coverage = count_words(model.text.encoder, captions, inputs, "caption")
-    # Refused before hours of extraction, if the model does not suit them.
+    # Data that the model does not suit are refused before hours of extraction.
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
     features = open_features(recipe, model.image.encoder, corpus, inputs)
     corpus = with_features(corpus, features)
@@ -181,4 +187,6 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     text_features = open_text_features(recipe, model.text.encoder, texts, inputs)
     task = RetrievalTask(recipe, model, objectives, corpus, features, text_features, inputs.accelerator)
     task.coverage = coverage
+    if warning := small_split_warning(task.num_validated, "images", "a recall"):
+        inputs.watcher.warn(warning)
     return task

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from openvse.search.backend import ExactBackend, VectorBackend
+from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
 from openvse.search.engine import Hit, SearchEngine
 from openvse.search.index import Index, Item
 from openvse.search.indexing import IndexProgress, IndexReport, build_index
+from openvse.search.model_place import FoundModel, find_model, place_of
 from openvse.search.rerank import HitReranker
+from openvse.search.stored import StoredImages, stored_images
 
 __all__ = [
     "ExactBackend",
+    "FoundModel",
     "Hit",
     "HitReranker",
     "Index",
@@ -18,7 +22,12 @@ __all__ = [
     "IndexReport",
     "Item",
     "SearchEngine",
+    "StoredImages",
     "VectorBackend",
     "build_index",
+    "captions_beside",
     "contact_sheet",
+    "find_model",
+    "place_of",
+    "stored_images",
 ]

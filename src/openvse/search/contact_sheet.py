@@ -16,6 +16,9 @@ from openvse.search.engine import Hit
 THUMBNAIL_PX = 360
 """Longer side of a thumbnail: twice its size on the page, for dense screens."""
 
+TAIL_CHARACTERS = 12
+"""Of a name, how many characters at its end are shown in any case."""
+
 
 def contact_sheet(
     results: Mapping[str, Sequence[Hit]],
@@ -24,8 +27,12 @@ def contact_sheet(
     note: str = "",
     badges: Mapping[str, str] | None = None,
     correct: Mapping[str, Collection[str]] | None = None,
+    captions: Mapping[str, Sequence[str]] | None = None,
+    examples: Mapping[str, Path] | None = None,
 ) -> str:
     """Return an HTML page with a row of thumbnails for every query; it needs no other file and no network.
+
+    Each card links to its image, and says so where that is gone or cannot be read.
 
     Args:
         results: the hits of each query, best first.
@@ -33,44 +40,67 @@ def contact_sheet(
         note: a sentence under the heading, for instance what was searched.
         badges: by ``Hit.id``, a short label on its image (such as "held out").
         correct: by query, the ids of the right answers, which are marked.
+        captions: by ``Hit.id``, sentences about its image, of which the first is shown.
+        examples: by query, the image that was asked with.
     """
-    right = correct or {}
+    right, asked = correct or {}, examples or {}
     thumbnail = cache(_thumbnail)  # an image that answers several queries is read once
-    sections = [
-        _section(query, hits, badges or {}, right.get(query, ()), thumbnail)
-        for query, hits in results.items()
-    ]
+    sections = []
+    for query, hits in results.items():
+        cards = [
+            _card(
+                hit,
+                badge=(badges or {}).get(hit.id, ""),
+                is_right=hit.id in right.get(query, ()),
+                caption=next(iter((captions or {}).get(hit.id, ())), ""),
+                image=thumbnail(hit.path),
+            )
+            for hit in hits
+        ]
+        sections.append(_section(_heading(query, asked.get(query), thumbnail), cards))
     style = files("openvse.search").joinpath("contact_sheet.css").read_text(encoding="utf-8")
     return html_page(title, "\n".join(sections), note=note, style=style)
 
 
-def _section(
-    query: str,
-    hits: Sequence[Hit],
-    badges: Mapping[str, str],
-    right: Collection[str],
-    thumbnail: Callable[[Path], str | None],
-) -> str:
-    cards = "\n".join(
-        _card(hit, badges.get(hit.id, ""), hit.id in right, thumbnail(hit.path)) for hit in hits
-    )
-    answer = f"<ol>\n{cards}\n</ol>" if hits else "<p>No image was found.</p>"
-    return f"<section>\n<h2>{escape(query)}</h2>\n{answer}\n</section>"
+def _heading(query: str, example: Path | None, thumbnail: Callable[[Path], str | None]) -> str:
+    """Return what was asked, with the image that it was asked with."""
+    image = None if example is None else thumbnail(example)
+    shown = f'<img class="asked" src="{image}" alt="">' if image else ""
+    return f"<h2>{shown}{escape(query)}</h2>"
 
 
-def _card(hit: Hit, badge: str, is_right: bool, image: str | None) -> str:
+def _section(heading: str, cards: Sequence[str]) -> str:
+    listed = "\n".join(cards)
+    answer = f"<ol>\n{listed}\n</ol>" if cards else "<p>No image was found.</p>"
+    return f"<section>\n{heading}\n{answer}\n</section>"
+
+
+def _card(hit: Hit, *, badge: str, is_right: bool, caption: str, image: str | None) -> str:
     name = escape(hit.id)
-    shown = (
-        f'<img src="{image}" alt="{name}" loading="lazy">'
-        if image
-        else f'<span class="missing" role="img" aria-label="{name}">image not readable</span>'
-    )
+    if image:
+        about = escape(caption) or name
+        shown = f'<img src="{image}" alt="{about}" loading="lazy">'
+    else:
+        reason = "cannot be read" if hit.path.exists() else "no longer there"
+        shown = f'<span class="missing" role="img" aria-label="{name}">image {reason}</span>'
+    if hit.path.exists():
+        shown = f'<a href="{escape(hit.path.resolve().as_uri())}">{shown}</a>'
     label = f'<span class="badge">{escape(badge)}</span>' if badge else ""
     right = ' <span class="mark">\N{CHECK MARK} right</span>' if is_right else ""
+    said = f'<span class="caption">{escape(caption)}</span>' if caption else ""
     return (
         f'<li{" class=right" if is_right else ""}><figure><div class="image">{shown}{label}</div>'
-        f'<figcaption><span class="rank">{hit.rank}{right}</span> <span class="score">{hit.score:.3f}</span> '
-        f'<span class="name" title="{name}">{name}</span></figcaption></figure></li>'
+        f'<figcaption><span class="rank">{hit.rank}{right}</span> <span class="score">{hit.score:z.3f}</span> '
+        f"{said}{_name(hit.id)}</figcaption></figure></li>"
+    )
+
+
+def _name(name: str) -> str:
+    """Return a name whose middle gives way where it is too long: beginning and end tell files apart."""
+    head, tail = name[:-TAIL_CHARACTERS], name[-TAIL_CHARACTERS:]
+    return (
+        f'<span class="name" title="{escape(name)}"><span class="head">{escape(head)}</span>'
+        f'<span class="tail">{escape(tail)}</span></span>'
     )
 
 

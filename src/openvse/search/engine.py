@@ -97,6 +97,11 @@ class SearchEngine:
             ExactBackend(index.vectors, score=model.score, names=names) if backend is None else backend
         )
 
+    @property
+    def root(self) -> Path:
+        """The folder whose images the index holds."""
+        return Path(self._index.manifest.root)
+
     def search(self, queries: str | Sequence[str], top_k: int = 10) -> list[list[Hit]]:
         """Return the best images of every sentence, best first; fewer than ``top_k`` where there are fewer.
 

@@ -3,29 +3,36 @@
     index.json            the manifest: format, model, root of the images, shape, names of the other two
     vectors-<id>.npy      embeddings: float [count, K, D]
     items-<id>.jsonl      path below the root, time and size of each image, one a line
+    unfinished.json       a manifest of what an interrupted indexing embedded; the next one goes on with it
 
-The manifest is replaced last and by rename: at every moment an index is the old one or the new one, whole.
+The manifest is replaced last and by rename: at every moment an index is the old one or the new one, whole. It holds
+checksums of both files. Format 1 had none, and did not say where the model is; it is read for good.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
+from zlib import crc32
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.errors import IndexFormatError
-from openvse.files import write_whole
+from openvse.errors import IndexFormatError, IndexVersionError
+from openvse.files import checksum, write_whole
 
 VectorDtype = Literal["float16", "float32"]
 
 FORMAT = "openvse-index"
-VERSION = 1
+VERSION = 2
 MANIFEST = "index.json"
+UNFINISHED = "unfinished.json"
+
+SMALL_BYTES = 1 << 24
+"""Vectors up to this size are compared with their checksum whenever they are opened; larger ones on request."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,8 @@ class Manifest:
         created: UTC, ISO 8601.
         vectors: name of the file of embeddings.
         items: name of the file of images.
+        checksums: CRC-32 of the embeddings and of the lines of the images; None where format 1 has none.
+        model_place: where the model was; see ``search.model_place``. None where nobody said it.
     """
 
     model: str
@@ -68,11 +77,13 @@ class Manifest:
     created: str
     vectors: str
     items: str
+    checksums: dict[str, int] | None = None
+    model_place: dict[str, str] | None = None
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, name: str = MANIFEST) -> None:
         """Make this the manifest of the folder, by rename."""
         content = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        write_whole(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
+        write_whole(folder / name, json.dumps(content, indent=2) + "\n")
 
 
 class Index:
@@ -102,46 +113,77 @@ class Index:
         self.vectors = vectors
 
     @classmethod
-    def open(cls, path: str | Path, model_fingerprint: str | None = None) -> Index:
+    def open(cls, path: str | Path, model_fingerprint: str | None = None, *, check: bool = False) -> Index:
         """Open an index for reading.
 
         Args:
             path: its folder.
             model_fingerprint: the model that must have made it; None takes any.
+            check: call ``check``, whatever the size; small files are always compared with their checksums.
 
         Raises:
             IndexFormatError: it is missing, damaged, of another format version, or made by another model.
         """
         folder = Path(path)
-        manifest = _read_manifest(folder)
+        manifest = read_manifest(folder)
         check_model(folder, manifest, model_fingerprint)
         try:
-            items = tuple(_read_items(folder / manifest.items))
+            items = _read_items(folder, manifest, None)
             # Copy-on-write because torch wants memory that could be written; nothing reaches the file.
             vectors = np.load(folder / manifest.vectors, mmap_mode="c", allow_pickle=False)
-        except (OSError, ValueError, TypeError) as error:
-            raise _damaged(folder, str(error)) from error
+        except (OSError, ValueError, TypeError, EOFError) as error:
+            raise damaged(folder, str(error)) from error
         expected = (manifest.count, manifest.num_embeddings, manifest.dim)
         if vectors.shape != expected or vectors.dtype != manifest.dtype or len(items) != manifest.count:
             content = f"{len(items)} images, {vectors.dtype} {list(vectors.shape)}"
-            raise _damaged(folder, f"it holds {content} instead of {manifest.dtype} {list(expected)}")
+            raise damaged(folder, f"it holds {content} instead of {manifest.dtype} {list(expected)}")
+        index = cls(folder, manifest, items, vectors)
+        if check:
+            index.check()
+        elif vectors.nbytes <= SMALL_BYTES:
+            index.compare()
+        return index
+
+    @classmethod
+    def open_unfinished(cls, folder: Path, model_fingerprint: str) -> Index | None:
+        """Open what an interrupted indexing by a model embedded; None where there is nothing that can be used."""
+        try:
+            manifest = read_manifest(folder, UNFINISHED)
+            check_model(folder, manifest, model_fingerprint)
+            items = _read_items(folder, manifest, manifest.count)
+            shape = (manifest.count, manifest.num_embeddings, manifest.dim)
+            path, row = folder / manifest.vectors, np.dtype(manifest.dtype).itemsize
+            _check_vectors(folder, manifest, int(np.prod(shape)) * row)
+            vectors = np.memmap(path, manifest.dtype, "c", _data_offset(path), shape)
+        except (IndexFormatError, OSError, ValueError, TypeError, EOFError):
+            return None
         return cls(folder, manifest, items, vectors)
 
     def __len__(self) -> int:
         return len(self.items)
 
     def check(self) -> None:
-        """Read all embeddings, a block at a time.
+        """Read all embeddings, a block at a time: compare them with their checksum, and look for bad numbers.
 
         Raises:
-            IndexFormatError: some hold NaN or infinite numbers; the first of their images is named.
+            IndexFormatError: they are not what was written, or some hold NaN or infinite numbers; the first of their
+                images is named.
         """
+        self.compare()
         bad = not_finite(self.vectors)
         if len(bad):
-            raise _damaged(
+            raise damaged(
                 self.path,
                 f"the embeddings of {len(bad)} images hold NaN or infinite numbers, first {self.items[bad[0]].id}",
             )
+
+    def compare(self) -> None:
+        """Compare the embeddings with their checksum, if the index has one.
+
+        Raises:
+            IndexFormatError: they are not what was written.
+        """
+        _check_vectors(self.path, self.manifest, self.vectors.nbytes)
 
     def image_path(self, position: int) -> Path:
         """Return the path of an image."""
@@ -162,34 +204,66 @@ def check_model(folder: Path, manifest: Manifest, fingerprint: str | None) -> No
     if fingerprint not in (None, manifest.model):
         raise IndexFormatError(
             f"index {folder} was made by model {manifest.model}, not by {fingerprint}: use that model, "
-            f"or run 'openvse index' again with this one"
+            f"or run 'openvse index --overwrite' with this one"
         )
 
 
-def _read_manifest(folder: Path) -> Manifest:
-    path = folder / MANIFEST
+def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
+    """Return what a manifest says.
+
+    Raises:
+        IndexFormatError: it is missing, damaged, or of another format version.
+    """
+    path = folder / name
     if not path.is_file():
-        raise IndexFormatError(f"no index at {folder} (no {MANIFEST}): make one with 'openvse index'")
+        raise IndexFormatError(f"no index at {folder} (no {name}): make one with 'openvse index'")
     try:
         fields: dict[str, Any] = json.loads(path.read_text())
         kind = fields.pop("format"), fields.pop("version")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise _damaged(folder, f"{MANIFEST} cannot be understood") from error
-    if kind != (FORMAT, VERSION):
-        raise IndexFormatError(
-            f"index {folder} has format {kind[0]} {kind[1]}, this openvse reads {FORMAT} {VERSION}: "
-            f"run 'openvse index' again"
+        raise damaged(folder, f"{name} cannot be understood") from error
+    if kind not in ((FORMAT, 1), (FORMAT, VERSION)):
+        raise IndexVersionError(
+            f"index {folder} has format {kind[0]} {kind[1]}, this openvse reads {FORMAT} 1 to {VERSION}: "
+            f"update openvse, or run 'openvse index --overwrite'"
         )
     try:
-        return Manifest(**fields)
+        manifest = Manifest(**fields)
     except TypeError as error:
-        raise _damaged(folder, f"{MANIFEST} cannot be understood") from error
+        raise damaged(folder, f"{name} cannot be understood") from error
+    if not all(each is None or isinstance(each, dict) for each in (manifest.checksums, manifest.model_place)):
+        raise damaged(folder, f"{name} holds impossible values")
+    return manifest
 
 
-def _read_items(path: Path) -> Iterator[Item]:
-    with path.open() as lines:
-        yield from (Item(**json.loads(line)) for line in lines)
+def _read_items(folder: Path, manifest: Manifest, count: int | None) -> tuple[Item, ...]:
+    """Read the images, or the first of them."""
+    with (folder / manifest.items).open("rb") as file:
+        lines = list(islice(file, count))
+    if manifest.checksums is not None:
+        _compare(folder, manifest, "items", crc32(b"".join(lines)))
+    return tuple(Item(**json.loads(line)) for line in lines)
 
 
-def _damaged(folder: Path, what: str) -> IndexFormatError:
+def _check_vectors(folder: Path, manifest: Manifest, size: int) -> None:
+    if manifest.checksums is not None:
+        path = folder / manifest.vectors
+        _compare(folder, manifest, "vectors", checksum(path, skip=_data_offset(path), size=size))
+
+
+def _compare(folder: Path, manifest: Manifest, name: Literal["items", "vectors"], found: int) -> None:
+    if (manifest.checksums or {}).get(name) != found:
+        raise damaged(folder, f"{getattr(manifest, name)} is not what was written, by its checksum")
+
+
+def _data_offset(path: Path) -> int:
+    """Return where the numbers of an ``.npy`` file begin."""
+    with path.open("rb") as file:
+        np.lib.format.read_magic(file)
+        np.lib.format.read_array_header_1_0(file)
+        return file.tell()
+
+
+def damaged(folder: Path, what: str) -> IndexFormatError:
+    """Return the error of an index that no indexing leaves behind, however it ends."""
     return IndexFormatError(f"index {folder} is damaged ({what}): run 'openvse index' again")

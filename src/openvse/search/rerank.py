@@ -62,11 +62,13 @@ class HitReranker:
         if images is None:
             return [list(hits) for hits in results]
         device = self._model.device
+        # An empty query has no hits, and no embedding.
+        asked = [number for number, hits in enumerate(results) if hits]
         scores = self._model.similarity.pairs(
             images,
-            self._model.encode_text(queries).to(device),
+            self._model.encode_text([queries[number] for number in asked]).to(device),
             torch.tensor([rows[hit.id] for _, hit in pairs], device=device),
-            torch.tensor([number for number, _ in pairs], device=device),
+            torch.tensor([asked.index(number) for number, _ in pairs], device=device),
         )
         if not scores.isfinite().all():
             _, hit = pairs[int((~scores.isfinite()).nonzero()[0])]

@@ -1,11 +1,12 @@
-"""Writing an index: append embeddings, then publish them all at once."""
+"""Writing an index: append embeddings, keep them from time to time, then publish them all at once."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -16,28 +17,38 @@ from jaxtyping import Float
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import locked
-from openvse.search.index import MANIFEST, Item, Manifest, VectorDtype, not_finite
+from openvse.search.index import MANIFEST, UNFINISHED, Item, Manifest, VectorDtype, not_finite
 
 
 class IndexWriter:
     """Writes beside the index that is there, and puts the new one in its place when the context ends.
 
-    A context that ends with an exception leaves the old index. Files that no manifest names, of this writer
-    or of one that was killed, are removed at the end.
+    A context that ends with an exception leaves the old index, and what ``keep`` has made durable. Files that no
+    manifest names, of this writer or of one that was killed, are removed at the end.
 
     Args:
         folder: of the index, created where it is missing.
         model: fingerprint of the model that makes the embeddings.
         root: the indexed folder.
         dtype: how a number is stored.
+        model_place: where the model is; see ``search.model_place``.
 
     Raises:
         IndexFormatError: another process writes this index, or the disk refuses, here or at the end.
     """
 
-    def __init__(self, folder: Path, *, model: str, root: Path, dtype: VectorDtype) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        model: str,
+        root: Path,
+        dtype: VectorDtype,
+        model_place: Mapping[str, str] | None = None,
+    ) -> None:
         token = secrets.token_hex(4)
         self._folder, self._model, self._root, self._dtype = folder, model, root, dtype
+        self._place = None if model_place is None else dict(model_place)
         self._paths = [folder / f"vectors-{token}.npy", folder / f"items-{token}.jsonl"]
         with ExitStack() as opening, _disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -46,17 +57,20 @@ class IndexWriter:
             self._vectors, self._items = (opening.enter_context(path.open("xb")) for path in self._paths)
             self._open = opening.pop_all()
         self._shape = (0, 0, 0)
+        self._sums = {"vectors": 0, "items": 0}
 
     def __enter__(self) -> IndexWriter:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        with self._open:
+        with _disk_errors(self._folder), self._open:
             try:
                 if error is None:
-                    with _disk_errors(self._folder):
-                        self._publish()
+                    self._publish()
             finally:
+                for file in (self._vectors, self._items):
+                    with suppress(OSError):  # what cannot be flushed belongs to no index
+                        file.close()
                 self._remove_unnamed()
 
     def __len__(self) -> int:
@@ -71,7 +85,8 @@ class IndexWriter:
         """
         if len(self) == 0:
             self._shape = (0, *vectors.shape[1:])
-            self._write_header()
+            with _disk_errors(self._folder):
+                self._write_header()
         if vectors.shape[1:] != self._shape[1:]:
             raise ModelError(
                 f"images have embeddings {list(self._shape[1:])} and {list(vectors.shape[1:])}, an index "
@@ -84,19 +99,42 @@ class IndexWriter:
                 f"the embedding of {items[bad[0]].id} holds NaN or infinite numbers as {self._dtype}, and is not "
                 f"written: check the model's weights, and take the image out of the folder if they are sound"
             )
+        lines = "".join(json.dumps(asdict(item)) + "\n" for item in items).encode()
         with _disk_errors(self._folder):
             self._vectors.write(stored.data)
-            self._items.write("".join(json.dumps(asdict(item)) + "\n" for item in items).encode())
-        self._shape = (len(self) + len(items), *self._shape[1:])
+            self._items.write(lines)
+        sums = {
+            "vectors": zlib.crc32(stored.data, self._sums["vectors"]),
+            "items": zlib.crc32(lines, self._sums["items"]),
+        }
+        self._shape, self._sums = (len(self) + len(items), *self._shape[1:]), sums
+
+    def keep(self) -> None:
+        """Make what was appended so far durable, so that a writer that is killed leaves it to the next.
+
+        Raises:
+            IndexFormatError: the disk refuses.
+        """
+        if len(self):
+            with _disk_errors(self._folder):
+                self._flush()
+                self._manifest().write(self._folder, UNFINISHED)
 
     def _publish(self) -> None:
         self._vectors.seek(0)
         self._write_header()
+        self._flush()
+        self._manifest().write(self._folder)
+        (self._folder / UNFINISHED).unlink(missing_ok=True)
+
+    def _flush(self) -> None:
         for file in (self._vectors, self._items):
             file.flush()
             os.fsync(file.fileno())
+
+    def _manifest(self) -> Manifest:
         count, num_embeddings, dim = self._shape
-        Manifest(
+        return Manifest(
             model=self._model,
             root=str(self._root),
             count=count,
@@ -106,11 +144,13 @@ class IndexWriter:
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             vectors=self._paths[0].name,
             items=self._paths[1].name,
-        ).write(self._folder)
+            checksums=self._sums,
+            model_place=self._place,
+        )
 
     def _remove_unnamed(self) -> None:
-        manifest = self._folder / MANIFEST
-        named = manifest.read_text() if manifest.is_file() else ""
+        manifests = [self._folder / name for name in (MANIFEST, UNFINISHED)]
+        named = "".join(path.read_text() for path in manifests if path.is_file())
         for pattern in ("vectors-*.npy", "items-*.jsonl"):
             for path in self._folder.glob(pattern):
                 if path.name not in named:
@@ -132,5 +172,6 @@ def _disk_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise IndexFormatError(
-            f"index {folder} cannot be written ({error.strerror}): choose another place or make room"
+            f"index {folder} cannot be written ({error.strerror}): make room or choose another place, and run "
+            f"'openvse index' again; what was there before is unchanged"
         ) from error

@@ -1,4 +1,4 @@
-"""Similarities: embeddings of images and texts -> scores."""
+"""Similarities compute scores from the embeddings of images and texts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from openvse.registry import Registry
 from openvse.similarities.base import Similarity, score_blocks
 from openvse.similarities.fused import Fused
 from openvse.similarities.order import Order
+from openvse.similarities.scaled_cosine import ScaledCosine
 from openvse.similarities.set_max import SetMax
 
 SIMILARITIES: Registry[Similarity] = Registry(
-    "similarity", {"fused": Fused, "order": Order, "set_max": SetMax}
+    "similarity", {"fused": Fused, "order": Order, "scaled_cosine": ScaledCosine, "set_max": SetMax}
 )
 
-__all__ = ["SIMILARITIES", "Fused", "Order", "SetMax", "Similarity", "score_blocks"]
+__all__ = ["SIMILARITIES", "Fused", "Order", "ScaledCosine", "SetMax", "Similarity", "score_blocks"]

@@ -1,4 +1,4 @@
-"""The base of every similarity: two EmbeddingSets -> a score matrix."""
+"""The base of every similarity, which computes a score matrix from two EmbeddingSets."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from openvse.types import EmbeddingSet
 
 
 class Similarity(Configured, nn.Module, ABC):
-    """Scores every image against every text; the score of a pair depends on the embeddings of these two items alone.
+    """Scores every image against every text; the score of a pair depends only on the embeddings of these two items.
 
-    So scores in blocks are the scores of the whole, and exact search, which scores an index block by block with the
-    model's similarity, is right for any of them. ``indexable`` promises more, as an index is also for search libraries:
-    they know inner products and no similarity.
+    So the scores can be computed in blocks, and exact search, which scores an index block by block with the model's
+    similarity, is correct for every similarity. ``indexable`` promises more, for search libraries that only know inner
+    products.
 
-    The promise is about one ``forward``. A subclass that overrides it does not inherit the promise: it declares
-    ``indexable`` itself, and is not indexable otherwise.
+    The promise holds for one ``forward``. A subclass that overrides ``forward`` does not inherit the promise: it must
+    declare ``indexable`` itself, and is not indexable otherwise.
 
     Attributes:
         indexable: True when the order of the scores is that of the largest inner product between single embeddings of
             the two items, so that an inner-product search over single embeddings finds exactly the best items.
-        is_cosine: True when two items of one embedding each score as their cosine.
-        reads_unit_vectors: True when it compares embeddings of unit length only.
+        is_cosine: True when the score of two items with one embedding each is their cosine.
+        reads_unit_vectors: True when the similarity compares only embeddings of unit length.
     """
 
     indexable: ClassVar[bool] = False
@@ -38,7 +38,7 @@ class Similarity(Configured, nn.Module, ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         nearest = next(base for base in cls.__mro__ if {"forward", "indexable"} & vars(base).keys())
-        if "indexable" not in vars(nearest):  # forward is newer than the promise
+        if "indexable" not in vars(nearest):  # forward was overridden after the promise was made
             cls.indexable = False
 
     @abstractmethod
@@ -49,13 +49,13 @@ class Similarity(Configured, nn.Module, ABC):
     def pairs(
         self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> Float[Tensor, "P"]:
-        """Score some pairs, without gradient: image ``rows[p]`` with text ``columns[p]``."""
+        """Score some pairs without a gradient: image ``rows[p]`` with text ``columns[p]``."""
 
 
 def score_blocks(
     similarity: Similarity, images: EmbeddingSet, texts: EmbeddingSet, block_size: int = 1024
 ) -> Iterator[tuple[slice, slice, Float[Tensor, "i t"]]]:
-    """Yield the score matrix in blocks of at most ``block_size`` a side, as (image rows, text rows, scores).
+    """Yield the score matrix in blocks of at most ``block_size`` per side, as (image rows, text rows, scores).
 
     Memory is bounded by the block, whatever I and T are.
     """

@@ -1,4 +1,4 @@
-"""A score that is computed for each pair: the image and the text read each other first."""
+"""A score that is computed for each pair, after the image and the text have attended to each other."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from openvse.types import EmbeddingSet
 class Fused(Similarity):
     """The mean cosine of the vectors to which a fusion reduces an image and a text (score attention, section IV-B).
 
-    It reads sets of tokens, so both aggregators are ``tokens``. No index can serve it: an indexable model proposes, and
-    this one ranks its proposals again (``openvse search --rerank``).
+    It reads sets of tokens, so both aggregators are ``tokens``. An index cannot serve it: an indexable model proposes
+    items, and this one reranks them (``openvse search --rerank``).
 
     Args:
-        embed_dim: D of the tokens.
-        fusion: makes the vectors of a pair.
+        embed_dim: D, the width of the tokens.
+        fusion: the fusion that computes the vectors of a pair.
     """
 
     indexable: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""How far an image is from containing what a text says, the similarity of order embeddings."""
+"""The similarity of order embeddings, which measures how far an image is from containing what a text says."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from openvse.functional import best_of_pairs, best_of_sets
 from openvse.similarities.base import Similarity
 from openvse.types import EmbeddingSet
 
-# Differences that stand in memory at a time: they fit a CPU's cache, where they are made and used up.
+# The number of differences in memory at a time, such that they fit a CPU's cache.
 _DIFFERENCES = 1 << 18
 
 
 class Order(Similarity):
     """``s(i, t) = -|max(0, |t| - |i|)|^2`` (Vendrov et al., Order-Embeddings of Images and Language, ICLR 2016, eq. 2).
 
-    A text is more general than its image: no coordinate of it should exceed the image's, and what does is the penalty.
+    A text is more general than its image: none of its coordinates should exceed the image's; any excess is penalised.
     The embeddings are unit vectors with absolute values, as in the paper, so that scores lie between -1 and 0; they are
-    not symmetric. The paper has one embedding an item; of several, the best pair counts, as in ``set_max``.
+    not symmetric. The paper has one embedding per item; with several, the best pair counts, as in ``set_max``.
     """
 
     indexable: ClassVar[bool] = False
@@ -47,7 +47,7 @@ class Order(Similarity):
 
 
 class _Violations(torch.autograd.Function):
-    """``|max(0, t - i)|^2`` of all pairs; the gradient computes the differences again instead of keeping them."""
+    """``|max(0, t - i)|^2`` of all pairs; the backward pass recomputes the differences instead of keeping them."""
 
     @staticmethod
     def forward(ctx: Any, images: Float[Tensor, "A D"], texts: Float[Tensor, "C D"]) -> Float[Tensor, "A C"]:
@@ -72,7 +72,7 @@ class _Violations(torch.autograd.Function):
 def _tiles(
     images: Float[Tensor, "A D"], texts: Float[Tensor, "C D"]
 ) -> Iterator[tuple[slice, slice, Float[Tensor, "a c D"]]]:
-    """Yield ``max(0, t - i)`` for some images against some texts at a time."""
+    """Yield ``max(0, t - i)`` for some images and some texts at a time."""
     side = max(1, math.isqrt(_DIFFERENCES // images.shape[1]))
     for first_image in range(0, len(images), side):
         rows = slice(first_image, first_image + side)

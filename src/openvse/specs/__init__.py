@@ -1,4 +1,4 @@
-"""What a model is made of and how it is trained, as data: the schema of recipes, and how they are read."""
+"""The parts and the training of a model, as data: the schema of recipes, and how recipes are read."""
 
 from __future__ import annotations
 

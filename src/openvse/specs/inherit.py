@@ -1,4 +1,4 @@
-"""What a recipe that begins from a model takes over from the spec of that model."""
+"""What a recipe with a start takes from the spec of the start."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from openvse.errors import RecipeError
 from openvse.specs.load import merged
 
 START = "start"
-"""What a recipe writes in the place of a side or a part that is the start's; leaving it out says the same."""
+"""The value in a recipe of a side or a part that comes from the start; leaving the key out means the same."""
 
 _SIDES = ("image", "text")
 _PARTS = ("encoder", "aggregator")
 
 
 def is_complete(tree: Mapping[str, Any], fields: Iterable[str]) -> bool:
-    """Return whether a recipe says everything about its model, so that nothing of a start's spec is needed.
+    """Return whether a recipe describes its whole model, so that the spec of a start is not needed.
 
     Args:
         tree: the recipe.
-        fields: of the spec of its task.
+        fields: the fields of the spec of its task.
     """
     for field in fields:
         said = tree.get(field, START)
@@ -36,16 +36,16 @@ def is_complete(tree: Mapping[str, Any], fields: Iterable[str]) -> bool:
 def inherited(
     tree: Mapping[str, Any], spec: Mapping[str, Any], fields: Iterable[str], start: str
 ) -> dict[str, Any]:
-    """Return a recipe that is filled up from the spec of the model that it begins from.
+    """Return a recipe whose gaps are filled from the spec of its start.
 
     A part with a name is the recipe's own. A part that is left out, or called ``start``, is the start's; options
     without a name change those of the start's part.
 
     Args:
         tree: the recipe.
-        spec: of the start.
-        fields: of the spec of the recipe's task; what the start's task does not have keeps its default.
-        start: names the start, for messages.
+        spec: the spec of the start.
+        fields: the fields of the spec of the recipe's task; those that the task of the start lacks keep their default.
+        start: the name of the start, for messages.
 
     Raises:
         RecipeError: the recipe asks for something that the start does not have, or for a part of it at another width.

@@ -1,4 +1,4 @@
-"""Recipes from YAML: a file or a shipped name, a base it builds on, and dotted overrides."""
+"""Recipes from YAML: a file or a shipped name, the base on which it builds, and dotted overrides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from openvse.errors import RecipeError, nearest
+from openvse.errors import RecipeError, choices, nearest
 from openvse.specs.model import Part
 
 SpecT = TypeVar("SpecT", bound=BaseModel)
@@ -32,10 +32,10 @@ def read_recipe(source: str | Path, overrides: Sequence[str] = ()) -> dict[str, 
 
     Args:
         source: a YAML file, or the name of a shipped recipe.
-        overrides: ``key.path=value`` each, the value in YAML; ``training.phases.0.epochs=2`` reaches into a list.
+        overrides: ``key.path=value`` each, with the value in YAML; ``training.phases.0.epochs=2`` changes a list item.
 
     Raises:
-        RecipeError: there is no such recipe, it is not YAML, or an override has no place in it.
+        RecipeError: there is no such recipe, it is not YAML, or an override does not fit into it.
     """
     tree = _read(_find(str(source)), seen=())
     for path, value in map(parse_override, overrides):
@@ -44,7 +44,7 @@ def read_recipe(source: str | Path, overrides: Sequence[str] = ()) -> dict[str, 
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Read ``key.path=value``, the value in YAML; raise RecipeError for another form."""
+    """Read ``key.path=value``, with the value in YAML; raise RecipeError for any other form."""
     path, separator, value = text.partition("=")
     if not separator or not path:
         raise RecipeError(f"override {text!r} is not of the form key.path=value")
@@ -55,7 +55,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def validated(kind: type[SpecT], tree: Mapping[str, Any]) -> SpecT:
-    """Check nested mappings against a schema; the error names the path and the nearest key.
+    """Check nested mappings against a schema; an error gives the path and the nearest key.
 
     Raises:
         RecipeError: a key is unknown or missing, or a value is out of range.
@@ -69,10 +69,10 @@ def validated(kind: type[SpecT], tree: Mapping[str, Any]) -> SpecT:
 def apply_override(tree: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     """Return a copy of ``tree`` with the value at a dotted path replaced.
 
-    A part's shorthand (``miner: all``) opens into a mapping when the path goes below it.
+    The shorthand of a part (``miner: all``) is expanded to a mapping if the path goes below it.
 
     Raises:
-        RecipeError: the path leads through something that has no keys.
+        RecipeError: the path leads through a value that has no keys.
     """
     changed = copy.deepcopy(dict(tree))
     node: Any = changed
@@ -91,16 +91,27 @@ def apply_override(tree: Mapping[str, Any], path: str, value: Any) -> dict[str, 
     return changed
 
 
-def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """Put the first problem of a validation into one line: where, what was given, what is allowed."""
+def describe(
+    error: ValidationError, model: type[BaseModel], prefix: str = "", listed_by: str = "openvse recipes NAME"
+) -> str:
+    """Return the first problem of a validation in one line: where, what was given, what is allowed.
+
+    Args:
+        error: the error of the validation.
+        model: the schema.
+        prefix: the path of what was validated.
+        listed_by: the command that lists the keys.
+    """
     first = error.errors()[0]
     where = ".".join([prefix, *map(str, first["loc"])] if prefix else map(str, first["loc"]))
     rest = len(error.errors()) - 1
     more = f" (and {rest} more)" if rest else ""
     if first["type"] == "extra_forbidden":
         allowed = _allowed(model, first["loc"][:-1])
-        return f"unknown key {where}{nearest(str(first['loc'][-1]), allowed)} (allowed: {', '.join(allowed)}){more}"
-    if first["type"] == "value_error":  # one of our own, which says what was given
+        return (
+            f"unknown key {where}{nearest(str(first['loc'][-1]), allowed)}{choices(allowed, listed_by)}{more}"
+        )
+    if first["type"] == "value_error":  # an error of openvse, which says what was given
         return f"{where}: {first['ctx']['error']}{more}".removeprefix(": ")
     given = "" if first["type"] == "missing" else f", got {first['input']!r}"
     return f"{where}: {first['msg'].lower()}{given}{more}"
@@ -112,7 +123,8 @@ def _find(source: str) -> Path:
     if found is None:
         names = list_recipes()
         raise RecipeError(
-            f"no recipe {source!r}{nearest(source, names)}: give a YAML file or one of: {', '.join(names)}"
+            f"no recipe {source!r}{nearest(source, names)}{choices(names, 'openvse recipes')}: give a YAML file, or "
+            f"the name of a recipe"
         )
     return found
 
@@ -137,9 +149,9 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge mappings key by key; a part (it has a name) replaces the base's part as a whole.
+    """Merge mappings key by key; a part (a mapping with a name) replaces the whole part of the base.
 
-    A part's shorthand in the base opens into a mapping where options are added to it.
+    The shorthand of a part in the base is expanded to a mapping if options are added to it.
     """
     result = dict(base)
     for key, value in over.items():
@@ -169,13 +181,13 @@ def _put(node: Any, key: str, value: Any, path: str) -> None:
 def _position(node: list[Any], key: str, path: str) -> int:
     if not key.isdigit() or int(key) >= len(node):
         raise RecipeError(
-            f"override {path}: {key!r} is no position in a list of {len(node)} (0 to {len(node) - 1})"
+            f"override {path}: {key!r} is not a position in a list of {len(node)} (0 to {len(node) - 1})"
         )
     return int(key)
 
 
 def _allowed(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    """Return the keys allowed at a place of the schema."""
+    """Return the keys that are allowed at a place of the schema."""
     for key in loc:
         if key not in model.model_fields:
             continue  # a position in a list, or a name in a mapping

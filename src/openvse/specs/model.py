@@ -1,4 +1,4 @@
-"""What a model is made of, as data: all that its folder says about how to build it again."""
+"""The parts of a model, as data: everything in its folder that is needed to build it again."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+LARGEST_EMBED_DIM = 65536
+"""No published model is a tenth as wide; a slip of the keyboard is."""
+
 SpecT = TypeVar("SpecT", bound="ModelSpec")
 
 
 class Strict(BaseModel):
-    """A section of a recipe: unknown keys are refused, and nothing changes it."""
+    """A section of a recipe, which refuses unknown keys and cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Part(BaseModel):
-    """A part by name; every other key is an argument of its constructor. ``gpo`` is short for ``{name: gpo}``."""
+    """A part by its name; all other keys are arguments of its constructor. ``gpo`` is short for ``{name: gpo}``."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
@@ -42,42 +45,42 @@ class TowerSpec(Strict):
 
 
 class ModelSpec(Strict):
-    """What every model's spec says; a task's own spec adds to it, and its recipe adds how to train.
+    """The spec of any model; the spec of a task extends it, and the recipe of a task adds the training.
 
     Attributes:
         embed_dim: D, the joint width.
-        image: the side of the images; None for a model that reads text only.
+        image: the side of the images; None for a model that reads only text.
         text: the side of the sentences.
     """
 
-    embed_dim: int = Field(1024, ge=1)
+    embed_dim: int = Field(1024, ge=1, le=LARGEST_EMBED_DIM)
     image: TowerSpec | None
     text: TowerSpec
 
     @classmethod
     def of(cls: type[SpecT], tree: Mapping[str, Any]) -> SpecT:
-        """Take a spec out of a tree that says more, such as a recipe; the rest is not looked at.
+        """Extract a spec from a tree with further keys, such as a recipe; the rest is ignored.
 
         Raises:
-            pydantic.ValidationError: what concerns the model is not right.
+            pydantic.ValidationError: the part that describes the model is invalid.
         """
         return cls.model_validate({key: tree[key] for key in cls.model_fields if key in tree})
 
     def portable(self: SpecT) -> SpecT:
-        """Return the spec without the folders of this machine: of an absolute path, the last name stays.
+        """Return the spec without the folders of this machine: only the last name of an absolute path is kept.
 
-        What such a path names (a checkpoint, word vectors) is read when a model is made, and never again: a model's
-        folder holds its own copy.
+        The file of such a path (a checkpoint, word vectors) is read only when a model is made: the folder of the model
+        holds its own copy.
         """
         return type(self).model_validate(without_folders(self.model_dump(mode="json")))
 
     def identity(self) -> dict[str, Any]:
-        """Return what tells this model from others with the same weights; the fingerprint covers it."""
+        """Return what distinguishes this model from others with the same weights; the fingerprint covers it."""
         return self.model_dump(mode="json")
 
 
 class TwoTowerSpec(ModelSpec):
-    """Two towers and the similarity between what they yield."""
+    """Two towers and the similarity between their embeddings."""
 
     image: TowerSpec
     similarity: Part = Part(name="set_max")

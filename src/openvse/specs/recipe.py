@@ -1,4 +1,4 @@
-"""What a recipe may say about a run. Parts carry their own options, which their constructors check."""
+"""The schema of a run in a recipe. Parts have their own options, which their constructors check."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from openvse.specs.model import ModelSpec, Strict
 
 
 class DataSpec(Strict):
-    """Where the pairs come from.
+    """The data of a run.
 
     Attributes:
         source: a folder or file whose kind is detected, or ``NAME:ROOT`` (``flickr8k:/data/flickr8k``).
         features: a feature store to read instead of decoding images, or a folder of stores, of which the one that
-            fits the encoder is taken; ``auto`` extracts into the run's folder.
+            fits the encoder is used; ``auto`` extracts into the run's folder.
         text_features: a feature store of token states to read instead of running the text model, or a folder of stores;
-            ``auto`` extracts into the run's folder where the text model is frozen and the augmentation of tokens can do
-            with its states, and runs it anew for each batch elsewhere; None always does that.
-        num_workers: processes that load batches ahead.
-        random_views: training sees a random crop of each decoded image, mirrored half of the time, and other frames of
-            a clip; false shows the same whole image in every epoch. Stored features have no views.
-        allow_outside: take images that lie outside of the folder of one's own data: ``../``, absolute paths, links.
-        merge_captions: in data of one's own, captions of different images that are equal but for case are one text,
-            relevant to all of these images; false makes them wrong for each other.
-        captions_per_image: for retrieval. None draws pairs at random. Otherwise each image comes once an epoch with
+            ``auto`` extracts into the run's folder if the text model is frozen and the augmentation of tokens works on
+            states, and otherwise runs the text model for each batch; None always runs it.
+        num_workers: the number of processes that load batches ahead.
+        random_views: whether training sees a random crop of each decoded image, mirrored half of the time, and other
+            frames of a clip; false shows the same whole image in every epoch. Stored features have no views.
+        allow_outside: whether images may be outside the folder of your own data: ``../``, absolute paths, links.
+        merge_captions: whether, in your own data, captions of different images that are equal except for case are one
+            text, relevant to all of these images; false makes them wrong for each other.
+        captions_per_image: for retrieval. None draws pairs at random. Otherwise each image occurs once per epoch with
             this many of its captions, which are drawn anew, or with ``all`` of them; ``training.batch_size`` then
             counts images.
     """
@@ -45,10 +45,10 @@ class OptimizerSpec(Strict):
 
     Attributes:
         name: adamw or adam.
-        learning_rate: of everything that no multiplier names; a phase may set its own.
-        weight_decay: decoupled for adamw.
-        amsgrad: the AMSGrad variant.
-        multipliers: parameter-name prefix to factor of the learning rate, the longest prefix wins.
+        learning_rate: the learning rate of all parameters without a multiplier; a phase may set its own.
+        weight_decay: the weight decay, which is decoupled for adamw.
+        amsgrad: whether to use the AMSGrad variant.
+        multipliers: a factor of the learning rate for each prefix of parameter names; the longest prefix wins.
     """
 
     name: Literal["adamw", "adam"] = "adamw"
@@ -62,10 +62,10 @@ class PhaseSpec(Strict):
     """Some epochs under the same conditions.
 
     Attributes:
-        epochs: how many.
-        learning_rate: replaces the optimiser's for these epochs.
-        warmup_epochs: over this many epochs the learning rate climbs linearly from 0.
-        frozen: parameter-name prefixes that do not train.
+        epochs: the number of epochs.
+        learning_rate: the learning rate of these epochs, instead of the optimiser's.
+        warmup_epochs: the number of epochs over which the learning rate rises linearly from 0.
+        frozen: the prefixes of the names of parameters that do not train.
         objective: dotted overrides of the recipe's objective, for instance ``ranking.miner: all``.
     """
 
@@ -77,16 +77,16 @@ class PhaseSpec(Strict):
 
 
 class PlateauSpec(Strict):
-    """Lowering the learning rate when validation no longer improves.
+    """Lowers the learning rate when validation no longer improves.
 
     Attributes:
-        factor: of the learning rate, each time; it multiplies what the phases say, to the end of the run.
-        patience: validations in a row without a new best after which it does: one more than the ``patience`` of
-            ``torch.optim.lr_scheduler.ReduceLROnPlateau``, which lowers the rate at the validation after those.
-        metric: of the validation. Answering questions has ``accuracy`` alone.
-        mode: max takes a larger value for a better one. min takes a smaller one, as PVSE's released code does with
-            RSUM: the rate is then lowered every ``patience`` validations while RSUM stays above its first value.
-        threshold: share of the best by which a value must be better to be a new best (1e-4 in PyTorch).
+        factor: the factor of each reduction; it multiplies the rates of the phases until the end of the run.
+        patience: the number of successive validations without a new best after which the rate is lowered: one more than
+            the ``patience`` of ``torch.optim.lr_scheduler.ReduceLROnPlateau``, which lowers it one validation later.
+        metric: the metric of the validation. Answering questions has only ``accuracy``.
+        mode: max if larger values are better. min if smaller ones are, as in PVSE's released code for RSUM: the rate is
+            then lowered every ``patience`` validations while RSUM stays above its first value.
+        threshold: the share of the best by which a value must be better to be a new best (1e-4 in PyTorch).
     """
 
     factor: float = Field(0.5, gt=0, lt=1)
@@ -107,22 +107,24 @@ class AverageSpec(Strict):
 
 
 class TrainingSpec(Strict):
-    """How to train.
+    """The training of a model.
 
     Attributes:
-        batch_size: positive pairs, or questions, a batch, over all processes; images where
+        batch_size: the number of positive pairs or questions in a batch, over all processes; the number of images if
             ``data.captions_per_image`` is set.
-        phases: run in order.
-        plateau: lowers the learning rate when validation stagnates; None leaves it to the phases.
-        average: validates and keeps an exponential moving mean of the weights; None the weights themselves.
-        clip_norm: largest gradient norm; None does not clip.
-        precision: of the towers; scores and loss are always computed in single precision.
-        device: auto takes the fastest there is.
-        threads: CPU threads; None leaves PyTorch's choice.
-        checkpoint_every_s: seconds between checkpoints within an epoch; each epoch ends with one.
-        log_every: steps between lines of metrics.jsonl.
-        validation_images: validate on this many images of the split, evenly spread, with what belongs to them; None
-            takes all. For models that compute each pair's score: a whole validation can take longer than an epoch.
+        phases: the phases, which run in order.
+        plateau: how the learning rate is lowered when validation stagnates; None leaves it to the phases.
+        average: the exponential moving mean of the weights that is validated and kept; None takes the weights as they
+            are.
+        clip_norm: the largest gradient norm; None does not clip.
+        precision: the precision of the towers; scores and loss are always computed in single precision.
+        device: the device; auto takes the fastest one.
+        threads: the number of CPU threads; None leaves PyTorch's choice.
+        checkpoint_every_s: the seconds between checkpoints within an epoch; each epoch ends with one.
+        log_every: the number of steps between lines of metrics.jsonl.
+        validation_images: the number of images of the split, evenly spread, on which to validate, with their texts or
+            questions; None takes all. It is for models that score each pair, whose validation can take longer than an
+            epoch.
     """
 
     batch_size: int = Field(128, ge=2)
@@ -139,16 +141,17 @@ class TrainingSpec(Strict):
 
 
 class RunRecipe(ModelSpec):
-    """What the recipes of all tasks say: a model's spec, and how it is trained.
+    """The recipe of any task: the spec of a model, and its training.
 
     Attributes:
-        task: a name of the registry of tasks.
-        name: of the recipe.
-        description: in words.
-        start: a model to begin from: a run's folder or its best/, any model folder, or a hub id. What the recipe does
-            not say of the model is then the start's, and parts that agree take its weights; see ``docs/start.md``.
-        seed: decides the first weights, the order of the data and everything else that is random.
-        data: where the pairs or questions come from.
+        task: a name in the registry of tasks.
+        name: the name of the recipe.
+        description: what the recipe does, in words.
+        start: the model to begin from: the folder of a run or its best/, a model folder, a short name, or a hub id. It
+            decides what the recipe leaves open about the model, and parts that agree take its weights; see
+            ``docs/start.md``.
+        seed: the seed of the initial weights, the order of the data and everything else that is random.
+        data: the data of the run.
         optimizer: the optimiser.
         training: batches, phases, precision.
     """

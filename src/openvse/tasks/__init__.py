@@ -1,4 +1,4 @@
-"""The tasks by name, and what every task can do: load a model, train, evaluate."""
+"""The tasks by name, and the functions of every task: load a model, train, evaluate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TASKS: Registry[TaskKind] = Registry("task", {"retrieval": Retrieval, "vqa": VQA
 
 
 def kind_of(task: str) -> TaskKind:
-    """Return what openvse knows of a task; raise RecipeError for a name that no task has."""
+    """Return the definition of a task; raise RecipeError for an unknown name."""
     return TASKS.get(task)()
 
 

@@ -1,4 +1,4 @@
-"""The weights of two models averaged, so that what the first one knew is kept beside what the second one learned."""
+"""The mean of the weights of two models, which keeps what the first one knew and what the second one learned."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from openvse.training.kind import Request
 
 @dataclass(frozen=True)
 class Blend:
-    """Two models averaged.
+    """The weighted mean of two models.
 
     Attributes:
-        model: with the averaged weights.
-        share: of the second model, from 0 to 1.
-        metric: that chose it.
+        model: the model with the averaged weights.
+        share: the share of the second model, from 0 to 1.
+        metric: the metric that selected the share.
         scores: each share that was tried, with its score.
     """
 
@@ -39,10 +39,10 @@ def blend(first: Model, second: Model, request: Request, *, num_shares: int = 11
     Words and answers that one of the two models lacks have the vectors of the other.
 
     Args:
-        first: for instance what a run began from.
-        second: for instance what the run ended with; of the same parts.
-        request: where to measure: validation data, never those of the test.
-        num_shares: shares to try, evenly spread from 0 to 1; of equal ones the smallest is taken.
+        first: the first model, for instance the start of a run.
+        second: the second model, for instance the result of the run; it has the same parts.
+        request: the data on which to measure: validation data, never those of the test.
+        num_shares: the number of shares to try, evenly spread from 0 to 1; of equally good ones the smallest is taken.
 
     Raises:
         ModelError: the models are of different parts, or each has words or answers that the other lacks.
@@ -92,7 +92,7 @@ def _ends(first: Model, second: Model) -> tuple[Model, tuple[dict[str, Tensor], 
 
 @torch.no_grad()
 def _put(model: Model, ends: Sequence[dict[str, Tensor]], share: float) -> None:
-    """Give a model the mean of two sets of weights; what is no weight is the second's."""
+    """Give a model the mean of two sets of weights; integers are those of the second."""
     first, second = ends
     for name, weight in model.state_dict().items():
         if weight.is_floating_point():

@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from pydantic import ValidationError
 
+from openvse.conversion.published import published_folder
 from openvse.errors import ModelError, nearest
 from openvse.model import Model, read_config, read_weights
 from openvse.model.folder import CONFIG
@@ -18,15 +19,16 @@ ModelT = TypeVar("ModelT", bound=Model)
 
 
 def load(source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None) -> Model:
-    """Load a model folder, or download one from the Hugging Face hub, ready to use.
+    """Load a model folder, or one from the Hugging Face hub, ready to use.
 
     Args:
-        source: a folder, or a hub id such as ``someone/flickr30k-vse-infinity``.
-        device: where the weights go.
-        revision: branch, tag or commit on the hub.
+        source: a folder; the short name of a published dual encoder, such as ``clip-b32``, which is converted the first
+            time; or a hub id of a model that openvse saved, such as ``someone/flickr30k-vse-infinity``.
+        device: the device of the weights.
+        revision: a branch, tag or commit on the hub.
 
     Returns:
-        The model of whatever task: a ``TwoTower``, or an ``Answerer`` if it was trained to answer questions.
+        The model, of any task: a ``TwoTower``, or an ``Answerer`` if it was trained to answer questions.
 
     Raises:
         ModelError: there is no such folder or hub id, it is damaged, or a newer openvse wrote it.
@@ -52,19 +54,19 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
 
 
 def find_model(source: str | Path, *, revision: str | None = None, in_run: bool = False) -> Path:
-    """Return the folder of a model, which the hub may have to give first.
+    """Return the folder of a model, which may have to be downloaded or converted first.
 
     Args:
-        source: a folder, or a hub id.
-        revision: branch, tag or commit on the hub.
-        in_run: take the best model of a run whose folder is named.
+        source: a folder, a short name, or a hub id, as ``load`` takes it.
+        revision: a branch, tag or commit on the hub.
+        in_run: whether the folder of a run stands for its best model.
 
     Raises:
         ModelError: there is no such folder or hub id.
     """
     folder = Path(source)
     if not folder.exists():
-        return _download(str(source), revision)
+        return published_folder(str(source)) or _download(str(source), revision)
     best = folder / "best"
     return best if in_run and not (folder / CONFIG).is_file() and (best / CONFIG).is_file() else folder
 
@@ -72,10 +74,10 @@ def find_model(source: str | Path, *, revision: str | None = None, in_run: bool 
 def load_as(
     kind: type[ModelT], source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None
 ) -> ModelT:
-    """Load a model of one kind, such as ``TwoTower``; see ``load``.
+    """Load a model of a given kind, such as ``TwoTower``; see ``load``.
 
     Raises:
-        ModelError: it is of another kind, or as ``load`` says.
+        ModelError: the model is of another kind, or see ``load``.
     """
     model = load(source, device=device, revision=revision)
     if not isinstance(model, kind):

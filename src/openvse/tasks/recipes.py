@@ -19,8 +19,8 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, copy: Path
 
     Args:
         source: a YAML file, or the name of a shipped recipe.
-        overrides: ``key.path=value`` each, the value in YAML; ``training.phases.0.epochs=2`` reaches into a list.
-        copy: the run's own copy of the model that the recipe begins from, for a run that is resumed.
+        overrides: ``key.path=value`` each, with the value in YAML; ``training.phases.0.epochs=2`` changes a list item.
+        copy: the copy of the start in the folder of the run, for a run that is resumed.
 
     Raises:
         RecipeError: there is no such recipe, it is not YAML, a key is unknown, or a value is out of range.
@@ -30,10 +30,10 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, copy: Path
 
 
 def parse_recipe(tree: Mapping[str, Any], *, copy: Path | None = None) -> RunRecipe:
-    """Check a recipe given as nested mappings; the error names the path and the nearest key.
+    """Check a recipe given as nested mappings; an error gives the path and the nearest key.
 
-    What a recipe with a ``start`` does not say of its model is filled up from the start's spec. ``copy`` is the run's
-    own copy of that model, which is read in its place where it is there.
+    What a recipe with a ``start`` leaves open about its model is filled in from the spec of the start. ``copy`` is the
+    run's own copy of the start, which is read instead if it is there.
     """
     task = tree.get("task", "retrieval")
     if not isinstance(task, str) or task not in TASKS:

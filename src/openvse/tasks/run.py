@@ -1,4 +1,4 @@
-"""A run: from a recipe to a folder with checkpoints, logs and the best model."""
+"""A training run, which turns a recipe into a folder with checkpoints, logs and the best model."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from accelerate.state import AcceleratorState
 from openvse.backbones.adapters import adapt, require_peft
 from openvse.errors import TrainingError
 from openvse.features import ExtractionProgress
-from openvse.files import locked, write_whole
+from openvse.files import locked, made, write_whole
 from openvse.model import Start
+from openvse.model.folder import WEIGHTS
 from openvse.specs import RunRecipe, TrainingSpec
 from openvse.tasks import kind_of
 from openvse.tasks.load import find_model, load
 from openvse.tasks.recipes import START, parse_recipe
-from openvse.training.checkpoint import Progress, require_checkpoint
+from openvse.training.checkpoint import CHECKPOINT, Progress
 from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent, Watcher
 from openvse.training.task import AnyTask
 from openvse.training.trainer import Trainer
 
+RECIPE = "recipe.yaml"
+BEST = "best"
+
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run: where the best model lies and what it reached on validation."""
+    """A finished run: the folder of the best model and its results on validation."""
 
     best: Path
     progress: Progress
@@ -43,24 +47,30 @@ def train(
     folder: Path,
     *,
     resume: bool = False,
+    overwrite: bool = False,
     watcher: Watcher | None = None,
     on_extraction: Callable[[ExtractionProgress], None] | None = None,
 ) -> RunResult:
-    """Train as a recipe says; the test split is never read.
+    """Train as a recipe defines; the test split is never read.
 
     Args:
-        recipe: what to do.
-        folder: the run's folder: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``; and
-            ``start/``, ``before_after.md`` and ``.json`` where the recipe begins from a model.
-        resume: go on with the run in ``folder``; on the CPU it ends at the same numbers as one that never stopped.
-        watcher: is notified about every step.
-        on_extraction: called with the progress of the extraction of features (``data.features: auto``).
+        recipe: the recipe.
+        folder: the folder of the run: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``,
+            and with a start also ``start/`` and ``before_after.md`` and ``.json``.
+        resume: whether to continue the run in ``folder``; on the CPU the results equal those of an uninterrupted run.
+            If there is no run yet, this one begins.
+        overwrite: whether to replace a run that ``folder`` holds; its stored features are kept.
+        watcher: the object that is notified about every step.
+        on_extraction: a function that is called with the progress of extracting features (``data.features: auto``).
 
     Raises:
-        RecipeError: the recipe does not build.
+        RecipeError: the recipe cannot be built.
         DataError: the data cannot be used.
-        TrainingError: the folder holds another run, another process writes there, or the loss is no number.
+        TrainingError: the folder holds another run, another process writes there, or the loss is NaN.
+        DiskError: the disk is full, or refuses.
     """
+    if resume and overwrite:
+        raise TrainingError("--resume goes on with a run and --overwrite replaces it: give one of them")
     watcher = watcher or Silent()
     spec = recipe.training
     if spec.threads is not None:
@@ -68,15 +78,16 @@ def train(
     accelerator = _accelerator(spec)
     with ExitStack() as held:
         if accelerator.is_main_process:
-            held.enter_context(_claimed(folder, recipe, resume))
+            held.enter_context(_claimed(folder, recipe, resume=resume, overwrite=overwrite))
         accelerator.wait_for_everyone()
         return _train(recipe, RunInputs(folder, accelerator, watcher, on_extraction), resume)
 
 
 def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
+    goes_on = resume and (inputs.folder / CHECKPOINT).is_file()
     if any(side is not None and side.encoder.options.get("lora") for side in (recipe.image, recipe.text)):
         require_peft()  # known before hours of extraction
-    start = _start_of(recipe, inputs, resume)
+    start = _start_of(recipe, inputs, goes_on)
     inputs = replace(inputs, start=start)
     task = kind_of(recipe.task).open(recipe, inputs)
     torch.manual_seed(recipe.seed)
@@ -84,17 +95,19 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
     task.model.provenance = _provenance(recipe, task)
     torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
     trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher, start)
-    if resume:
+    if goes_on:
         trainer.resume()
-    return RunResult(inputs.folder / "best", trainer.fit())
+    elif inputs.accelerator.is_main_process:
+        _begin(inputs.folder, recipe)
+    return RunResult(inputs.folder / BEST, trainer.fit())
 
 
-def _start_of(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> Start | None:
-    """Copy the model that a run begins from into its folder, so that the run needs nothing else, and load the copy."""
+def _start_of(recipe: RunRecipe, inputs: RunInputs, goes_on: bool) -> Start | None:
+    """Copy the start into the folder of the run, so that the run needs nothing else, and load the copy."""
     if recipe.start is None:
         return None
     copy = inputs.folder / START
-    if inputs.accelerator.is_main_process and not resume:
+    if inputs.accelerator.is_main_process and not goes_on:
         model = load(find_model(recipe.start, in_run=True))
         shutil.rmtree(copy, ignore_errors=True)
         model.save(copy)
@@ -103,7 +116,7 @@ def _start_of(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> Start | Non
 
 
 def _provenance(recipe: RunRecipe, task: AnyTask) -> dict[str, Any]:
-    """Return what a model's folder says of this run; the run's own folder keeps the whole recipe."""
+    """Return what the folder of a model records about this run; the folder of the run keeps the whole recipe."""
     tree = recipe.to_dict()
     stated = {key: tree[key] for key in ("description", "published") if tree.get(key)}
     return {"recipe": recipe.name, "seed": recipe.seed, **stated, "data": task.data}
@@ -113,20 +126,20 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
     """Set up device, precision and processes.
 
     Raises:
-        TrainingError: the device is not there, or cannot compute in the precision.
+        TrainingError: the device is missing, or does not support the precision.
     """
-    # Left to find the CPU by itself, accelerate would not join the processes.
+    # If accelerate chose the CPU itself, it would not join the processes.
     on_cpu = spec.device == "cpu" or (spec.device == "auto" and not torch.accelerator.is_available())
     if on_cpu and spec.precision == "fp16":
         raise TrainingError(
             "training.precision is fp16, which needs a GPU: on a CPU set training.precision=bf16 or fp32"
         )
-    # accelerate keeps one state for the whole process, which would refuse a second run of another precision.
+    # accelerate keeps one state for the whole process, which would refuse a second run with another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(
         cpu=on_cpu,
         mixed_precision="no" if spec.precision == "fp32" else spec.precision,
-        # Parts that a phase freezes have no gradient to wait for; looking for them costs time.
+        # Parts that a phase freezes have no gradient; searching for them costs time.
         kwargs_handlers=[
             DistributedDataParallelKwargs(find_unused_parameters=any(phase.frozen for phase in spec.phases))
         ],
@@ -140,29 +153,52 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
 
 
 @contextmanager
-def _claimed(folder: Path, recipe: RunRecipe, resume: bool) -> Iterator[None]:
-    """Make the folder of the run, or check that it holds a run of the same recipe, and keep other processes out."""
-    if resume:  # known before hours of extraction
-        require_checkpoint(folder / "last.pt")
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, "run", TrainingError):
-        _write_recipe(folder, recipe, resume)
+def _claimed(folder: Path, recipe: RunRecipe, *, resume: bool, overwrite: bool) -> Iterator[None]:
+    """Make the folder of the run, or check that this run may write there, and keep other processes out.
+
+    A run that ends before it wrote anything, for instance because its data are not there, leaves no folder.
+    """
+    with made(folder), locked(folder, "run", TrainingError):
+        if resume and (folder / CHECKPOINT).exists():
+            _check_recipe(folder / RECIPE, recipe)
+        elif not overwrite:
+            _check_empty(folder)
         yield
 
 
-def _write_recipe(folder: Path, recipe: RunRecipe, resume: bool) -> None:
-    written = folder / "recipe.yaml"
-    tree: dict[str, Any] = recipe.to_dict()
-    if resume and written.is_file():
-        # Keys that an older openvse did not know have their defaults.
-        before = parse_recipe(yaml.safe_load(written.read_text()), copy=folder / START).to_dict()
-        changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
-        if changed:
-            raise TrainingError(
-                f"run {folder} was started with another {', '.join(changed)}: resume with its own "
-                f"{written}, or start a new run in another folder"
-            )
+def _check_recipe(written: Path, recipe: RunRecipe) -> None:
+    """Raise TrainingError unless the run that is resumed was started with this recipe."""
+    if not written.is_file():
         return
-    if not resume and (folder / "last.pt").exists():
-        raise TrainingError(f"{folder} already holds a run: go on with --resume, or choose another --out")
-    write_whole(written, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    # Keys that an older openvse did not know have their defaults.
+    before = parse_recipe(yaml.safe_load(written.read_text()), copy=written.parent / START).to_dict()
+    tree = recipe.to_dict()
+    changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
+    if changed:
+        raise TrainingError(
+            f"run {written.parent} was started with another {', '.join(changed)}: resume with its own "
+            f"{written}, or start a new run in another folder"
+        )
+
+
+def _check_empty(folder: Path) -> None:
+    """Raise TrainingError where a new run would replace what an earlier one reached."""
+    if (folder / CHECKPOINT).exists():
+        raise TrainingError(
+            f"{folder} already holds a run: go on with --resume, replace it with --overwrite, or choose another --out"
+        )
+    if (folder / BEST / WEIGHTS).exists():
+        raise TrainingError(
+            f"{folder} holds the {BEST}/ of a run without its {CHECKPOINT}, with which it could go on: "
+            f"replace it with --overwrite, or choose another --out"
+        )
+
+
+def _begin(folder: Path, recipe: RunRecipe) -> None:
+    """Remove what is left of an earlier run, all but its features, and note the recipe of this one."""
+    for name in (CHECKPOINT, "metrics.jsonl", "before_after.md", "before_after.json"):
+        (folder / name).unlink(missing_ok=True)
+    for name in (BEST, "tensorboard"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    tree: dict[str, Any] = recipe.to_dict()
+    write_whole(folder / RECIPE, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))

@@ -1,4 +1,4 @@
-"""The papers' terms by name, and what each of them is here: parts, settings of a recipe, or commands.
+"""The terms of the papers by name, and their counterparts in openvse: parts, settings of a recipe, or commands.
 
 This is the one source of ``openvse parts --terms`` and of the table in ``docs/terms.md``.
 """
@@ -16,10 +16,10 @@ class PaperTerm:
     """A term of a paper.
 
     Attributes:
-        name: as the papers write it.
-        source: where they define it.
-        parts: that implement it, as ``KIND NAME``.
-        usage: settings of a recipe, ``KEY=VALUE`` each as ``openvse train`` takes them, or whole commands.
+        name: the term, as the papers write it.
+        source: where the papers define it.
+        parts: the parts that implement it, as ``KIND NAME``.
+        usage: settings of a recipe, each ``KEY=VALUE`` as for ``openvse train``, or whole commands.
     """
 
     name: str
@@ -338,7 +338,7 @@ PAPER_TERMS: Mapping[str, tuple[PaperTerm, ...]] = MappingProxyType(
 
 
 def terms_as_text(width: int = 80) -> str:
-    """Return the terms for a terminal of so many columns: each with its source, its parts and its usage."""
+    """Return the terms for a terminal of a given width, each with its source, parts and usage."""
     lines: list[str] = []
     for subject, terms in PAPER_TERMS.items():
         lines += [subject.upper(), ""]
@@ -370,7 +370,7 @@ def terms_as_markdown() -> str:
 
 
 def _folded(text: str, width: int, indent: int = 0, further: int | None = None) -> list[str]:
-    """Break a text into lines at its spaces; those after the first are indented by ``further``."""
+    """Break a text into lines at spaces; lines after the first are indented by ``further``."""
     rest = " " * (indent if further is None else further)
     return wrap(
         text,

@@ -1,4 +1,4 @@
-"""Contract tests for parts and data sets of your own, to call from a test of yours.
+"""Contract tests for your own parts and data sets, which you call from your own tests.
 
 A check raises ``BrokenContractError``, an ``AssertionError`` with a line for each promise that is broken::
 

@@ -21,16 +21,16 @@ _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 def check_aggregator(
     part: str | Maker[Aggregator], *, options: Mapping[str, Any] = _NO_OPTIONS, width: int = 8
 ) -> None:
-    """Check that an aggregator keeps what encoders, training and search rely on.
+    """Check that an aggregator keeps the promises on which encoders, training and search rely.
 
     Padding, NaN in it and the other items of a batch change nothing; inference equals training mode; every parameter
-    and every item gets a finite gradient; order matters only where ``order_aware`` says so; ``fixed_k``, ``indexable``
-    and ``yields_residual`` are true; the weights make the way to a file and back.
+    and every item gets a finite gradient; order matters only if ``order_aware`` says so; ``fixed_k``, ``indexable`` and
+    ``yields_residual`` are correct; weights can be saved to a file and loaded.
 
     Args:
-        part: the aggregator's class, or its name in ``AGGREGATORS``.
-        options: as in a recipe.
-        width: L and D, of the features and of the embeddings.
+        part: the class of the aggregator, or its name in ``AGGREGATORS``.
+        options: the options, as in a recipe.
+        width: L and D, the width of the features and of the embeddings.
 
     Raises:
         BrokenContractError: a promise is broken; the message names each.
@@ -40,7 +40,7 @@ def check_aggregator(
         >>> check_aggregator("k_max", options={"k": 2})
     """
     make = AggregatorMaker(part, options, width)
-    make()  # so that refused options are an error here and no broken promise
+    make()  # so that refused options are an error here and not a broken promise
     hold(make, AGGREGATOR_PROMISES, part_name(part))
 
 
@@ -49,8 +49,8 @@ class AggregatorMaker:
     """Makes the aggregator that is checked, in evaluation mode and double precision.
 
     Attributes:
-        part: its class or name.
-        options: as in a recipe.
+        part: the class or name of the aggregator.
+        options: the options, as in a recipe.
         width: L and D.
     """
 
@@ -59,7 +59,7 @@ class AggregatorMaker:
     width: int = 8
 
     def __call__(self, seed: int = 0) -> Aggregator:
-        """Return it with the weights that a seed draws."""
+        """Return the aggregator with the weights that a seed draws."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             context = {"input_dim": self.width, "embed_dim": self.width}
@@ -67,7 +67,7 @@ class AggregatorMaker:
 
 
 def _batch(width: int, extra: int = 0) -> Features:
-    """Return ragged items whose values depend on the item alone; the padding is garbage, as wide as asked."""
+    """Return ragged items whose values depend only on the item; the padding is garbage of the given length."""
     size = max(_LENGTHS) + extra
     local = torch.full((len(_LENGTHS), size, width), 1e4, dtype=torch.float64)
     whole = torch.zeros(len(_LENGTHS), width, dtype=torch.float64)
@@ -85,7 +85,7 @@ def _one(features: Features, item: int) -> Features:
 
 
 def _require_same(actual: EmbeddingSet, expected: EmbeddingSet, message: str) -> None:
-    """Compare the embeddings that exist, and residuals where there are any."""
+    """Compare the embeddings that exist, and the residuals if there are any."""
     require(
         int(actual.mask.sum()) == int(expected.mask.sum()), f"{message}: the number of embeddings differs"
     )
@@ -107,7 +107,7 @@ def _nan(make: AggregatorMaker) -> None:
     _require_same(
         aggregator(dirty),
         aggregator(clean),
-        "NaN in the padding changes the embeddings: use masked_fill, no product",
+        "NaN in the padding changes the embeddings: use masked_fill, not a product",
     )
 
 
@@ -119,7 +119,7 @@ def _batch_mates(make: AggregatorMaker) -> None:
         _require_same(
             aggregator(together)[item : item + 1],
             alone,
-            f"an item of {_LENGTHS[item]} element(s) has other embeddings in a batch than alone",
+            f"an item of {_LENGTHS[item]} element(s) has other embeddings in a batch than by itself",
         )
 
 
@@ -186,7 +186,7 @@ def _residual(make: AggregatorMaker) -> None:
 def _state(make: AggregatorMaker) -> None:
     aggregator, other = make(), make(1)
     with torch.inference_mode():
-        other(_batch(make.width))  # fill whatever it caches with the wrong weights
+        other(_batch(make.width))  # fill its caches with the wrong weights
     other.load_state_dict(aggregator.state_dict())
     with torch.inference_mode():
         loaded, expected = other(_batch(make.width)), aggregator(_batch(make.width))
@@ -219,4 +219,4 @@ AGGREGATOR_PROMISES: Mapping[str, Callable[[AggregatorMaker], None]] = {
     "residual": _residual,
     "state": _state,
 }
-"""The checks by the promise that each is about."""
+"""The check of each promise."""

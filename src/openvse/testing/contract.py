@@ -1,4 +1,4 @@
-"""What a contract is: promises, each of which is a function that raises where it is broken."""
+"""Contracts, which consist of promises; each is a function that raises an error if the promise is broken."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ SubjectT = TypeVar("SubjectT")
 
 
 class BrokenContractError(AssertionError):
-    """A part or data set breaks a promise that the rest of openvse relies on; each line names one."""
+    """A part or data set breaks promises on which the rest of openvse relies; each line names one."""
 
 
 def hold(subject: SubjectT, promises: Mapping[str, Callable[[SubjectT], None]], name: str) -> None:
     """Check every promise.
 
     Args:
-        subject: what is checked.
+        subject: the part or data set that is checked.
         promises: the checks by name.
-        name: what messages call the subject.
+        name: the name of the subject in messages.
 
     Raises:
-        BrokenContractError: at least one promise is broken; all that are have a line.
+        BrokenContractError: at least one promise is broken; the message has a line for each.
     """
     broken = []
     for promise, check in promises.items():
@@ -48,7 +48,7 @@ def require(kept: bool, message: str) -> None:
 
 
 def require_close(actual: Tensor, expected: Tensor, message: str, *, atol: float = 1e-12) -> None:
-    """Raise BrokenContractError unless two tensors agree to rounding; NaN agrees with nothing."""
+    """Raise BrokenContractError unless two tensors agree except for rounding; NaN never agrees."""
     if actual.shape != expected.shape:
         raise BrokenContractError(f"{message} (shape {list(actual.shape)} and {list(expected.shape)})")
     difference = (actual.detach() - expected.detach()).abs().nan_to_num(torch.inf)
@@ -73,5 +73,5 @@ def make_part(
 
 
 def part_name(part: Any) -> str:
-    """Return what messages call a part."""
+    """Return the name of a part in messages."""
     return part if isinstance(part, str) else getattr(part, "__name__", repr(part))

@@ -21,16 +21,16 @@ AnyLoader: TypeAlias = Loader[Corpus] | Loader[QuestionSet] | Loader[Corpus | Qu
 
 
 def check_dataset(loader: str | AnyLoader, root: str | Path, *, decode: int = 8) -> None:
-    """Check that a loader opens a copy of its data set as training and evaluation rely on.
+    """Check that a loader opens a copy of its data set as training and evaluation need it.
 
-    A small copy in the real layout is enough. The copy opens, twice to the same; identifiers are unique; every image
-    has a caption and every caption an image; splits have known names; images decode; without image files the same
-    items open; and an empty folder is refused with one line.
+    A small copy in the real layout is enough. The copy opens twice with the same result; identifiers are unique; every
+    image has a caption and every caption an image; splits have known names; images can be decoded; the same items open
+    without image files; and an empty folder is refused with one line.
 
     Args:
-        loader: the function, or its registered name.
+        loader: the loader function, or its registered name.
         root: a copy of the data set, complete with its images.
-        decode: how many images are decoded, evenly spread over the data set.
+        decode: the number of images to decode, evenly spread over the data set.
 
     Raises:
         BrokenContractError: a promise is broken; the message names each.
@@ -119,7 +119,7 @@ def _splits(copy: _Copy) -> None:
 
 def _images(copy: _Copy) -> None:
     paths = copy.corpus.image_paths
-    if copy.corpus.features is not None:  # the data set brings features along in place of images
+    if copy.corpus.features is not None:  # the data set has features instead of images
         return
     for number in np.unique(np.linspace(0, len(paths) - 1, min(copy.decode, len(paths))).astype(int)):
         try:
@@ -142,7 +142,7 @@ def _empty(copy: _Copy) -> None:
             _open(copy.loader, Path(empty))
         except OpenVSEError as error:
             require("\n" not in str(error), "the error for an empty folder has several lines")
-        except OSError:  # names the file that is missing; the command line makes one line of it
+        except OSError:  # names the missing file; the command line turns it into one line
             pass
         except Exception as error:
             raise BrokenContractError(
@@ -161,4 +161,4 @@ DATASET_PROMISES: Mapping[str, Callable[[_Copy], None]] = {
     "without images": _without_images,
     "an empty folder": _empty,
 }
-"""The checks by the promise that each is about."""
+"""The check of each promise."""

@@ -20,15 +20,15 @@ _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 def check_similarity(part: str | Maker[Similarity], *, options: Mapping[str, Any] = _NO_OPTIONS) -> None:
-    """Check that a similarity keeps what evaluation, training and search rely on.
+    """Check that a similarity keeps the promises on which evaluation, training and search rely.
 
-    Blocks and listed pairs equal the whole; an embedding that does not exist never wins, also if all scores are
-    negative; one embedding a side scores as the cosine unless ``is_cosine`` is False; where ``indexable`` is True,
-    items are ordered as by the largest inner product; both sides get a finite gradient.
+    Blocks and listed pairs equal the whole matrix; an embedding that does not exist never wins, even if all scores
+    are negative; the score of single embeddings is the cosine unless ``is_cosine`` is False; if ``indexable`` is
+    True, items are ordered as by the largest inner product; both sides get a finite gradient.
 
     Args:
-        part: the similarity's class, or its name in ``SIMILARITIES``.
-        options: as in a recipe; the embeddings are 6 wide.
+        part: the class of the similarity, or its name in ``SIMILARITIES``.
+        options: the options, as in a recipe; the embeddings are 6 wide.
 
     Raises:
         BrokenContractError: a promise is broken; the message names each.
@@ -41,14 +41,14 @@ def check_similarity(part: str | Maker[Similarity], *, options: Mapping[str, Any
 
 
 def made_similarity(part: str | Maker[Similarity], options: Mapping[str, Any] = _NO_OPTIONS) -> Similarity:
-    """Return the similarity that is checked; the arguments are those of ``check_similarity``."""
+    """Return the similarity to check; the arguments are those of ``check_similarity``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return make_part(SIMILARITIES, part, options, {"embed_dim": _WIDTH}).double().eval()
 
 
 def _embeddings(items: int, k: int, seed: int) -> EmbeddingSet:
-    """Return unit vectors; of several an item has the first, and some of the others."""
+    """Return unit vectors; an item with several embeddings has the first and some of the others."""
     generator = torch.Generator().manual_seed(seed)
     vectors = normalize(torch.randn(items, k, _WIDTH, dtype=torch.float64, generator=generator))
     mask = torch.ones(items, k, dtype=torch.bool)
@@ -105,7 +105,7 @@ def _masked(similarity: Similarity) -> None:
     away = normalize(
         -3 * torch.eye(1, _WIDTH, dtype=torch.float64) - 4 * torch.eye(2, _WIDTH, dtype=torch.float64)[1:]
     )
-    # The second embedding would score best, but is not there.
+    # The second embedding would score best, but does not exist.
     several = EmbeddingSet(torch.stack([away, axis], dim=1), torch.tensor([[True, False]]))
     alone, other = (EmbeddingSet(v.unsqueeze(1), torch.ones(1, 1, dtype=torch.bool)) for v in (away, axis))
     message = "an embedding that does not exist changes the score"
@@ -131,4 +131,4 @@ SIMILARITY_PROMISES: Mapping[str, Callable[[Similarity], None]] = {
     "what is masked": _masked,
     "gradient": _gradient,
 }
-"""The checks by the promise that each is about."""
+"""The check of each promise."""

@@ -1,4 +1,4 @@
-"""The mean of a model's weights over the last steps, which is validated and kept in place of the weights themselves."""
+"""The mean of a model's weights over the last steps, which is validated and kept instead of the weights themselves."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from openvse.specs import AverageSpec
 class WeightAverage:
     """An exponential moving mean of the weights that train: ``mean = d * mean + (1 - d) * weight`` after each step.
 
-    While a run is young, d is ``(1 + t) / (10 + t)`` after t steps, if that is less than the decay: otherwise the first
-    weights would weigh on the mean for as long as the decay remembers.
+    After t steps, d is at most ``(1 + t) / (10 + t)``. Otherwise the initial weights would dominate the mean of a short
+    run.
 
     Args:
         spec: the decay.
-        parameters: of the model, those that train, with their names. The means are in single precision.
+        parameters: the parameters of the model that train, with their names. The means are in single precision.
     """
 
     def __init__(self, spec: AverageSpec, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
@@ -30,7 +30,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take the weights after a step of the optimiser."""
+        """Update the mean after a step of the optimiser."""
         self._steps += 1
         decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
         for mean, (_, parameter) in zip(self._means, self._parameters, strict=True):
@@ -38,7 +38,7 @@ class WeightAverage:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the model have the means as its weights, for the length of a ``with``; then its own again, to the bit."""
+        """Give the model the means as its weights inside a ``with``, and its own weights again afterwards."""
         own = [parameter.detach().clone() for _, parameter in self._parameters]
         self._put(self._means)
         try:
@@ -52,7 +52,7 @@ class WeightAverage:
         return {"steps": self._steps, "means": means}
 
     def load_state(self, state: Mapping[str, object]) -> None:
-        """Take up what ``state`` returned; raise KeyError if it is of another model."""
+        """Restore what ``state`` returned; raise KeyError if it is from another model."""
         steps, means = state["steps"], state["means"]
         if not isinstance(steps, int) or not isinstance(means, Mapping):
             raise KeyError("average")

@@ -1,4 +1,4 @@
-"""What a run that begins from a model has made of it: before, after, and the difference with its interval."""
+"""The results of a run's start and of the run: before, after, and the difference with its interval."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TITLES = {"rsum": "RSUM", "i2t": "image to text", "t2i": "text to image"}
 
 @dataclass(frozen=True)
 class Measured:
-    """A model on the validation split.
+    """The results of a model on the validation split.
 
     Attributes:
-        epoch: after which it was measured; 0 is the start.
-        metrics: by name.
-        replicates: metrics on every resample of the bootstrap, the same resamples for all models of a run.
+        epoch: the epoch after which the model was measured; 0 is the start.
+        metrics: the metrics by name.
+        replicates: the metrics on every resample of the bootstrap; all models of a run share the resamples.
     """
 
     epoch: int
@@ -34,13 +34,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class Difference:
-    """How a metric has changed.
+    """The change of a metric.
 
     Attributes:
-        before: of the start.
-        after: of the best epoch.
+        before: the metric of the start.
+        after: the metric of the best epoch.
         change: after minus before.
-        interval: of the change, by the paired bootstrap.
+        interval: the interval of the change by the paired bootstrap.
     """
 
     before: float
@@ -54,15 +54,15 @@ class BeforeAfter:
     """The start and the best trained epoch so far, on the same validation split.
 
     Attributes:
-        before: the start; None where it was not, or could not be measured.
-        after: the best epoch of training, also where it is below the start.
+        before: the start; None if it was not or could not be measured.
+        after: the best epoch of training, even if it is worse than the start.
     """
 
     before: Measured | None = None
     after: Measured | None = None
 
     def differences(self) -> dict[str, Difference]:
-        """Return the change of each metric that has replicates on both sides; nothing before both are there."""
+        """Return the change of each metric that has replicates on both sides; it is empty before both are measured."""
         before, after = self.before, self.after
         if before is None or after is None:
             return {}
@@ -132,7 +132,7 @@ class BeforeAfter:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take up what ``state`` returned."""
+        """Restore what ``state`` returned."""
         for name in _MODELS:
             if side := state.get(name):
                 rows = {key: row.numpy() for key, row in side["replicates"].items()}

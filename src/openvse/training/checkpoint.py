@@ -16,6 +16,9 @@ from openvse.training.plateau import Plateau
 
 FORMAT_VERSION = 1
 
+CHECKPOINT = "last.pt"
+"""Its name in the folder of a run."""
+
 
 @dataclass
 class Progress:
@@ -45,15 +48,13 @@ class Progress:
 
 
 def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> None:
-    """Write a checkpoint so that the file under ``path`` is always whole: the old one or the new one."""
+    """Write a checkpoint so that the file under ``path`` is always whole: the old one or the new one.
+
+    Raises:
+        DiskError: the disk is full, or refuses.
+    """
     with replacing(path) as partial, partial.open("wb") as file:
         torch.save({"format_version": FORMAT_VERSION, "progress": asdict(progress), **state}, file)
-
-
-def require_checkpoint(path: Path) -> None:
-    """Raise TrainingError when there is no checkpoint."""
-    if not path.is_file():
-        raise TrainingError(f"{path} does not exist: nothing to resume; start the run without --resume")
 
 
 def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
@@ -62,7 +63,6 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
     Raises:
         TrainingError: there is none, it is damaged, or another version of openvse wrote it.
     """
-    require_checkpoint(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         version = state.pop("format_version")
@@ -82,7 +82,8 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
     ) as error:
         reason = shorten(str(error) or type(error).__name__, width=120, placeholder=" ...")
         raise TrainingError(
-            f"checkpoint {path} is damaged ({reason}): delete it and start the run again; best/ is untouched"
+            f"checkpoint {path} is damaged ({reason}): begin anew with --overwrite, or in another folder; "
+            f"best/ beside it is untouched"
         ) from error
     if version != FORMAT_VERSION:
         raise TrainingError(f"checkpoint {path} has format {version}, this openvse reads {FORMAT_VERSION}")

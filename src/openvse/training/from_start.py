@@ -21,13 +21,13 @@ class FromStart:
     """Compares what a run reaches with the model that it began from; for the process that validates.
 
     Args:
-        start: the model.
-        task: measures models.
-        folder: the run's folder.
-        watcher: is told.
+        start: the model from which the run begins.
+        task: the task, which measures models.
+        folder: the folder of the run.
+        watcher: the object that is notified.
 
     Attributes:
-        compared: before and after; part of the checkpoint.
+        compared: the results before and after; part of the checkpoint.
     """
 
     def __init__(self, start: Start, task: AnyTask, folder: Path, watcher: Watcher) -> None:
@@ -35,7 +35,7 @@ class FromStart:
         self.compared = BeforeAfter()
 
     def measure(self, log: MetricsLog | None) -> float | None:
-        """Measure the start, make it the best model so far, and return its score; None where it cannot be measured."""
+        """Measure the start, make it the best model so far, and return its score; None if it cannot be measured."""
         model = self.start.model
         try:
             metrics = self.task.validate_start(model)
@@ -52,7 +52,7 @@ class FromStart:
         return metrics[self.task.metric]
 
     def offer(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Take the validation of an epoch; the best of them is what comes after."""
+        """Record the validation of an epoch; the best one is the result after training."""
         after, metric = self.compared.after, self.task.metric
         if after is None or metrics[metric] > after.metrics[metric]:
             self.compared.after = Measured(epoch, metrics, dict(self.task.replicates))
@@ -63,11 +63,11 @@ class FromStart:
             shutil.rmtree(self.folder / "best", ignore_errors=True)
 
     def provenance(self) -> dict[str, Any]:
-        """Return what a model's folder says of its start and of what has changed since."""
+        """Return what a model's folder records about its start and the changes since then."""
         return {**self.start.provenance(), "changes": self.compared.record()}
 
     def conclude(self, log: MetricsLog | None, progress: Progress) -> None:
-        """Tell before, after and the difference at the end of a run, and write them down."""
+        """Report and write the results before and after and their difference, at the end of a run."""
         if not (found := self.compared.differences()):
             return
         changes = {name: each.change for name, each in found.items()}

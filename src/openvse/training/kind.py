@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from openvse.errors import ModelError
 from openvse.specs import ModelSpec, RunRecipe
+from openvse.types import OnProgress
 
 if TYPE_CHECKING:
     from openvse.model import Model
@@ -30,6 +31,8 @@ class Request:
         rerank_top: how many proposals of each query.
         rerank_weight: weight of its score; that of the others has the rest of 1.
         allow_outside: take images outside of the folder of one's own data too.
+        batch_size: images, sentences or questions at a time.
+        progress: called after every batch.
     """
 
     data: str
@@ -40,6 +43,8 @@ class Request:
     rerank_top: int = 20
     rerank_weight: float = 1.0
     allow_outside: bool = False
+    batch_size: int = 128
+    progress: OnProgress | None = None
 
 
 @runtime_checkable
@@ -53,6 +58,10 @@ class Evaluation(Protocol):
 
     def to_markdown(self) -> str:
         """Return the figures as a table."""
+        ...
+
+    def to_json(self) -> str:
+        """Return the figures as JSON."""
         ...
 
     def write(self, folder: Path) -> Sequence[Path]:

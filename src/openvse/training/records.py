@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from openvse.encoders import Coverage
-from openvse.files import write_whole
+from openvse.files import refusal_of_disk, write_whole, writing
+
+ENDS_EPOCH = ("validation", "curves")
+"""The kinds of records that are written once an epoch, after its last step."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class EpochReport:
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Whoever watches a run; the command line draws a progress bar."""
+    """Whoever watches a run; the command line shows its progress."""
 
     def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
         """Training begins, or goes on."""
@@ -77,7 +81,7 @@ class Watcher(Protocol):
         ...
 
     def note(self, message: str) -> None:
-        """Something is worth knowing, and no fault."""
+        """Something is worth a line, and nothing is wrong."""
         ...
 
 
@@ -103,23 +107,34 @@ class Silent:
 class MetricsLog:
     """Appends to ``metrics.jsonl`` and TensorBoard.
 
+    A resumed run repeats what came after its checkpoint, so that is dropped.
+
     Args:
         folder: the run's folder.
-        last_step: a resumed run repeats what came after its checkpoint; records beyond this step are dropped.
+        last_step: steps that the checkpoint holds; records of later ones are dropped.
+        epochs: epochs whose validation the checkpoint holds; None means all those that ``last_step`` ends. It may
+            have been written after the last step of an epoch and before its validation.
+
+    Raises:
+        DiskError: the disk is full, or refuses; so do all methods.
     """
 
-    def __init__(self, folder: Path, last_step: int) -> None:
+    def __init__(self, folder: Path, last_step: int, epochs: int | None = None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._path = folder / "metrics.jsonl"
-        _keep_until(self._path, last_step)
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=last_step + 1)
+        _keep_until(self._path, last_step, epochs)
+        self._excepthook = threading.excepthook
+        threading.excepthook = self._without_disk_errors
+        with writing(folder / "tensorboard"):
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=last_step + 1)
 
     def write(self, kind: str, epoch: int, global_step: int, values: Mapping[str, float]) -> None:
         """Add one record; a reader sees whole lines only."""
         self._append({"kind": kind, "epoch": epoch, "global_step": global_step, **values})
-        for name, value in values.items():
-            self._board.add_scalar(f"{kind}/{name}", value, global_step)
+        with writing(self._path.with_name("tensorboard")):
+            for name, value in values.items():
+                self._board.add_scalar(f"{kind}/{name}", value, global_step)
 
     def write_curves(self, epoch: int, global_step: int, curves: Mapping[str, Sequence[float]]) -> None:
         """Add one record of curves (``"kind": "curves"``), which TensorBoard has no scalar for."""
@@ -129,16 +144,31 @@ class MetricsLog:
         """Add the record of what the text encoder knows of the training sentences (``"kind": "vocabulary"``)."""
         self._append({"kind": "vocabulary", "epoch": 0, "global_step": 0, **asdict(coverage)})
 
+    def write_phase(self, epoch: int, global_step: int, phase: int, changes: Mapping[str, object]) -> None:
+        """Add the record of a phase that begins (``"kind": "phase"``), with what it sets."""
+        self._append(
+            {"kind": "phase", "epoch": epoch, "global_step": global_step, "phase": phase, "sets": changes}
+        )
+
     def close(self) -> None:
         """Flush TensorBoard."""
-        self._board.close()
+        try:
+            with writing(self._path.with_name("tensorboard")):
+                self._board.close()
+        finally:
+            threading.excepthook = self._excepthook
 
     def _append(self, record: Mapping[str, object]) -> None:
-        with self._path.open("a") as file:
+        with writing(self._path), self._path.open("a") as file:
             file.write(json.dumps(record) + "\n")
 
+    def _without_disk_errors(self, failure: threading.ExceptHookArgs) -> None:
+        """Leave a full disk, which TensorBoard's thread meets, to the thread that trains: it is told, too."""
+        if refusal_of_disk(failure.exc_value) is None:
+            self._excepthook(failure)
 
-def _keep_until(path: Path, last_step: int) -> None:
+
+def _keep_until(path: Path, last_step: int, epochs: int | None) -> None:
     if not path.exists():
         return
     if last_step == 0:  # of a run that was killed before its first checkpoint, nothing stays
@@ -147,8 +177,10 @@ def _keep_until(path: Path, last_step: int) -> None:
     kept = []
     for line in path.read_text().splitlines():
         try:
-            if json.loads(line)["global_step"] <= last_step:
+            record = json.loads(line)
+            ends_epoch = record["kind"] in ENDS_EPOCH and epochs is not None
+            if record["global_step"] <= last_step and not (ends_epoch and record["epoch"] > epochs):
                 kept.append(line)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError):
             continue  # the line that a killed run was writing
     write_whole(path, "".join(f"{line}\n" for line in kept))

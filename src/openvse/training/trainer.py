@@ -17,11 +17,12 @@ from openvse.errors import TrainingError
 from openvse.model import Start
 from openvse.specs import RunRecipe
 from openvse.training.average import WeightAverage
-from openvse.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from openvse.training.checkpoint import CHECKPOINT, Progress, load_checkpoint, save_checkpoint
 from openvse.training.clock import EpochClock
 from openvse.training.collapse import CollapseDetector
 from openvse.training.from_start import FromStart
 from openvse.training.optimizer import build_optimizer, check_prefixes, freeze
+from openvse.training.phase_changes import announcement, phase_changes
 from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
 from openvse.training.schedule import Schedule
 from openvse.training.task import AnyTask, Step
@@ -73,18 +74,24 @@ class Trainer:
 
         Raises:
             TrainingError: the loss is no number; the checkpoint of the last good state stays.
+            DiskError: the disk is full, or refuses; checkpoint and best model are those from before.
         """
-        log = MetricsLog(self.folder, self.progress.global_step) if self.accelerator.is_main_process else None
-        if log is not None and self.task.coverage is not None and not self.progress.global_step:
-            log.write_coverage(self.task.coverage)
-        if self.begun is not None and not self.progress.global_step:
-            self._measure_start(self.begun, log)
+        done, log = self.progress, None
+        if self.accelerator.is_main_process:
+            log = MetricsLog(self.folder, done.global_step, done.epoch)
         self.watcher.started(
             total_steps=self.schedule.num_epochs * self.task.steps_per_epoch,
-            done_steps=self.progress.global_step,
+            done_steps=done.global_step,
             num_epochs=self.schedule.num_epochs,
         )
         try:
+            if done.global_step == 0:
+                if log is not None and self.task.coverage is not None:
+                    log.write_coverage(self.task.coverage)
+                if self.begun is not None:
+                    self._measure_start(self.begun, log)
+                # A kill never leaves best/ without it, and a disk without room shows before the first epoch.
+                self._checkpoint()
             while self.progress.epoch < self.schedule.num_epochs:
                 self._train_epoch(log)
                 self._finish_epoch(log)
@@ -95,7 +102,7 @@ class Trainer:
 
     def resume(self) -> None:
         """Take up the state of ``last.pt``."""
-        self.progress, state = load_checkpoint(self.folder / "last.pt")
+        self.progress, state = load_checkpoint(self.folder / CHECKPOINT)
         try:
             self.model.load_state_dict(state["model"])
             self.objectives.load_state_dict(state["objectives"])
@@ -118,7 +125,7 @@ class Trainer:
         progress, spec = self.progress, self.recipe.training
         phase = self.schedule.phase_index(progress.epoch)
         freeze(self.trainable, spec.phases[phase].frozen)
-        self._enter_phase(progress.epoch)
+        self._enter_phase(progress.epoch, log)
         self.wrapped.train()
         clock = EpochClock(progress.seconds, progress.step)
         for batch in self.task.epoch(progress.epoch, progress.step):
@@ -217,11 +224,18 @@ class Trainer:
         broadcast_object_list(metrics)
         return metrics[0]
 
-    def _enter_phase(self, epoch: int) -> None:
-        """Hand what an objective learned in the phase before (a temperature) to the one that begins."""
+    def _enter_phase(self, epoch: int, log: MetricsLog | None) -> None:
+        """Announce a phase that begins, and hand it what an objective learned in the one before (a temperature)."""
         index = self.schedule.phase_index(epoch)
         begins = index and self.schedule.phase_index(epoch - 1) < index and self.progress.step == 0
-        if begins and len(self.objectives):
+        if not begins:
+            return
+        self.watcher.note(announcement(self.recipe, index))
+        if log is not None:
+            sets = {key: new for key, (_, new) in phase_changes(self.recipe, index).items()}
+            # It holds from the next step on; a run that is resumed before that announces it again.
+            log.write_phase(epoch + 1, self.progress.global_step + 1, index + 1, sets)
+        if len(self.objectives):
             self.objectives[index].load_state_dict(self.objectives[index - 1].state_dict(), strict=False)
 
     def _step_report(self, terms: dict[str, float], rate: float, speed: float) -> StepReport:
@@ -258,7 +272,7 @@ class Trainer:
                 **({} if self.average is None else {"average": self.average.state()}),
                 **({} if self.begun is None else {"start": self.begun.compared.state()}),
             }
-            save_checkpoint(self.folder / "last.pt", self.progress, state)
+            save_checkpoint(self.folder / CHECKPOINT, self.progress, state)
 
 
 def _random_state() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The task of answering questions about images: its model, its data in batches, its training, its measures."""
+"""The task of answering questions about images: its model, batches, training and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accuracies of predicted answers: VQA's, where people voted, and exact matches of sets."""
+"""Accuracies of predicted answers: that of VQA, for votes of annotators, and exact matches of sets."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from openvse.vqa.answers import normalize_answer, vote_score
 def answer_accuracy(
     predictions: Sequence[str], answers: Sequence[Sequence[str]], *, votes: bool
 ) -> Float[np.ndarray, "Q"]:
-    """Return what each predicted answer is worth, from 0 to 1.
+    """Return the score of each predicted answer, from 0 to 1.
 
-    With votes it is VQA's accuracy (Antol et al., ICCV 2015): the mean over the subsets that leave one annotator out of
-    min(annotators in the subset who gave the answer / 3, 1). Otherwise an answer that is one of those given is worth 1.
-    Answers are compared in their normal form.
+    With votes it is VQA's accuracy (Antol et al., ICCV 2015): the mean, over the subsets that leave out one
+    annotator, of min(annotators in the subset who gave the answer / 3, 1). Otherwise an answer that is one of the
+    given ones scores 1. Answers are compared in their normal form.
 
-    Deviation: the official code compares answers as they are where all annotators agree.
+    Deviation: the official code does not normalise answers if all annotators agree.
 
     Args:
         predictions: an answer to each of Q questions.
-        answers: of all annotators to each question, at least one.
+        answers: the answers of all annotators to each question, at least one.
         votes: see ``openvse.vqa.answers.are_votes``.
 
     Raises:
-        DataError: the two differ in number, or a question has no answer.
+        DataError: the numbers of the two differ, or a question has no answer.
     """
     _check(len(predictions), answers)
     annotators = np.array([len(given) for given in answers], dtype=np.int64)
@@ -42,17 +42,17 @@ def answer_accuracy(
 def exact_match(
     predictions: Sequence[Sequence[str]], answers: Sequence[Sequence[str]]
 ) -> Float[np.ndarray, "Q"]:
-    """Return 1 for each question whose predicted set of answers is the set that was given, else 0.
+    """Return 1 for each question whose predicted set of answers is the given set, otherwise 0.
 
     It is DAQUAR's accuracy (Malinowski and Fritz, NIPS 2014). Answers are compared in their normal form; neither their
     order nor repetitions matter.
 
     Args:
         predictions: the members of the predicted set for each of Q questions.
-        answers: the members of the set that was given, at least one.
+        answers: the members of the given set, at least one.
 
     Raises:
-        DataError: the two differ in number, or a question has no answer.
+        DataError: the numbers of the two differ, or a question has no answer.
     """
     _check(len(predictions), answers)
     equal = [
@@ -63,7 +63,7 @@ def exact_match(
 
 
 def _numbered(said: Sequence[str], predicted: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Give equal answers, in their normal form, equal numbers."""
+    """Give answers with the same normal form the same number."""
     numbers: dict[str, int] = {}
     both = [numbers.setdefault(normalize_answer(answer), len(numbers)) for answer in (*said, *predicted)]
     return np.array(both[: len(said)], dtype=np.int64), np.array(both[len(said) :], dtype=np.int64)

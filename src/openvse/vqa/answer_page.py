@@ -1,4 +1,4 @@
-"""Answers about an image as one web page that holds the image itself and shows the attention weights."""
+"""Answers about an image as one web page, which contains the image and shows the attention weights."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -15,27 +16,42 @@ from openvse.output.documents import html_page, image_uri
 from openvse.vqa.explain import Explained
 
 IMAGE_PX = 960
-"""Longer side of the image: twice its size on the page, for dense screens."""
+"""The longer side of the image: twice its size on the page, for dense screens."""
 
 VEIL = 0.82
-"""How dark a part without any weight becomes."""
+"""The darkness of a part without any weight."""
+
+STEPS_OF_TWO = 2.0
+"""The range of the scale of weights on either side of the even share: two doublings, so a quarter to four times."""
+
+NEARLY_EVEN = 1.25
+"""If the largest weight is below this multiple of the even share, attention counts as even."""
 
 WHOLE = [0.0, 0.0, 1.0, 1.0]
-"""Where a class token lies, which stands for the whole image; a veil of its own would darken the cells."""
+"""The box of a class token, which represents the whole image; drawing its veil would darken the cells."""
 
 BOXES_SHOWN = 5
-"""Outlines of regions at most; they overlap, and those that weigh little say little."""
+"""The largest number of outlined regions; they overlap, and those with small weights say little."""
+
+_LEGEND = """<div class="legend" role="img" aria-label="the scale of weights">
+<div class="scales"><span class="of-cells"></span><span class="of-words"></span></div>
+<div class="ticks">
+<span>a quarter of the even share, or less</span><span>even</span><span>four times, or more</span>
+</div>
+</div>"""
 
 
 def answer_page(image: Path, answered: Sequence[Explained]) -> str:
     """Return an HTML page with each question, its answers, and the weights over image and words.
 
-    A cell of a grid is darker the less weight it has, relative to the largest weight. Of the regions, those with the
-    largest weights are outlined, with stronger lines for larger weights. Words are shaded in the same way.
+    Weights are shown relative to the even share, which each of N parts would have if all were equal: the smaller the
+    weight of a grid cell, the darker it is, from clear at four times the even share to darkest at a quarter of it, on
+    a logarithmic scale. If attention is even, all cells are therefore equally dim. The regions with the largest
+    weights are outlined, with stronger lines for larger weights. Words are shaded on the same scale.
 
     Args:
-        image: the file that was asked about.
-        answered: what ``explain`` returned.
+        image: the file of the image.
+        answered: the result of ``explain``.
 
     Raises:
         BadImageError: the image cannot be decoded.
@@ -48,16 +64,18 @@ def answer_page(image: Path, answered: Sequence[Explained]) -> str:
         f"background-image: url({image_uri(shown, quality=85)}); }}\n"
     )
     sections = "\n".join(_section(one) for one in answered)
+    if any(one.word_weights is not None for one in answered):
+        sections = f"{_LEGEND}\n{sections}"
     return html_page(f"openvse ask: {image.name}", sections, note=_note(answered), style=style + photo)
 
 
 def _note(answered: Sequence[Explained]) -> str:
-    note = "Each answer has a probability of its own; they need not add up to 100 %."
+    note = "Each answer has its own probability; they need not add up to 100 %."
     if any(one.word_weights is not None for one in answered):
         note += (
             " Bright parts of the image and shaded words have the largest weights in the sums that the answer is "
-            "made of. A part has read the question and the other parts by then: its weight says where the model "
-            "took it from, not why."
+            "made of; where all are alike, attention is even. A part has read the question and the other parts by "
+            "then: its weight says where the model took it from, not why."
         )
     return note
 
@@ -68,7 +86,7 @@ def _section(one: Explained) -> str:
     count = 1 if one.word_weights is None else len(one.word_weights)
     caption = _caption("mean of the reductions" if count > 1 else "weights", mean)
     if mean is not None and one.boxes is None:
-        caption += "; where the parts lie is not known"
+        caption += "; the positions of the parts are not known"
     first = f"<figure>{_photo(one, mean)}<figcaption>{caption}</figcaption>{weighed}</figure>"
     rows = "\n".join(
         f'<tr><td>{escape(guess.answer)}</td><td><div class="bar" style="width: {100 * guess.probability:.1f}%">'
@@ -96,11 +114,28 @@ def _reductions(one: Explained) -> str:
 def _caption(name: str, weights: Float[Tensor, "N"] | None) -> str:
     if weights is None:
         return "this model shows no weights"
-    return f"{name}: at most {100 * float(weights.max()):.1f} % a part, evenly {100 / len(weights):.1f} %"
+    largest, even = float(weights.max()), 1 / len(weights)
+    verdict = "nearly even; " if len(weights) > 1 and largest < NEARLY_EVEN * even else ""
+    return (
+        f"{name}: {verdict}at most {100 * largest:.1f} % a part, {largest / even:.1f} times the even share "
+        f"of {100 * even:.1f} %"
+    )
+
+
+def brightness(weights: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    """Return weights that sum to 1 on the scale: 0 at a quarter of the even share, 1/2 at it, 1 at four times it.
+
+    If there is only one part, or no weight at all, there is nothing to compare, and all parts are bright.
+    """
+    count, total = len(weights), float(weights.sum())
+    if count == 1 or total <= 0:
+        return torch.ones_like(weights)
+    doublings = torch.log2(weights * count / total)
+    return ((doublings + STEPS_OF_TWO) / (2 * STEPS_OF_TWO)).clamp(0, 1)
 
 
 def _photo(one: Explained, weights: Float[Tensor, "N"] | None) -> str:
-    """Return the image with its weights over it; without any where it is not known what lies where."""
+    """Return the image with its weights over it; without weights if the positions of the parts are unknown."""
     shapes = ""
     if weights is not None and one.boxes is not None:
         shapes = _veils(one.boxes, weights) if one.tiled else _outlines(one.boxes, weights)
@@ -125,9 +160,8 @@ def _outlines(boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]) -> str:
 def _by_share(
     boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]
 ) -> list[tuple[list[float], float, float]]:
-    """Return each box with its weight, and that in shares of the largest."""
-    shares = weights / weights.max()
-    return list(zip(boxes.tolist(), weights.tolist(), shares.tolist(), strict=True))
+    """Return each box with its weight, and the place of the weight on the scale."""
+    return list(zip(boxes.tolist(), weights.tolist(), brightness(weights).tolist(), strict=True))
 
 
 def _rectangle(box: list[float], kind: str, opacity: str, weight: float) -> str:
@@ -140,10 +174,9 @@ def _rectangle(box: list[float], kind: str, opacity: str, weight: float) -> str:
 
 
 def _words(words: Sequence[str], weights: Float[Tensor, "M"]) -> str:
-    largest = float(weights.max())
     spans = " ".join(
-        f'<span style="background: rgba(var(--shade), {0.75 * weight / largest:.3f})" title="{100 * weight:.1f} %">'
+        f'<span style="background: rgba(var(--shade), {0.75 * bright:.3f})" title="{100 * weight:.1f} %">'
         f"{escape(word)}</span>"
-        for word, weight in zip(words, weights.tolist(), strict=True)
+        for word, weight, bright in zip(words, weights.tolist(), brightness(weights).tolist(), strict=True)
     )
     return f'<p class="words">{spans}</p>'

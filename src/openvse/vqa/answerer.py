@@ -1,4 +1,4 @@
-"""A model that answers questions about images, or of questions alone."""
+"""A model that answers questions about images, or from the questions only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Guess(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """The attention weights of questions and their images, or of one pair: k sets a side, each of which adds up to 1.
+    """The attention weights of questions and their images, or of one pair: k sets per side, each of which sums to 1.
 
     Attributes:
         image: the weights of the image's local features.
@@ -52,9 +52,9 @@ class Answered(NamedTuple):
     """The answer to one question.
 
     Attributes:
-        guesses: the most probable answers, best first; none to an empty question.
-        attended: the attention weights behind them; None where the model has none.
-        unknown_words: words of the question that the model does not know.
+        guesses: the most probable answers, best first; none for an empty question.
+        attended: the attention weights behind them; None if the model has none.
+        unknown_words: the words of the question that the model does not know.
     """
 
     guesses: list[Guess]
@@ -73,27 +73,27 @@ class FeedForward(nn.Module):
         self.norm = nn.LayerNorm(embed_dim)
 
     def forward(self, x: Float[Tensor, "Q D"]) -> Float[Tensor, "Q D"]:
-        """Transform one vector an item."""
+        """Transform the vector of each item."""
         update = self.outer(self.inner(x).relu())
         normed: Tensor = self.norm(x + self.dropout(update))
         return normed
 
 
 class Answerer(Model):
-    """Chooses among A answers: fusion, mean of the k vectors a side, feed-forward, concatenation, one linear layer.
+    """Chooses among A answers by fusion, mean of k vectors per side, feed-forward, concatenation, one linear layer.
 
-    The architecture of score attention (section III-C). Without images it is the question-only model, which answers
-    from the embedding of the question alone.
+    This is the architecture of score attention (section III-C). Without images it is the question-only model, which
+    answers from only the embedding of the question.
 
     Args:
         image: the tower of images; None for the question-only model.
         text: the tower of questions.
-        fusion: reduces an image and a question together; None without images.
+        fusion: the part that reduces an image and a question together; None without images.
         answers: the answers to choose from.
         embed_dim: D.
-        dropout: of the feed-forward layers.
-        spec: what the model is made of; None derives it from the parts.
-        provenance: where the model comes from; see ``Model``.
+        dropout: the dropout probability of the feed-forward layers.
+        spec: the parts of the model; None derives it from the modules.
+        provenance: the origin of the model; see ``Model``.
 
     Examples:
         >>> model = openvse.load("runs/daquar/best")  # doctest: +SKIP
@@ -126,12 +126,12 @@ class Answerer(Model):
         self.text_layer = FeedForward(embed_dim, dropout)
         sides = 1 if image is None else 2
         self.classifier = nn.Linear(sides * embed_dim, len(answers))
-        # Each answer starts at the probability 1/A; from one half, an epoch would go into telling that most are wrong.
+        # Each answer starts at probability 1/A; from one half, an epoch would be spent learning that most are wrong.
         nn.init.constant_(self.classifier.bias, -math.log(len(answers)))
 
     @property
     def sees(self) -> bool:
-        """Whether it looks at images."""
+        """Whether the model looks at images."""
         return self.image is not None
 
     def forward(
@@ -145,14 +145,14 @@ class Answerer(Model):
             questions: Q questions.
 
         Raises:
-            ModelError: images are missing, for a model that sees.
+            ModelError: the model looks at images and they are missing.
         """
         return self.with_attention(images, image_of, questions)[0]
 
     def with_attention(
         self, images: Inputs | None, image_of: Int[Tensor, "Q"], questions: Inputs
     ) -> tuple[Float[Tensor, "Q A"], Attended | None]:
-        """Return the logits as ``forward`` does, and the attention weights of the same pass; None without weights."""
+        """Return the logits of ``forward``, and the attention weights of the same pass; None without weights."""
         if self.image is None or self.fusion is None or self.image_layer is None:
             return self._classify(self.text_layer(self.text(questions).vectors.mean(dim=1))), None
         regions, words = self.fusion.prepare(self._look(images), self.text(questions))
@@ -168,21 +168,21 @@ class Answerer(Model):
         top_k: int = 5,
         batch_size: int = 64,
     ) -> list[list[Guess]]:
-        """Answer questions about an image, which is encoded once for each batch of them.
+        """Answer questions about an image, which is encoded once per batch of questions.
 
         Words that the model does not know are logged, in one warning for all questions; ``answer`` and ``explain``
-        return them. An empty question is logged too, and has no answers.
+        return them. An empty question is logged too, and gets no answers.
 
         Args:
             image: a path, bytes, a PIL image or an array ``uint8 [H, W, 3]``; not read by the question-only model.
-            questions: one or more; one that is given by itself is a sequence of one.
-            top_k: how many answers to each, the most probable first.
-            batch_size: questions at a time.
+            questions: one or more questions; a single one is a sequence of one.
+            top_k: the number of answers to each question, the most probable first.
+            batch_size: the number of questions at a time.
 
         Raises:
             BadImageError: the image cannot be decoded.
-            ModelError: there is no image for a model that sees, or it reads precomputed features only.
-            DataError: there is no question, or every one is empty.
+            ModelError: the model looks at images and there is none, or it reads only precomputed features.
+            DataError: there are no questions, or all are empty.
         """
         answered = self.answer(self.read(image), questions, top_k=top_k, batch_size=batch_size)
         return [each.guesses for each in answered]
@@ -191,7 +191,7 @@ class Answerer(Model):
     def answer(
         self, images: Inputs | None, questions: str | Sequence[str], *, top_k: int = 5, batch_size: int = 64
     ) -> list[Answered]:
-        """Answer questions about one image that ``read`` returned, with the attention weights of each; see ``ask``."""
+        """Answer questions about an image from ``read``, with the attention weights of each; see ``ask``."""
         questions = [questions] if isinstance(questions, str) else questions
         asked = _not_empty(questions)
         unknown = self.unknown_words(asked)
@@ -210,7 +210,7 @@ class Answerer(Model):
         return [next(told) if question.strip() else Answered([], None) for question in questions]
 
     def unknown_words(self, questions: str | Sequence[str]) -> list[list[UnknownWord]]:
-        """Return the words of each question that the model has not learned, and what it reads in their place."""
+        """Return the words of each question that the model has not learned, and the words that it reads instead."""
         questions = [questions] if isinstance(questions, str) else questions
         return [self.text.encoder.unknown_words(question) for question in questions]
 
@@ -244,7 +244,7 @@ class Answerer(Model):
         ).portable()
 
     def save_assets(self, folder: Path) -> None:
-        """Write the answers, and what the encoders need besides their weights."""
+        """Write the answers, and the files that the encoders need besides their weights."""
         if self.image is not None:
             self.image.encoder.save_assets(folder / "image")
         self.text.encoder.save_assets(folder / "text")
@@ -274,7 +274,7 @@ class Answerer(Model):
 
 
 def _not_empty(questions: Sequence[str]) -> list[str]:
-    """Return the questions that ask something, and log how many do not; raise DataError if none does."""
+    """Return the questions that are not empty, and log how many are; raise DataError if all are."""
     if not questions:
         raise DataError("there is no question: give at least one")
     asked = [question for question in questions if question.strip()]

@@ -1,4 +1,4 @@
-"""Answers to questions: one spelling for each, what a given one is worth, and those that a model chooses from."""
+"""Answers to questions: their normal form, their scores, and the answers from which a model chooses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openvse.errors import DataError, ModelError
 from openvse.files import write_whole
 
 MIN_VOTES = 4
-"""With fewer answers no answer can earn the full score of VQA, which takes three *other* annotators."""
+"""With fewer answers, no answer can get the full score of VQA, which takes three *other* annotators."""
 
 _ARTICLES = frozenset({"a", "an", "the"})
 _NUMBER_WORDS = "zero one two three four five six seven eight nine ten"
@@ -24,7 +24,7 @@ _DIGITS = {word: str(number) for number, word in enumerate(_NUMBER_WORDS.split()
 _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 _COMMA_IN_NUMBER = re.compile(r"\d,\d")
 _PERIOD_BEFORE_NO_DIGIT = re.compile(r"\.(?!\d)")
-# The contractions of VQA's evaluation. A form that lacks any one of its apostrophes is given it back.
+# The contractions of VQA's evaluation. A missing apostrophe is put back.
 _CONTRACTIONS = """
     ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't haven't
     he'd he'd've he's how'd how'll how's isn't it'd it'd've it'll ma'am might've mightn't mightn't've
@@ -45,13 +45,13 @@ _WITH_APOSTROPHE = {
 
 @lru_cache(maxsize=1 << 18)
 def normalize_answer(answer: str) -> str:
-    """Return the spelling in which VQA's evaluation compares answers (Antol et al., ICCV 2015; its published code).
+    """Return the form in which VQA's evaluation compares answers (Antol et al., ICCV 2015; its published code).
 
-    Lower case; punctuation becomes a space, or nothing where a space is next to any sign of its kind or the answer has
-    a comma inside a number; a period goes unless a digit follows; number words up to ten and "none" become digits;
-    articles go; contractions without their apostrophe get it back.
+    The answer becomes lower case; punctuation becomes a space, or nothing if a space is next to any sign of its kind
+    or the answer has a comma inside a number; periods are removed unless a digit follows; number words up to ten and
+    "none" become digits; articles are removed; contractions without their apostrophe get it back.
 
-    Deviation: an answer of which nothing would be left ("a", "the", "?") stays as it is, in lower case.
+    Deviation: an answer of which nothing would remain ("a", "the", "?") is only changed to lower case.
 
     Examples:
         >>> normalize_answer("The two dogs."), normalize_answer("1,000"), normalize_answer("dont know")
@@ -71,10 +71,10 @@ def normalize_answer(answer: str) -> str:
 
 
 def are_votes(answers: Iterable[Sequence[str]]) -> bool:
-    """Say whether the answers to each question are votes of annotators, of which most are needed for the full score.
+    """Return whether the answers to each question are votes of annotators, several of which give the full score.
 
-    They are if no question has only one to three answers, as in VQA 2.0 (ten each). Otherwise each answer that is
-    given is right, as in DAQUAR (one, or the members of a set). Questions without answers do not matter.
+    They are if no question has only one to three answers, as in VQA 2.0 (ten each). Otherwise each given answer is
+    right, as in DAQUAR (one, or the members of a set). Questions without answers do not matter.
     """
     counts = [len(given) for given in answers if given]
     return bool(counts) and min(counts) >= MIN_VOTES
@@ -85,13 +85,13 @@ def vote_score(
 ) -> Float[np.ndarray, "*shape"]:
     """Return VQA's accuracy of an answer that ``matches`` of the annotators gave, from 0 to 1.
 
-    It is the mean over the subsets that leave one annotator out of min(matches in the subset / 3, 1) (Antol et al.,
+    It is the mean, over the subsets that leave out one annotator, of min(matches in the subset / 3, 1) (Antol et al.,
     ICCV 2015; Goyal et al., CVPR 2017). Each annotator who agrees is missing in one subset, so the mean has only two
     kinds of summands. With ten annotators: 0, 0.3, 0.6, 0.9, 1.
 
     Args:
-        matches: annotators who gave the answer.
-        annotators: all who answered, at least 1.
+        matches: the number of annotators who gave the answer.
+        annotators: the number of all annotators, at least 1.
     """
     one_missing = np.minimum((matches - 1) / 3, 1)
     all_there = np.minimum(matches / 3, 1)
@@ -99,11 +99,11 @@ def vote_score(
 
 
 def answer_scores(answers: Sequence[str], *, votes: bool) -> dict[str, float]:
-    """Return what each given answer is worth as a prediction, by its normal form, in the order of the annotators.
+    """Return the score of each given answer as a prediction, by its normal form, in the order of the annotators.
 
     Args:
-        answers: of all annotators to one question.
-        votes: see ``are_votes``; if not, each given answer is worth 1.
+        answers: the answers of all annotators to one question.
+        votes: see ``are_votes``; if False, each given answer scores 1.
     """
     counts = Counter(map(normalize_answer, answers))
     if not votes:
@@ -114,19 +114,19 @@ def answer_scores(answers: Sequence[str], *, votes: bool) -> dict[str, float]:
 
 
 def main_answers(answers: Sequence[str], *, votes: bool) -> tuple[str, ...]:
-    """Return the normal form of what most annotators said (of several the first given); without votes, all answers."""
+    """Return the normal form of the most frequent answer (the first of several); without votes, of all answers."""
     counts = Counter(map(normalize_answer, answers))
     return tuple(answer for answer, _ in counts.most_common(1)) if votes else tuple(counts)
 
 
 class AnswerVocabulary:
-    """The answers that a model chooses from, in their normal forms; A of them.
+    """The A answers from which a model chooses, in their normal forms.
 
-    It is built from the training answers only.
+    It is built only from the training answers.
 
     Args:
         answers: the answers, in the order of their ids.
-        votes: what ``targets`` takes the answers to a question for; see ``are_votes``.
+        votes: whether ``targets`` treats answers as votes; see ``are_votes``.
 
     Examples:
         >>> vocabulary = AnswerVocabulary.from_answers([["Two"], ["a cup"], ["2"]], min_count=1)
@@ -143,13 +143,13 @@ class AnswerVocabulary:
 
     @classmethod
     def from_answers(cls, answers: Iterable[Sequence[str]], *, min_count: int = 9) -> AnswerVocabulary:
-        """Take the answers of the training questions, the most frequent first, ties in alphabetical order.
+        """Build a vocabulary from the training answers, the most frequent first, ties in alphabetical order.
 
-        A question counts once for what most of its annotators said; where its answers are no votes, once for each.
+        A question counts once for its most frequent answer; if its answers are not votes, once for each.
 
         Args:
             answers: for each training question, the answers of all annotators.
-            min_count: leave out answers to fewer questions; 9 is VQA 2.0's "more than 8 times".
+            min_count: the number of questions below which an answer is left out; 9 is VQA 2.0's "more than 8 times".
 
         Raises:
             DataError: no answer occurs that often.
@@ -172,11 +172,11 @@ class AnswerVocabulary:
         return isinstance(answer, str) and self.id_of(answer) is not None
 
     def id_of(self, answer: str) -> int | None:
-        """Return the id of an answer in any spelling, or None for one that is not in the vocabulary."""
+        """Return the id of an answer in any spelling, or None if it is not in the vocabulary."""
         return self._ids.get(normalize_answer(answer))
 
     def targets(self, answers: Sequence[Sequence[str]]) -> Float[np.ndarray, "Q A"]:
-        """Return what each answer of the vocabulary is worth for each question: soft targets from 0 to 1, float32.
+        """Return the score of each answer of the vocabulary for each question: soft targets from 0 to 1, float32.
 
         A question whose answers are all unknown has a row of zeros.
 
@@ -191,14 +191,14 @@ class AnswerVocabulary:
         return targets
 
     def save(self, path: Path) -> None:
-        """Write the answers as JSON, by rename: a reader never sees half a file."""
+        """Write the answers as JSON, by rename, so that a reader never sees half a file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {"votes": self.votes, "answers": self.answers}
         write_whole(path, json.dumps(content, ensure_ascii=False, indent=0))
 
     @classmethod
     def load(cls, path: Path) -> AnswerVocabulary:
-        """Read what ``save`` wrote.
+        """Read the file that ``save`` wrote.
 
         Raises:
             ModelError: the file is missing or damaged.
@@ -210,5 +210,5 @@ class AnswerVocabulary:
             raise ModelError(f"{path} cannot be read: copy or save the whole model folder again") from error
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(
-                f"{path} is no vocabulary of answers: copy or save the model folder again"
+                f"{path} is not a vocabulary of answers: copy or save the model folder again"
             ) from error

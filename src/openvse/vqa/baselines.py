@@ -13,16 +13,16 @@ from openvse.vqa.answers import are_votes, main_answers
 def most_frequent_answers(
     training: QuestionSet, questions: QuestionSet, *, num_words: int = 0
 ) -> tuple[str, ...]:
-    """Answer each question with the most frequent answer to the training questions that begin with the same words.
+    """Answer each question with the most frequent answer to training questions that begin with the same words.
 
-    A training question counts once, for the answer of most of its annotators; where answers are not votes, it counts
-    once for each of them. Of equally frequent answers the first in the alphabet is taken. Where no training question
-    begins with these words, one word less is compared.
+    A training question counts once, for its most frequent answer; if answers are not votes, it counts once for each
+    of them. Of equally frequent answers, the first in alphabetical order is taken. If no training question begins
+    with these words, one word less is compared.
 
     Args:
         training: questions with answers.
         questions: Q questions.
-        num_words: how many of the first words have to agree; with 0, all questions get the same answer.
+        num_words: the number of first words that must agree; with 0, all questions get the same answer.
 
     Returns:
         An answer to each question, in its normal form.

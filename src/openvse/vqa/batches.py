@@ -1,4 +1,4 @@
-"""Batches of questions: in a seeded order for training, questions about the same image together for answering."""
+"""Batches of questions: in a seeded order for training, and grouped by image for answering."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ PlacedQuestions: TypeAlias = tuple[Int[np.ndarray, "Q"], QuestionBatch]
 
 
 class QuestionDataset(Dataset[QuestionBatch]):
-    """Batches of a question set by the questions they hold; ``EpochBatches`` over Q gives their order.
+    """Builds batches of a question set from the questions that they hold; ``EpochBatches`` over Q gives their order.
 
-    Targets are made for a batch at a time: for all of VQA 2.0 at once they would take 5 GiB.
+    Targets are made one batch at a time: for all of VQA 2.0 at once they would take 5 GiB.
 
     Args:
-        questions: the set.
-        images: loads the images of ``questions.image_ids``; None for a model that reads questions alone.
-        texts: loads each question.
+        questions: the question set.
+        images: the loader of the images of ``questions.image_ids``; None for a model that reads only questions.
+        texts: the loader of the questions.
         answers: the answers to choose from.
 
     Raises:
-        DataError: when the numbers of questions or images disagree.
+        DataError: the numbers of questions or images disagree.
 
     Attributes:
-        image_of: the position in ``questions.image_ids`` of the image of each question.
+        image_of: the position of each question's image in ``questions.image_ids``.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
         return len(self._questions)
 
     def frequencies(self, block_size: int = 4096) -> Float[Tensor, "A"]:
-        """Return the mean of the targets over all questions: how often each answer is right."""
+        """Return the mean of the targets over all questions, which is the frequency of each answer."""
         total = np.zeros(len(self._answers))
         for start in range(0, len(self), block_size):
             asked = self._questions.questions[start : start + block_size]
@@ -73,7 +73,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
         return np.argsort(self.image_of, kind="stable")
 
     def __getitem__(self, key: BatchKey) -> QuestionBatch:
-        """Build the share of a batch for one process: the images are split among processes, each with its questions.
+        """Build the share of a batch for one process; images are divided among processes along with their questions.
 
         Raises:
             DataError: no question is left for this process, or no image of the batch can be used.
@@ -81,7 +81,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
         return self.load(key)[1]
 
     def load(self, key: BatchKey) -> PlacedQuestions:
-        """Return a batch as ``dataset[key]`` does, and the positions of its questions, in their order."""
+        """Return the batch ``dataset[key]``, and the positions of its questions, in their order."""
         images = np.unique(self.image_of[key.pairs])[key.rank :: key.num_processes]
         chosen = key.pairs[np.isin(self.image_of[key.pairs], images)]
         if not len(chosen):
@@ -111,7 +111,7 @@ def question_batches(dataset: QuestionDataset, batch_size: int) -> Iterator[Plac
 
     Args:
         dataset: the questions.
-        batch_size: questions a batch.
+        batch_size: the number of questions per batch.
     """
     order = dataset.by_image()
     for start in range(0, len(order), batch_size):

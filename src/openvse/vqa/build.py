@@ -1,4 +1,4 @@
-"""A model that answers questions, from its spec."""
+"""Builds a model that answers questions from its spec."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.recipe import AnswererSpec
 
 
-# Encoders learn from a gradient which parameters of a backbone can train, also when the caller is in inference mode.
+# Encoders use a gradient to find the trainable parameters of a backbone, also if the caller is in inference mode.
 @torch.inference_mode(False)
 @torch.enable_grad()
 def build_answerer(
@@ -33,13 +33,13 @@ def build_answerer(
     """Build an untrained model.
 
     Args:
-        spec: names the parts; a recipe for visual question answering is one.
+        spec: the names of the parts; a recipe for visual question answering is such a spec.
         questions: the training questions, from which a vocabulary is built; never those of validation or test.
-        answers: what it chooses from; not read where there are assets.
+        answers: the answers from which the model chooses; not read if there are assets.
         assets: a model folder whose answers, vocabulary, tokenizer and backbone configuration are read instead.
-        seed: of the first weights.
-        start: a model whose files are read for the encoders that agree with its own, and whose weights follow
-            (``Start.give``); a vocabulary grows by the words of the questions.
+        seed: the seed of the initial weights.
+        start: a model whose files are read for the encoders that agree with its own; ``Start.give`` then copies its
+            weights. A vocabulary grows by the words of the questions.
 
     Raises:
         RecipeError: a part is unknown, an option is wrong, or the parts do not fit together.
@@ -77,7 +77,7 @@ def build_answerer(
 
 
 def _check_aggregators(spec: AnswererSpec, towers: Mapping[str, Tower[Any] | None]) -> None:
-    """Raise RecipeError if an aggregator and the fusion do not fit: exactly one of them must sum up the tokens."""
+    """Raise RecipeError unless exactly one of an aggregator and the fusion sums up the tokens."""
     sides: dict[str, TowerSpec | None] = {"image": spec.image, "text": spec.text}
     for side, tower in towers.items():
         tower_spec = sides[side]
@@ -87,7 +87,7 @@ def _check_aggregators(spec: AnswererSpec, towers: Mapping[str, Tower[Any] | Non
         if spec.fusion is None and not tower.aggregator.fixed_k:
             raise RecipeError(
                 f"{name} keeps every token, and without images no fusion sums them up: choose one that makes the "
-                f"same number of vectors of every question, such as score_attention"
+                f"same number of vectors for every question, such as score_attention"
             )
         if spec.fusion is not None and tower.aggregator.fixed_k:
             raise RecipeError(

@@ -1,4 +1,4 @@
-"""The evaluation of a model that answers questions, on a data set that a user names."""
+"""The evaluation of a model that answers questions on a data set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_ANSWERS = "there are no answers to compare with, so that nothing is measured;
 
 @dataclass(frozen=True)
 class AnswersEvaluation:
-    """Predictions, and a report where there are answers to compare with; see ``training.kind.Evaluation``."""
+    """Predictions, and a report if there are answers to compare with; see ``training.kind.Evaluation``."""
 
     report: AnswerReport | None
     questions: QuestionSet
@@ -35,8 +35,12 @@ class AnswersEvaluation:
     warnings: tuple[str, ...] = ()
 
     def to_markdown(self) -> str:
-        """Return the report's table; nothing where there is no report."""
+        """Return the table of the report; nothing if there is no report."""
         return "" if self.report is None else self.report.to_markdown()
+
+    def to_json(self) -> str:
+        """Return the report as JSON; null if there is none."""
+        return "null" if self.report is None else self.report.to_json()
 
     def write(self, folder: Path) -> list[Path]:
         """Write the predictions, and the report as Markdown and JSON."""
@@ -52,10 +56,10 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
 
     Args:
         models: one model.
-        request: what to evaluate; folds and re-ranking are for retrieval.
+        request: what to evaluate; folds and reranking are only for retrieval.
 
     Raises:
-        OpenVSEError: there are several models, folds, or several stores; and whatever the data are refused for.
+        OpenVSEError: there are several models, folds, or several stores, or the data cannot be used.
     """
     model, *others = models
     if others or request.rerank:
@@ -69,7 +73,8 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         allow_outside=request.allow_outside,
     )
     chosen = questions if request.split == "all" else questions.split(request.split)
-    predicted = {guess.question_id: guess.answer for guess in predict(model, chosen, store)}
+    found = predict(model, chosen, store, batch_size=request.batch_size, progress=request.progress)
+    predicted = {guess.question_id: guess.answer for guess in found}
     kept = chosen.select(np.flatnonzero([question.question_id in predicted for question in chosen.questions]))
     answers = tuple(predicted[question.question_id] for question in kept.questions)
     left_out = len(chosen) - len(kept)
@@ -89,7 +94,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
 
 
 def _training(questions: QuestionSet) -> QuestionSet | None:
-    """Return the training questions, whose most frequent answers are the baseline; None for a test-only data set."""
+    """Return the training questions, whose most frequent answers are the baseline; None if all are test questions."""
     try:
         return questions.split("train")
     except DataError:

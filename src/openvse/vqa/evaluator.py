@@ -1,4 +1,4 @@
-"""Predicted answers and questions -> a report."""
+"""Computes a report from predicted answers and questions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from openvse.vqa.wordnet import WordNet
 from openvse.vqa.wups import THRESHOLDS, wups
 
 KINDS = ("yes/no", "number", "other")
-"""VQA 2.0's types of answers, in the order of its tables."""
+"""The types of answers in VQA 2.0, in the order of its tables."""
 
 _RESAMPLED_AT_ONCE = 1 << 22
 
@@ -38,22 +38,23 @@ def evaluate_answers(
 ) -> AnswerReport:
     """Score predicted answers.
 
-    Whether the answers are votes follows from the questions (``vqa.answers.are_votes``). Where they are not, they are
-    sets, and the members of a predicted set are separated by ", ", as in DAQUAR's files.
+    The questions determine whether the answers are votes (``vqa.answers.are_votes``). Otherwise they are sets, and the
+    members of a predicted set are separated by ", ", as in DAQUAR's files.
 
     Args:
         questions: Q questions; those without an answer are left out.
         predictions: an answer to each question, in any spelling.
-        training: adds the most frequent training answers as baselines.
-        vocabulary: adds the share of questions that it has no answer to, and the score of its best answers.
-        wordnet: adds WUPS, where the answers are sets.
-        resamples: data sets that are drawn for the intervals; 0 for none.
-        seed: of the draws.
-        model: the model's fingerprint.
-        published: figures to show beside, under the names of ``Scores``.
+        training: the training questions, which add their most frequent answers as baselines.
+        vocabulary: the answers of the model, which add the share of questions without a known answer, and the best
+            possible scores.
+        wordnet: WordNet, which adds WUPS if the answers are sets.
+        resamples: the number of resampled data sets for the intervals; 0 for none.
+        seed: the seed of the draws.
+        model: the fingerprint of the model.
+        published: published results to show for comparison, under the names of ``Scores``.
 
     Raises:
-        DataError: predictions and questions differ in number, or no question has an answer.
+        DataError: the numbers of predictions and questions differ, or no question has an answer.
     """
     answered = _answered(questions, predictions)
     scored = questions.select(np.array(answered, dtype=np.int64))
@@ -84,7 +85,7 @@ def evaluate_answers(
 
 
 class _Scorer:
-    """Scores any predictions for the same questions; a question outside of a score's kind has NaN there."""
+    """Scores any predictions for the same questions; the score of a kind is NaN for questions of other kinds."""
 
     def __init__(self, questions: QuestionSet, wordnet: WordNet | None) -> None:
         self._answers = [question.answers for question in questions.questions]
@@ -96,7 +97,7 @@ class _Scorer:
         self._kinds = {"all": np.ones(len(kinds), dtype=bool), **{kind: kinds == kind for kind in named}}
 
     def counts(self) -> dict[str, int]:
-        """Return how many questions there are: "all", and of each kind."""
+        """Return the number of all questions ("all") and of each kind."""
         return {kind: int(rows.sum()) for kind, rows in self._kinds.items()}
 
     def columns(self, predictions: Sequence[str]) -> dict[str, Float[np.ndarray, "Q"]]:
@@ -157,7 +158,7 @@ def _unknown(vocabulary: AnswerVocabulary, questions: QuestionSet) -> float:
 
 
 def _ceiling(vocabulary: AnswerVocabulary, questions: QuestionSet, scorer: _Scorer) -> Scores:
-    """Score the known answer that is worth most to each question; WUPS has no such simple ceiling."""
+    """Score the best known answer to each question; WUPS has no such simple ceiling."""
     best = []
     for question in questions.questions:
         worth = answer_scores(question.answers, votes=scorer.votes)
@@ -174,16 +175,16 @@ def score_intervals(
     resamples: int,
     seed: int,
 ) -> dict[str, tuple[float, float]]:
-    """Return percentile intervals of mean scores, in percent; images are drawn, and their questions go with them.
+    """Return percentile intervals of mean scores, in percent; images are drawn along with their questions.
 
     Args:
-        columns: each score of each question; NaN where a question does not count.
+        columns: each score of each question; NaN if a question does not count.
         images: the image of each question, numbered from 0.
-        resamples: how many data sets are drawn; 0 returns nothing.
-        seed: of the draws.
+        resamples: the number of resampled data sets; 0 returns nothing.
+        seed: the seed of the draws.
 
-    The questions about an image are no independent evidence. Drawing images is weighting them by multinomial
-    counts, so that a block of resamples is a matrix product.
+    The questions about an image are not independent evidence. Drawing images is the same as weighting them by
+    multinomial counts, so that a block of resamples is a matrix product.
     """
     drawn = score_replicates(columns, images, resamples=resamples, seed=seed)
     tails = 50.0 * (1.0 - CONFIDENCE), 50.0 * (1.0 + CONFIDENCE)

@@ -1,4 +1,4 @@
-"""Answers with the attention weights behind them: of the parts of the image, and of the words."""
+"""Answers with the attention weights behind them, for the parts of the image and for the words."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from openvse.vqa.answerer import Answerer, Guess
 
 @dataclass(frozen=True)
 class Explained:
-    """A question, its answers, and the weights of the k reductions; None where the model has none.
+    """A question, its answers, and the weights of the k reductions, which are None if the model has none.
 
     Attributes:
-        question: as it was asked.
+        question: the question, as it was asked.
         guesses: the most probable answers.
-        words: what each token stands for.
-        word_weights: of the tokens; each reduction's add up to 1.
-        boxes: left, top, right and bottom of the image's parts in shares of its width and height.
-        image_weights: of these parts.
-        tiled: whether the parts are cells that cover the image; otherwise regions, which overlap.
-        unknown_words: words of the question that the model does not know.
+        words: the word or piece of each token.
+        word_weights: the weights of the tokens; those of each reduction sum to 1.
+        boxes: left, top, right and bottom of the image's parts as fractions of its width and height.
+        image_weights: the weights of these parts.
+        tiled: whether the parts are cells that cover the image; otherwise they are regions, which overlap.
+        unknown_words: the words of the question that the model does not know.
     """
 
     question: str
@@ -50,14 +50,14 @@ def explain(
 
     Args:
         model: the model that answers.
-        image: what ``Answerer.ask`` takes.
-        questions: one or more; one that is given by itself is a sequence of one.
-        top_k: how many answers to each.
+        image: the image, as for ``Answerer.ask``.
+        questions: one or more questions; a single one is a sequence of one.
+        top_k: the number of answers to each question.
 
     Raises:
         BadImageError: the image cannot be decoded.
-        ModelError: the model looks at images and there is none, or it reads precomputed features only.
-        DataError: there is no question, or every one is empty.
+        ModelError: the model looks at images and there is none, or it reads only precomputed features.
+        DataError: there are no questions, or all are empty.
     """
     questions = [questions] if isinstance(questions, str) else questions
     images = model.read(image)
@@ -78,7 +78,7 @@ def explain(
 
 
 def _located(encoder: ImageEncoder, images: Inputs) -> tuple[Inputs, Float[Tensor, "N 4"] | None, bool]:
-    """Return the raw features of an image in place of its pixels, their boxes if known, and whether they tile it."""
+    """Return the raw features of an image instead of its pixels, their boxes if known, and whether they tile it."""
     if images.mask is not None:  # a clip
         return images, None, False
     seen = encoder.local_features(images)
@@ -89,7 +89,7 @@ def _located(encoder: ImageEncoder, images: Inputs) -> tuple[Inputs, Float[Tenso
 
 
 def _grid(count: int) -> Float[Tensor, "N 4"] | None:
-    """Return the cells of a square grid, row by row; a token before them stands for the whole image."""
+    """Return the cells of a square grid, row by row; a token before them represents the whole image."""
     side = isqrt(count)
     before = count - side * side
     if before > 1:

@@ -1,4 +1,4 @@
-"""Visual question answering among the tasks."""
+"""Visual question answering as one of the tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class VQA(TaskKind):
-    """A model answers questions about images."""
+    """The task of answering questions about images."""
 
     recipe: ClassVar[type[RunRecipe]] = VQARecipe
     spec: ClassVar[type[ModelSpec]] = AnswererSpec

@@ -1,4 +1,4 @@
-"""The answers of a model to a question set: each question once, questions about the same image together."""
+"""The answers of a model to a question set: each question once, grouped by image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openvse.corpus import QuestionSet
 from openvse.errors import DataError
 from openvse.features import FeatureStore
 from openvse.model import evaluating
-from openvse.types import FeatureSource, QuestionBatch
+from openvse.types import FeatureSource, OnProgress, QuestionBatch
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.batches import QuestionDataset, question_batches
 
@@ -36,17 +36,17 @@ def question_dataset(
     text_features: FeatureStore | None = None,
     augment: bool = False,
 ) -> tuple[QuestionSet, QuestionDataset]:
-    """Prepare questions for a model; those about images that a store lacks are left out, and reported.
+    """Prepare questions for a model; those about images that a store lacks are left out and reported.
 
     Args:
-        model: gives the tokens and the answers.
-        questions: the set.
+        model: the model, for its tokens and answers.
+        questions: the question set.
         features: stored local features of its images; without them the images are decoded.
         text_features: stored token states of the questions; without them the text model reads the questions.
-        augment: decode the random views that a batch's key asks for, for training.
+        augment: whether to decode random views, for training.
 
     Returns:
-        The questions that are left, and their batches.
+        The remaining questions, and their batches.
 
     Raises:
         StoreError: the store has none of the images, or the store of texts lacks a question.
@@ -67,12 +67,12 @@ def question_dataset(
 def predict_batches(
     model: Answerer, dataset: QuestionDataset, *, batch_size: int = 128
 ) -> Iterator[tuple[Int[np.ndarray, "Q"], QuestionBatch, Float[Tensor, "Q A"]]]:
-    """Yield positions, batches and logits; the model is in evaluation mode meanwhile.
+    """Yield positions, batches and logits, with the model in evaluation mode.
 
     Args:
         model: the model that answers.
         dataset: the questions.
-        batch_size: questions at a time.
+        batch_size: the number of questions at a time.
     """
     with evaluating(model):
         for positions, batch in question_batches(dataset, batch_size):
@@ -83,18 +83,24 @@ def predict_batches(
 
 
 def predict(
-    model: Answerer, questions: QuestionSet, features: FeatureSource | None = None, *, batch_size: int = 128
+    model: Answerer,
+    questions: QuestionSet,
+    features: FeatureSource | None = None,
+    *,
+    batch_size: int = 128,
+    progress: OnProgress | None = None,
 ) -> list[Prediction]:
-    """Answer every question of a set, in its order; those about images that cannot be used are left out.
+    """Answer every question of a set, in order, except those about images that cannot be used.
 
     Args:
         model: the model that answers.
-        questions: the set.
+        questions: the question set.
         features: stored local features of its images; without them the images are decoded.
-        batch_size: questions at a time.
+        batch_size: the number of questions at a time.
+        progress: a function that is called after every batch.
 
     Raises:
-        DataError: not one image can be used.
+        DataError: none of the images can be used.
         StoreError: the store has none of the images.
     """
     questions, dataset = question_dataset(model, questions, features)
@@ -104,6 +110,8 @@ def predict(
         for position, chance, answer in zip(positions.tolist(), best.tolist(), ids.tolist(), strict=True):
             question = questions.questions[position]
             predictions[position] = Prediction(question.question_id, model.answers.answers[answer], chance)
+        if progress is not None:
+            progress("answering questions", len(predictions), len(questions))
     if not predictions:
         raise DataError(f"{questions.name}: no question can be answered, as not one image can be used")
     return [predictions[position] for position in sorted(predictions)]

@@ -1,4 +1,4 @@
-"""What a recipe for answering questions about images may say."""
+"""The schema of a recipe for answering questions about images."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from openvse.specs import ModelSpec, Part, RunRecipe, Strict, TowerSpec
 
 
 class AnswersSpec(Strict):
-    """The answers that a model chooses from.
+    """The answers from which a model chooses.
 
     Attributes:
-        min_count: answers to fewer training questions are left out; 9 is VQA 2.0's "more than 8 times".
+        min_count: the number of training questions below which an answer is left out; 9 is VQA 2.0's "more than 8
+            times".
     """
 
     min_count: int = Field(default=9, ge=1)
 
 
 class HeadSpec(Strict):
-    """What follows the fusion: a feed-forward layer a side, concatenation, one linear layer.
+    """The layers after the fusion: a feed-forward layer per side, concatenation, one linear layer.
 
     Attributes:
-        dropout: probability that a feature of the feed-forward layers' update is dropped in training.
+        dropout: the probability that a feature of the feed-forward layers' update is dropped in training.
     """
 
     dropout: float = Field(default=0.1, ge=0, lt=1)
@@ -34,9 +35,9 @@ class AnswererSpec(ModelSpec):
 
     Attributes:
         image: the side of the images; None is the question-only model.
-        fusion: lets image and question read each other; None without images.
-        head: what follows the fusion.
-        answers: which answers it chooses from.
+        fusion: the part in which image and question attend to each other; None without images.
+        head: the layers after the fusion.
+        answers: the answers from which the model chooses.
     """
 
     image: TowerSpec | None
@@ -54,17 +55,17 @@ class AnswererSpec(ModelSpec):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Return what tells this model from others with the same weights."""
+        """Return what distinguishes this model from others with the same weights."""
         return {"task": "vqa", **super().identity()}
 
 
 class PublishedAccuracy(Strict):
-    """Figures of the paper that a recipe follows; evaluation shows them beside ours on as many questions.
+    """Results of the paper that a recipe follows; evaluation shows them too if the number of questions is the same.
 
     Attributes:
         source: paper, table, data set and split, in words.
-        num_questions: of that split.
-        metrics: accuracy of all questions and of each kind, under the names that evaluation uses, in percent.
+        num_questions: the number of questions of that split.
+        metrics: the accuracy of all questions and of each kind in percent, under the names that evaluation uses.
     """
 
     source: str
@@ -76,7 +77,7 @@ class VQARecipe(AnswererSpec, RunRecipe):
     """Everything that decides a run of visual question answering; the loss is binary cross-entropy for each answer.
 
     Attributes:
-        published: figures of the paper that the recipe follows.
+        published: the results of the paper that the recipe follows.
     """
 
     task: Literal["vqa"] = "vqa"
@@ -92,6 +93,6 @@ class VQARecipe(AnswererSpec, RunRecipe):
             raise ValueError("training.plateau.metric is not one of answering: set metric: accuracy")
         if self.data.captions_per_image is not None:
             raise ValueError(
-                "data.captions_per_image is of retrieval, and questions are no captions: remove it"
+                "data.captions_per_image is for retrieval, and questions are not captions: remove it"
             )
         return self

@@ -1,4 +1,4 @@
-"""The result of an evaluation of answers, with everything that is needed to read it rightly."""
+"""The result of an evaluation of answers, with everything that is needed to interpret it correctly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openvse.output.documents import CONFIDENCE, markdown_table, write_report
 
 Scores: TypeAlias = dict[str, float]
 """Percentages: ``accuracy``, ``accuracy_<kind>`` for each published kind of answer; for sets of answers also
-``exact_match`` and, where WordNet is there, ``wups_0.9`` and ``wups_0.0``."""
+``exact_match`` and, if WordNet is installed, ``wups_0.9`` and ``wups_0.0``."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class AnswerProtocol:
 
     Attributes:
         name: the data set, and which part of it.
-        num_questions: questions that were scored: "all", and of each kind.
-        num_images: images that they are about.
-        unanswered: questions left out, since nobody's answer to them is known.
+        num_questions: the number of questions that were scored: "all", and of each kind.
+        num_images: the number of images that they are about.
+        unanswered: the number of questions left out because no answer to them is known.
         votes: whether the accuracy is VQA's; otherwise an answer counts if it is one of those given.
-        seed: of the bootstrap.
-        resamples: of the bootstrap; 0 means that no intervals were computed.
-        wordnet: where the nouns of WUPS come from, or "".
+        seed: the seed of the bootstrap.
+        resamples: the number of bootstrap resamples; 0 means that no intervals were computed.
+        wordnet: the source of the nouns of WUPS, or "".
     """
 
     name: str
@@ -47,13 +47,13 @@ class AnswerReport:
     Attributes:
         scores: see ``Scores``.
         protocol: how the evaluation was done.
-        intervals: lower and upper bound of each score; none of a kind so rare that it was never drawn.
-        baselines: by label, the scores of answers that are given without the image.
-        unknown: percentage of questions none of whose answers is in the model's vocabulary, or None without one.
-        ceiling: the scores of the best answers that are in the vocabulary, or empty.
-        model: fingerprint of the model, or empty.
-        published: label (paper and setting) to its figures, under the same names as ``scores``.
-        problems: what was skipped on the way, one line each.
+        intervals: the lower and upper bound of each score, except for kinds so rare that they were never drawn.
+        baselines: the scores of answers that are given without the image, by label.
+        unknown: the percentage of questions without an answer in the model's vocabulary, or None without a vocabulary.
+        ceiling: the scores of the best answers in the vocabulary, or empty.
+        model: the fingerprint of the model, or empty.
+        published: the published results of each label (paper and setting), under the same names as ``scores``.
+        problems: what was skipped, one line each.
     """
 
     scores: Scores
@@ -71,7 +71,7 @@ class AnswerReport:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_markdown(self) -> str:
-        """Return the report as a page: scores beside those of the baselines, protocol and problems."""
+        """Return the report as a page in Markdown: scores with those of the baselines, protocol and problems."""
         sections = [
             f"# Answers{f' to {self.protocol.name}' if self.protocol.name else ''}",
             markdown_table(["", *(_title(name) for name in self.scores)], self._rows()),

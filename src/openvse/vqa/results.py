@@ -1,4 +1,4 @@
-"""Predicted answers as a file, in the format that VQA's evaluation server and its published code read."""
+"""Files of predicted answers, in the format of VQA's evaluation server and its published code."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from openvse.files import write_whole
 
 
 def write_results(path: Path, questions: QuestionSet, predictions: Sequence[str]) -> None:
-    """Write ``[{"question_id": 262148000, "answer": "down"}, ...]``, by rename: a reader never sees half a file.
+    """Write ``[{"question_id": 262148000, "answer": "down"}, ...]``, by rename, so that a file is never incomplete.
 
-    Identifiers that are numbers are written as numbers, as VQA's server wants them.
+    Identifiers that are numbers are written as numbers, as VQA's server expects.
 
     Args:
-        path: the file; its folder is made if it is not there.
+        path: the file; its folder is created if it is missing.
         questions: Q questions.
         predictions: an answer to each of them.
 
     Raises:
-        DataError: the two differ in number.
+        DataError: the numbers of questions and predictions differ.
     """
     if len(predictions) != len(questions):
         raise DataError(
@@ -37,9 +37,9 @@ def write_results(path: Path, questions: QuestionSet, predictions: Sequence[str]
 
 
 def read_results(path: Path, questions: QuestionSet) -> tuple[str, ...]:
-    """Return the answers of such a file, whatever made it, in the order of the questions.
+    """Return the answers in such a file of any origin, in the order of the questions.
 
-    Answers to other questions are left aside, so a file for all of a data set serves each split.
+    Answers to other questions are ignored, so a file for a whole data set serves each split.
 
     Raises:
         DataError: the file cannot be read, has another format, or answers a question twice or not at all.

@@ -28,6 +28,7 @@ from openvse.training.inputs import (
     source_of,
     spread,
 )
+from openvse.training.split_size import small_split_warning
 from openvse.training.task import Step, Task
 from openvse.types import FeatureSource, QuestionBatch
 from openvse.vqa.answerer import Answerer
@@ -48,17 +49,17 @@ class HeldOut:
 
 
 class AnsweringTask(Task[QuestionBatch]):
-    """Learns to answer.
+    """Trains a model that answers questions.
 
     Args:
-        recipe: batch size, seed.
-        model: trained in place.
+        recipe: the recipe, for batch size and seed.
+        model: the model, which is trained in place.
         training: batches of the training questions.
         validation: batches of the validation questions.
-        held_out: the validation questions themselves, for a start with words of its own.
-        prior: how often each answer is right in training.
+        held_out: the validation questions, for a start with a vocabulary of its own.
+        prior: the frequency of each answer in training.
         data: the data set, for the model's provenance.
-        accelerator: which process of how many this is.
+        accelerator: the accelerator, which knows the processes.
     """
 
     metric: ClassVar[str] = "accuracy"
@@ -80,7 +81,8 @@ class AnsweringTask(Task[QuestionBatch]):
     ) -> None:
         super().__init__(recipe, model, (), training, data, accelerator)
         self._validation, self._held_out = validation, held_out
-        # What a model says that knows the frequencies and nothing else.
+        self._frequent, self._chance = int(prior.argmax()), 0.0
+        # The prediction of a model that knows only the frequencies.
         self._uninformed = prior.clamp(1e-6, 1 - 1e-6).logit().to(accelerator.device)
 
     def step(self, wrapped: nn.Module, batch: QuestionBatch, phase: int) -> Step:
@@ -111,23 +113,26 @@ class AnsweringTask(Task[QuestionBatch]):
 
     def _measure(self, model: Answerer, dataset: QuestionDataset) -> dict[str, float]:
         right: list[np.ndarray] = []
+        by_frequency = 0.0
         images: list[np.ndarray] = []
         loss = 0.0
         for positions, batch, logits in predict_batches(model, dataset):
             right.append(batch.targets.gather(1, logits.argmax(dim=1, keepdim=True)).squeeze(1).cpu().numpy())
             images.append(dataset.image_of[positions])
+            by_frequency += float(batch.targets[:, self._frequent].sum())
             loss += float(cross_entropy(logits, batch)) * batch.divisor
         if not right:
             raise DataError("no validation question can be answered, as not one image can be used")
         worth, of_image = np.concatenate(right), np.unique(np.concatenate(images), return_inverse=True)[1]
+        self._chance = 100 * by_frequency / len(worth)
         drawn = {"accuracy": worth}, of_image
         self.intervals = score_intervals(*drawn, resamples=1000, seed=0)
         self.replicates = score_replicates(*drawn, resamples=1000, seed=0)
         return {"accuracy": 100 * float(worth.sum(dtype=np.float64)) / len(worth), "loss": loss / len(worth)}
 
     def summary(self, metrics: Mapping[str, float]) -> str:
-        """Return the accuracy and the loss."""
-        return f"accuracy {metrics['accuracy']:5.2f}  loss {metrics['loss']:.3f}"
+        """Return the accuracy along with that of the most frequent training answer."""
+        return f"accuracy {metrics['accuracy']:5.2f} (most frequent answer {self._chance:.2f})"
 
     def curves(self) -> dict[str, list[float]]:
         """Return the curves of the aggregators, as ``image.NAME`` and ``text.NAME``."""
@@ -171,7 +176,9 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     _, training = question_dataset(
         model, to_learn, features, text_features=stored, augment=recipe.data.random_views
     )
-    _, validation = question_dataset(model, held_out, features, text_features=stored)
+    held_out, validation = question_dataset(model, held_out, features, text_features=stored)
+    if warning := small_split_warning(len(held_out), "questions", "an accuracy"):
+        inputs.watcher.warn(warning)
     task = AnsweringTask(
         recipe,
         model,

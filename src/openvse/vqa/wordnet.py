@@ -1,4 +1,4 @@
-"""The nouns of WordNet, from its own files, and how similar they are."""
+"""The nouns of WordNet, from its files, and their similarity."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _ENDINGS = (
     ("men", "man"),
     ("ies", "y"),
 )
-"""How nouns lose their plural, as WordNet's own Morphy does it."""
+"""The rules that turn plural nouns into singular ones, as in WordNet's Morphy."""
 
 
 class _Sense(NamedTuple):
-    """One meaning: where it stands in the data, its name, and what it is a kind or an instance of."""
+    """A meaning: its place in the data, its name, and the senses of which it is a kind or an instance."""
 
     offset: int
     word: str
@@ -39,11 +39,11 @@ class WordNet:
     The numbers are those of nltk's ``wup_similarity`` (version 3.10).
 
     Args:
-        folder: where ``index.noun`` and ``data.noun`` lie, and perhaps ``noun.exc``: WordNet's folder ``dict``
+        folder: the folder with ``index.noun``, ``data.noun`` and optionally ``noun.exc``: WordNet's folder ``dict``
             (Fellbaum, 1998; wordnet.princeton.edu), Debian's package ``wordnet-base``, or nltk's ``corpora/wordnet``.
 
     Raises:
-        DataError: the files are not there, or not WordNet's.
+        DataError: the files are missing, or are not those of WordNet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,10 +66,10 @@ class WordNet:
         self._ancestors: dict[int, dict[int, int]] = {}
 
     def similarity(self, one: str, other: str) -> float:
-        """Return the similarity of two nouns in their most similar senses, from 0 to 1.
+        """Return the similarity of the most similar senses of two nouns, from 0 to 1.
 
-        It is 1 for equal words and 0 where one of them is no noun that WordNet knows. Plurals are understood. Between
-        the words of a compound a space, a hyphen or an underscore may stand.
+        It is 1 for equal words and 0 if one of them is not a noun in WordNet. Plurals are understood. The words of a
+        compound may be separated by a space, a hyphen or an underscore.
 
         Raises:
             DataError: the data are damaged.
@@ -82,7 +82,7 @@ class WordNet:
         return self._similarities[one, other]
 
     def senses(self, word: str) -> list[int]:
-        """Return where the senses of a noun stand in ``data.noun``; empty for a word that is not there."""
+        """Return the places of the senses of a noun in ``data.noun``; empty for an unknown word."""
         plain = word.lower().strip().replace(" ", "_")
         parts = plain.replace("-", "_").split("_")
         for written in (plain, *(joint.join(parts) for joint in ("_", "-", ""))):
@@ -92,18 +92,18 @@ class WordNet:
         return []
 
     def _forms(self, word: str) -> list[str]:
-        """Return a word and the singular forms that it may have."""
+        """Return a word and its possible singular forms."""
         singular = self._exceptions.get(word) or [
             word.removesuffix(end) + new for end, new in _ENDINGS if word.endswith(end)
         ]
         return list(dict.fromkeys([word, *singular]))
 
     def _wu_palmer(self, one: int, other: int) -> float:
-        """Return 2 d / (d1 + d2): depths of the lowest common ancestor, and of both senses by way of it.
+        """Return 2 d / (d1 + d2), with the depths of the lowest common ancestor and of both senses by way of it.
 
-        The lowest is the one with the longest of the shortest ways to the root; its own depth is its longest way. Of
-        several, the first sense goes first, then the order of the names decides. From a sense to that ancestor the
-        shortest way counts, even if it leads over an ancestor of both.
+        The lowest ancestor is the one whose shortest path to the root is longest; its depth is its longest path. Of
+        several, the first sense is taken, then the first name. From a sense to that ancestor the shortest path
+        counts, even if it leads through an ancestor of both.
         """
         common = self._distances(one).keys() & self._distances(other).keys()
         if not common:
@@ -119,7 +119,7 @@ class WordNet:
         return min(up[node] + steps for node, steps in further.items())
 
     def _distances(self, offset: int) -> dict[int, int]:
-        """Return the steps to each ancestor on the shortest way; a sense is its own ancestor."""
+        """Return the steps to each ancestor on the shortest path; a sense is its own ancestor."""
         if offset not in self._ancestors:
             steps = {offset: 0}
             level = [offset]
@@ -131,7 +131,7 @@ class WordNet:
         return self._ancestors[offset]
 
     def _depth(self, offset: int, below: tuple[int, ...] = ()) -> tuple[int, int]:
-        """Return the steps to the root on the shortest and on the longest way."""
+        """Return the steps to the root on the shortest and on the longest path."""
         if offset not in self._depths:
             if offset in below:
                 raise self._damaged("data.noun")
@@ -141,7 +141,7 @@ class WordNet:
         return self._depths[offset]
 
     def _name(self, offset: int) -> str:
-        """Return the first word of a sense, and which of the word's senses it is, as nltk does: ``dog.n.01``."""
+        """Return the first word of a sense and the number of the sense, as in nltk: ``dog.n.01``."""
         word = self._sense(offset).word
         number = self._index.get(word, (offset,)).index(offset) + 1
         return f"{word}.n.{number:02d}"
@@ -174,7 +174,7 @@ class WordNet:
 
 
 def find_wordnet() -> Path | None:
-    """Return where WordNet is installed: in $WNSEARCHDIR or $WNHOME/dict, or where Debian puts it; None if nowhere."""
+    """Return the folder of WordNet: $WNSEARCHDIR, $WNHOME/dict, or that of Debian; None if there is none."""
     home, places = os.environ.get("WNHOME"), list(_INSTALLED)
     if home:
         places.insert(0, Path(home) / "dict")

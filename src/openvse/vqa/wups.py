@@ -1,4 +1,4 @@
-"""WUPS: an accuracy that gives words of similar meaning their share."""
+"""WUPS, an accuracy that gives partial credit to words of similar meaning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openvse.errors import DataError
 from openvse.vqa.answers import normalize_answer
 
 THRESHOLDS = (0.9, 0.0)
-"""The thresholds reported for DAQUAR: at 0.9 only near synonyms count fully, at 0.0 every similarity does."""
+"""The thresholds for DAQUAR: at 0.9 only near synonyms count fully, at 0.0 every similarity does."""
 
 _DOWN_WEIGHT = 0.1
 
@@ -26,18 +26,18 @@ def wups(
 ) -> Float[np.ndarray, "Q"]:
     """Return the WUPS of each question, from 0 to 1 (Malinowski and Fritz, NIPS 2014, section 4).
 
-    For a predicted set A and the set T that was given it is the smaller of two products: over a in A of the largest
-    s(a, t) for a t in T, and over t in T of the largest s(a, t) for an a in A. s is Wu and Palmer's similarity, times
-    0.1 where it is below the threshold. An empty prediction is worth 0.
+    For a predicted set A and the given set T it is the smaller of two products: over a in A of the largest s(a, t)
+    for t in T, and over t in T of the largest s(a, t) for a in A. s is Wu and Palmer's similarity, times 0.1 if it is
+    below the threshold. An empty prediction scores 0.
 
     Args:
         predictions: the members of the predicted set for each of Q questions.
-        answers: the members of the set that was given, at least one.
-        similarity: of two answers in their normal form, 1 for equal ones; ``WordNet.similarity``.
+        answers: the members of the given set, at least one.
+        similarity: the similarity of two answers in their normal form, 1 for equal ones; ``WordNet.similarity``.
         threshold: 0.9 or 0.0.
 
     Raises:
-        DataError: the two differ in number, or a question has no answer.
+        DataError: the numbers of the two differ, or a question has no answer.
     """
     if len(predictions) != len(answers) or not all(answers):
         raise DataError(

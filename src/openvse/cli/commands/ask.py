@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device
+from openvse.cli.options import Device, Json, Quiet, Threads
+from openvse.files import write_page
 
 
 @app.command()
@@ -23,21 +25,38 @@ def ask(
         Path | None, typer.Option(help="Write a page that shows what the model looked at and read.")
     ] = None,
     device: Device = "cpu",
+    threads: Threads = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Answer questions about an image: the most probable answers with their probabilities."""
-    from openvse.files import write_whole
+    from openvse.cli.json_output import print_json
+    from openvse.cli.progress import note
+    from openvse.cli.queries import refuse_image_questions
     from openvse.tasks.load import load_as
     from openvse.vqa.answer_page import answer_page
     from openvse.vqa.answerer import Answerer
     from openvse.vqa.explain import explain
 
+    refuse_image_questions(questions)
     loaded = load_as(Answerer, model, device=device)
     answered = explain(loaded, image, questions, top_k=top_k)
-    for one in answered:
-        typer.echo(one.question)
-        for guess in one.guesses:
-            typer.echo(f"  {guess.probability:.3f}  {guess.answer}")
+    if as_json:
+        found = [
+            {
+                "question": one.question,
+                "unknown_words": [asdict(word) for word in one.unknown_words],
+                "answers": [guess._asdict() for guess in one.guesses],
+            }
+            for one in answered
+        ]
+        print_json("ask", {"image": str(image), "questions": found})
+    else:
+        for one in answered:
+            typer.echo(one.question)
+            for guess in one.guesses:
+                typer.echo(f"  {guess.probability:.3f}  {guess.answer}")
+        note("each answer has a probability of its own, so they need not add up to 1")
     if html is not None:
-        html.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(html, answer_page(image, answered))
-        typer.echo(f"written: {html}", err=True)
+        write_page(html, answer_page(image, answered))
+        note(f"written: {html}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside
+from openvse.cli.completion import complete_data_set
+from openvse.cli.options import AllowOutside, Json, Quiet
 from openvse.errors import OpenVSEError
 from openvse.media.names import escaped
 
@@ -53,7 +53,11 @@ def names() -> None:
 
 
 @data.command(hidden=True)
-def describe(name: Annotated[str, typer.Argument(help="A data set; 'openvse data' lists them.")]) -> None:
+def describe(
+    name: Annotated[
+        str, typer.Argument(help="A data set; 'openvse data' lists them.", autocompletion=complete_data_set)
+    ],
+) -> None:
     """Say what to fetch, how large it is, where it is published, on which terms, and where to put it."""
     from openvse.datasets import describe_data
 
@@ -65,7 +69,8 @@ def check(
     source: Annotated[
         str,
         typer.Argument(
-            help="A folder or file of your own, NAME:ROOT, or with --root a NAME of 'openvse data'."
+            help="A folder or file of your own, NAME:ROOT, or with --root a NAME of 'openvse data'.",
+            autocompletion=complete_data_set,
         ),
     ],
     root: Annotated[Path | None, typer.Option(help="Where the files of the named data set lie.")] = None,
@@ -78,49 +83,65 @@ def check(
     ] = False,
     allow_outside: AllowOutside = False,
     cases: Annotated[int, typer.Option(min=0, help="How many cases to list of each finding.")] = 5,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Check a data set: broken and duplicate images, captions, leakage; of a published one, whether it is complete.
 
     Exit code 1 if something is wrong. Notes tell what is no fault.
     """
-    from openvse.datasets import DATASETS, FACTS, QUESTION_SETS, check_data, find_loader
+    from openvse.cli.json_output import print_json
+    from openvse.cli.progress import bar
+    from openvse.datasets import FACTS, check_data, check_own
+
+    name, place = named_place(source, root)
+    published = name in FACTS
+    with bar() as progress:
+        if published:
+            findings = check_data(name, place, read_files=read and not quick, progress=progress.show)
+        else:
+            findings = check_own(
+                f"{name}:{place}" if name else source,
+                quick=quick or not read,
+                allow_outside=allow_outside,
+                progress=progress.show,
+            )
+    complete = all(finding.ok for finding in findings)
+    if as_json:
+        found = [
+            {"mark": finding.mark.lower(), "text": finding.text, "cases": finding.cases}
+            for finding in findings
+        ]
+        result = {"data": name or source, "root": str(place), "complete": complete, "findings": found}
+        print_json("data check", result)
+        raise typer.Exit(0 if complete else 1)
+    for finding in findings:
+        show_finding(finding, cases)
+    where = escaped(f"{name} at {place}" if name else source)
+    if complete:
+        typer.echo(f"{where} is complete" if published else f"{where}: nothing that harms training")
+        return
+    harm = f" is not complete: see the lines marked WRONG, and openvse data {name}"
+    typer.echo(where + (harm if published else ": the lines marked WRONG harm training"), err=True)
+    raise typer.Exit(1)
+
+
+def named_place(source: str, root: Path | None) -> tuple[str, Path]:
+    """Return the data set's name, "" for data without one, and where it lies.
+
+    Raises:
+        OpenVSEError: there is no data set of this name, or it is named without a place.
+    """
+    from openvse.datasets import DATASETS, QUESTION_SETS, find_loader
     from openvse.datasets.source import parse_source
 
-    name, place = (source, root) if root is not None else parse_source(source, {*DATASETS, *QUESTION_SETS})
-    if root is None and not name and source in {*DATASETS, *QUESTION_SETS} and not place.exists():
+    known = {*DATASETS, *QUESTION_SETS}
+    name, place = (source, root) if root is not None else parse_source(source, known)
+    if root is None and not name and source in known and not place.exists():
         raise OpenVSEError(f"{source} is the name of a data set: add --root, where its files lie")
     if name:
         find_loader(name)
-    if name in FACTS:
-        findings = check_data(name, place, read_files=read and not quick)
-        bad = f"{name} at {place} is not complete: see the lines marked WRONG, and openvse data {name}"
-        good = f"{name} at {place} is complete"
-    else:
-        where = f"{name} at {place}" if name else escaped(source)
-        bad, good = f"{where}: the lines marked WRONG harm training", f"{where}: nothing that harms training"
-        findings = own_findings(f"{name}:{place}" if name else source, quick or not read, allow_outside)
-    for finding in findings:
-        show_finding(finding, cases)
-    if not all(finding.ok for finding in findings):
-        typer.echo(bad, err=True)
-        raise typer.Exit(1)
-    typer.echo(good)
-
-
-def own_findings(source: str, quick: bool, allow_outside: bool) -> list[Finding]:
-    """Check data of one's own, with a bar while images are decoded."""
-    from openvse.cli.progress import bar, counted
-    from openvse.datasets import check_own
-
-    started = time.perf_counter()
-    with bar() as progress:
-        show = counted(progress, "decoding")
-        return check_own(
-            source,
-            quick=quick,
-            allow_outside=allow_outside,
-            progress=lambda done, total: show(done, total, done / max(time.perf_counter() - started, 1e-9)),
-        )
+    return name, place
 
 
 def show_finding(finding: Finding, cases: int) -> None:

@@ -8,10 +8,13 @@ from typing import Annotated, Literal
 import typer
 
 from openvse.cli.commands.data import data
+from openvse.cli.options import Quiet
+from openvse.cli.stopping import going_on
 
 
 @data.command("convert", hidden=True)
 @data.command("import")
+@going_on("what was imported is in the store; run the same command again to go on")
 def import_features(
     source: Annotated[
         Path,
@@ -41,6 +44,7 @@ def import_features(
     boxes: Annotated[
         bool, typer.Option("--boxes/--no-boxes", help="Keep the boxes, if the source has any.")
     ] = True,
+    quiet: Quiet = False,
 ) -> None:
     """Import features that other tools made into a feature store; an interrupted run can be continued."""
     from openvse.cli.progress import bar, counted, warn
@@ -50,7 +54,7 @@ def import_features(
 
     image_ids = open_corpus(match, require_images=False, allow_outside=True).image_ids if match else None
     with bar() as progress:
-        show = counted(progress, "importing")
+        show = counted(progress, "importing", "items")
         report = run(
             source,
             out,

@@ -8,23 +8,30 @@ from typing import Annotated
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.options import Quiet, RunDevice, Threads
+from openvse.cli.stopping import going_on
 
 
 @app.command()
+@going_on("what was finished is kept; run the same command again to go on")
 def demo(
     out: Annotated[
         Path, typer.Option(help="The folder for images, features, model, report and contact sheet.")
     ] = Path("demo_output"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
+    device: RunDevice = None,
+    threads: Threads = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train on images of emoji, compare with chance, and answer queries: a few minutes on two cores, offline."""
-    from openvse.cli.progress import TrainingBar, bar, console, counted
+    from openvse.cli.progress import TrainingBar, bar, counted, note
     from openvse.demo import QUERIES, run_demo
 
-    console.print("openvse demo: OpenMoji images (CC BY-SA 4.0) with names and keywords from Unicode CLDR")
+    note("openvse demo: OpenMoji images (CC BY-SA 4.0) with names and keywords from Unicode CLDR")
     with bar() as progress:
-        watcher, prepare = TrainingBar(progress), counted(progress, "preparing")
-        result = run_demo(out, seed=seed, watcher=watcher, on_images=prepare)
+        watcher, prepare = TrainingBar(progress), counted(progress, "preparing", "items")
+        overrides = [] if device is None else [f"training.device={device}"]
+        result = run_demo(out, seed=seed, watcher=watcher, on_images=prepare, overrides=overrides)
     typer.echo(result.table)
     for query, remark, hits in zip(QUERIES, result.remarks, result.answers, strict=True):
         shown = ", ".join(
@@ -32,4 +39,4 @@ def demo(
         )
         typer.echo(f"{query!r}: {shown}" + f"\n  ({remark})" * bool(remark))
     typer.echo(f"\nreport: {result.report}\ncontact sheet (open it in a browser): {result.contact_sheet}")
-    typer.echo(f"search it yourself: openvse search {result.model} {result.index} 'angry face'")
+    typer.echo(f"search it yourself: openvse search {result.index} 'angry face'")

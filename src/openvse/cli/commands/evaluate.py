@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Device
+from openvse.cli.options import AllowOutside, Device, Json, Quiet, Rerank, Threads
 from openvse.errors import OpenVSEError
+
+if TYPE_CHECKING:
+    from openvse.training.kind import Evaluation
 
 
 @app.command()
 def evaluate(
     models: Annotated[
         list[str],
-        typer.Argument(help="Model folders (a run's best/) or hub ids; the scores of several are averaged."),
+        typer.Argument(help="Model folders, hub ids or names of 'openvse models'; scores are averaged."),
     ],
     data: Annotated[
         str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
@@ -29,12 +34,7 @@ def evaluate(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for report.json and report.md.")] = None,
-    rerank: Annotated[
-        str | None,
-        typer.Option(
-            help="A model that ranks the first proposals of each query again, such as score attention."
-        ),
-    ] = None,
+    rerank: Rerank = None,
     rerank_top: Annotated[int, typer.Option(min=1, help="Proposals of each query to rank again.")] = 20,
     rerank_weight: Annotated[
         float,
@@ -42,10 +42,14 @@ def evaluate(
     ] = 1.0,
     folds: Annotated[int, typer.Option(min=1, help="Average over so many equal folds (COCO 1K: 5).")] = 1,
     allow_outside: AllowOutside = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images, sentences or questions at a time.")] = 128,
     device: Device = "cpu",
+    threads: Threads = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure retrieval both ways (R@1/5/10, RSUM, MedR, MeanR), or the accuracy of answers, with intervals."""
-    from openvse.cli.progress import warn
+    from openvse.cli.progress import bar, note
     from openvse.tasks import kind_of
     from openvse.tasks.load import load
     from openvse.training.kind import Request
@@ -56,20 +60,33 @@ def evaluate(
         raise OpenVSEError(
             f"the models are for different tasks ({task}, {', '.join(others)}): evaluate those of one task together"
         )
-    request = Request(
-        data,
-        split,
-        tuple(features or ()),
-        folds,
-        rerank=rerank is not None,
-        rerank_top=rerank_top,
-        rerank_weight=rerank_weight,
-        allow_outside=allow_outside,
-    )
-    evaluation = kind_of(task).evaluate(loaded, request)
+    with bar() as progress:
+        request = Request(
+            data,
+            split,
+            tuple(features or ()),
+            folds,
+            rerank=rerank is not None,
+            rerank_top=rerank_top,
+            rerank_weight=rerank_weight,
+            allow_outside=allow_outside,
+            batch_size=batch_size,
+            progress=progress.show,
+        )
+        evaluation = kind_of(task).evaluate(loaded, request)
+    say(evaluation, {"task": task, "data": data, "split": split} if as_json else None)
+    if out is not None:
+        note(f"written: {', '.join(map(str, evaluation.write(out)))}")
+
+
+def say(evaluation: Evaluation, asked: Mapping[str, object] | None) -> None:
+    """Print an evaluation as a table, or as JSON with what was asked for; its warnings go to standard error."""
+    from openvse.cli.json_output import print_json
+    from openvse.cli.progress import warn
+
     for warning in evaluation.warnings:
         warn(warning)
-    if table := evaluation.to_markdown():
+    if asked is not None:
+        print_json("evaluate", {**asked, "report": json.loads(evaluation.to_json())})
+    elif table := evaluation.to_markdown():
         typer.echo(table)
-    if out is not None:
-        typer.echo(f"written: {', '.join(map(str, evaluation.write(out)))}", err=True)

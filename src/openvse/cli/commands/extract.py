@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Device
+from openvse.cli.completion import complete_encoder, complete_encoder_option
+from openvse.cli.options import AllowOutside, Device, Quiet, Threads
+from openvse.cli.stopping import going_on
 from openvse.errors import DataError, ModelError
 
 if TYPE_CHECKING:
@@ -18,13 +21,31 @@ if TYPE_CHECKING:
 IMAGES_AT_ONCE, TEXTS_AT_ONCE = 32, 128
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What was typed."""
+
+    encoder: str
+    data: str
+    store: Path
+    options: Mapping[str, Any]
+    batch_size: int | None
+    workers: int
+    dtype: StoreDtype
+    check: bool
+    allow_outside: bool
+    device: str
+
+
 @app.command()
+@going_on("what was extracted is in the store; run the same command again to go on")
 def extract(
     encoder: Annotated[
         str,
         typer.Argument(
             help="A backbone (efficientnet_lite0, transformers_vision, frames for clips, ...), or for the captions a "
-            "text encoder: transformers_text."
+            "text encoder: transformers_text.",
+            autocompletion=complete_encoder,
         ),
     ],
     data: Annotated[str, typer.Argument(help="A folder, a table, or NAME:ROOT such as hf:FOLDER.")],
@@ -32,7 +53,8 @@ def extract(
     options: Annotated[
         list[str] | None,
         typer.Argument(
-            help="The encoder's options, such as model=facebook/dinov2-small or backbone.image_size=128"
+            help="The encoder's options, such as model=facebook/dinov2-small or backbone.image_size=128",
+            autocompletion=complete_encoder_option,
         ),
     ] = None,
     batch_size: Annotated[
@@ -41,57 +63,49 @@ def extract(
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode images.")] = 1,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Type of stored values.")] = "float16",
     allow_outside: AllowOutside = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare a store that is there with its checksums before.")
+    ] = False,
     device: Device = "cpu",
+    threads: Threads = None,
+    quiet: Quiet = False,
 ) -> None:
     """Store the local features of images, or the token states of captions; a second run adds only what is new."""
     from openvse.encoders import TEXT_ENCODERS
-    from openvse.specs import apply_override, parse_override
 
-    given: dict[str, Any] = {}
-    for path, value in map(parse_override, options or []):
-        given = apply_override(given, path, value)
+    wanted = _Wanted(
+        encoder, data, store, _tree(options or []), batch_size, workers, dtype, check, allow_outside, device
+    )
     if encoder in TEXT_ENCODERS:
-        report = _extract_texts(
-            encoder,
-            data,
-            store,
-            given,
-            batch_size=batch_size or TEXTS_AT_ONCE,
-            dtype=dtype,
-            allow_outside=allow_outside,
-            device=device,
-        )
+        report = _extract_texts(wanted)
         were_there = f"{report.skipped_existing} were there"
     else:
-        report = _extract_images(
-            encoder,
-            data,
-            store,
-            given,
-            batch_size=batch_size or IMAGES_AT_ONCE,
-            workers=workers,
-            dtype=dtype,
-            allow_outside=allow_outside,
-            device=device,
-        )
+        report = _extract_images(wanted)
         were_there = f"{report.skipped_existing} were there, {len(report.failed)} unreadable"
     typer.echo(f"{store}: {report.done} new, {were_there}, {report.images_per_s:.1f} {report.unit}/s")
     if report.failed and not report.done and not report.skipped_existing:
         raise DataError(f"{data}: not one image can be read: check the files named above")
 
 
-def _extract_images(
-    backbone: str,
-    data: str,
-    store: Path,
-    options: Mapping[str, Any],
-    *,
-    batch_size: int,
-    workers: int,
-    dtype: StoreDtype,
-    allow_outside: bool,
-    device: str,
-) -> ExtractionReport:
+def _check_store(store: Path, fingerprint: str | None) -> None:
+    """Compare a store, if there is one, with its checksums; raise StoreError where it is not what was written."""
+    from openvse.features import FeatureStore
+
+    if store.is_dir():
+        FeatureStore.open(store, fingerprint, check=True)
+
+
+def _tree(options: Sequence[str]) -> dict[str, Any]:
+    """Return what was typed as KEY=VALUE, as a part's options."""
+    from openvse.specs import apply_override, parse_override
+
+    given: dict[str, Any] = {}
+    for path, value in map(parse_override, options):
+        given = apply_override(given, path, value)
+    return given
+
+
+def _extract_images(wanted: _Wanted) -> ExtractionReport:
     from openvse.assembly import build_part
     from openvse.backbones import BACKBONES
     from openvse.cli.progress import bar, counted, warn
@@ -100,19 +114,23 @@ def _extract_images(
     from openvse.features import extract_features
     from openvse.specs import Part
 
-    built = build_part(BACKBONES, Part(**{**options, "name": backbone}), backbone, {"assets": None})
-    corpus = open_corpus(data, allow_outside=allow_outside)
+    built = build_part(
+        BACKBONES, Part(**{**wanted.options, "name": wanted.encoder}), wanted.encoder, {"assets": None}
+    )
+    corpus = open_corpus(wanted.data, allow_outside=wanted.allow_outside)
+    if wanted.check:
+        _check_store(wanted.store, built.fingerprint)
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
     with bar() as progress:
         show = counted(progress, "extracting")
         report = extract_features(
             built,
             images,
-            store,
-            batch_size=batch_size,
-            num_workers=workers,
-            dtype=dtype,
-            device=device,
+            wanted.store,
+            batch_size=wanted.batch_size or IMAGES_AT_ONCE,
+            num_workers=wanted.workers,
+            dtype=wanted.dtype,
+            device=wanted.device,
             progress=lambda state: show(state.done, state.total, state.images_per_s),
         )
     for problem in (
@@ -124,17 +142,7 @@ def _extract_images(
     return report
 
 
-def _extract_texts(
-    name: str,
-    data: str,
-    store: Path,
-    options: Mapping[str, Any],
-    *,
-    batch_size: int,
-    dtype: StoreDtype,
-    allow_outside: bool,
-    device: str,
-) -> ExtractionReport:
+def _extract_texts(wanted: _Wanted) -> ExtractionReport:
     from openvse.assembly import build_part
     from openvse.assembly.parts import parameters
     from openvse.cli.progress import bar, counted, warn
@@ -143,25 +151,28 @@ def _extract_texts(
     from openvse.features import extract_text_features
     from openvse.specs import Part
 
-    corpus = open_corpus(data, require_images=False, allow_outside=allow_outside)
+    name = wanted.encoder
+    corpus = open_corpus(wanted.data, require_images=False, allow_outside=wanted.allow_outside)
     # What training would do with the states does not matter here.
     usual = {"fine_tune": False, "size_augmentation": "none"}
     usual = {key: value for key, value in usual.items() if key in parameters(TEXT_ENCODERS.get(name))}
     context = {"embed_dim": 2, "captions": corpus.captions, "assets": None}
-    built = build_part(TEXT_ENCODERS, Part(**{**usual, **options, "name": name}), name, context)
+    built = build_part(TEXT_ENCODERS, Part(**{**usual, **wanted.options, "name": name}), name, context)
     if not isinstance(built, TokenStatesEncoder):
         raise ModelError(
             f"{name} has no text model whose states could be stored: extract with transformers_text"
         )
+    if wanted.check:
+        _check_store(wanted.store, built.fingerprint)
     with bar() as progress:
         show = counted(progress, "extracting", "texts")
         report = extract_text_features(
             built,
             corpus.captions,
-            store,
-            batch_size=batch_size,
-            dtype=dtype,
-            device=device,
+            wanted.store,
+            batch_size=wanted.batch_size or TEXTS_AT_ONCE,
+            dtype=wanted.dtype,
+            device=wanted.device,
             progress=lambda state: show(state.done, state.total, state.images_per_s),
         )
     for problem in corpus.problems:

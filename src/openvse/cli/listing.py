@@ -1,0 +1,95 @@
+"""What can be named on the command line: recipes, parts with their options, data sets, keys of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from openvse.registry import Maker, Registry
+
+DECIDED = {"input_dim", "embed_dim", "assets", "captions", "position_dim", "hidden_dim", "num_positions"}
+"""Arguments of parts that the build gives, and no recipe."""
+
+
+def registries() -> list[Registry[Any]]:
+    """Return the registries of everything that a recipe may name, in the order in which ``openvse parts`` lists it."""
+    from openvse.aggregators import AGGREGATORS, GENERATORS, POSITIONS
+    from openvse.backbones import BACKBONES
+    from openvse.datasets import DATASETS
+    from openvse.encoders import AUGMENTATIONS, GLOBAL_VECTORS, PROJECTIONS, TEXT_ENCODERS, WORD_SPLITTERS
+    from openvse.fusion import FUSIONS
+    from openvse.objectives import CRITERIA, MINERS, TERMS
+    from openvse.similarities import SIMILARITIES
+
+    images = (BACKBONES, PROJECTIONS, AUGMENTATIONS, GLOBAL_VECTORS)
+    poolings = (AGGREGATORS, GENERATORS, POSITIONS, FUSIONS)
+    return [
+        *images,
+        TEXT_ENCODERS,
+        WORD_SPLITTERS,
+        *poolings,
+        SIMILARITIES,
+        TERMS,
+        MINERS,
+        CRITERIA,
+        DATASETS,
+    ]
+
+
+def options_of(part: Maker[Any]) -> dict[str, str]:
+    """Return the options of a part, each with its type and its default, as text."""
+    from openvse.assembly.parts import parameters
+
+    return {
+        name: f"{_type(parameter.annotation)}{_default(parameter.default, parameter.empty)}"
+        for name, parameter in parameters(part).items()
+        if name not in DECIDED
+    }
+
+
+def described(name: str) -> Iterator[str]:
+    """Yield lines that describe every part of a name: its kind, what it is, its options.
+
+    Raises:
+        RecipeError: no part has this name; the message names the nearest.
+    """
+    from openvse.encoders import ImageEncoder
+    from openvse.errors import RecipeError, choices, nearest
+
+    parts = [registry for registry in registries() if registry.kind != "data set"]
+    having = [registry for registry in parts if name in registry.names()]
+    if not having:
+        names = sorted({each for registry in parts for each in registry.names()})
+        raise RecipeError(f"unknown part {name!r}{nearest(name, names)}{choices(names, 'openvse parts')}")
+    for registry in having:
+        part = registry.get(name)
+        yield f"{registry.kind} {name}: {(part.__doc__ or '').strip().splitlines()[0].replace('``', '')}"
+        yield from (f"  {key}: {says}" for key, says in options_of(part).items())
+        if registry.kind == "backbone":
+            yield "  and of the image encoder around it, in a recipe's image.encoder:"
+            around = options_of(ImageEncoder)
+            yield from (f"  {key}: {says}" for key, says in around.items() if key != "backbone")
+
+
+def recipe_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys of a resolved recipe, as overrides name them, with their values."""
+    for key, value in tree.items():
+        if "." in key:  # a phase's own override of the objective
+            continue
+        yield f"{prefix}{key}", value
+        below = dict(enumerate(value)) if isinstance(value, list | tuple) else value
+        if isinstance(below, Mapping):
+            yield from recipe_keys({str(k): v for k, v in below.items()}, f"{prefix}{key}.")
+
+
+def _type(annotation: Any) -> str:
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return text.replace("Literal", "one of ").replace("typing.", "")
+
+
+def _default(value: Any, missing: Any) -> str:
+    if value is missing:
+        return ", required"
+    shown = getattr(value, "__name__", None) or getattr(getattr(value, "func", None), "__name__", None)
+    return f", default {shown or repr(value)}"

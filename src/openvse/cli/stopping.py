@@ -1,0 +1,87 @@
+"""Signals that stop a command: Ctrl-C, SIGTERM and SIGHUP end it in the same orderly way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS: Sequence[signal.Signals] = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asks the process to end; all that handles a Ctrl-C handles it.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise ``Stopped`` while the block runs.
+
+    A signal that the process was started to ignore stays ignored (``nohup``). Processes that are forked meanwhile,
+    such as a data loader's workers, end at once, as without this.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
+        yield
+        return
+    owner = os.getpid()
+
+    def stop(number: int, _: FrameType | None) -> None:
+        if os.getpid() != owner:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        raise Stopped(number)
+
+    before = {each: signal.getsignal(each) for each in SIGNALS}
+    for each, handler in before.items():
+        if handler == signal.SIG_DFL:
+            signal.signal(each, stop)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            if handler == signal.SIG_DFL:
+                signal.signal(each, handler)
+
+
+@contextmanager
+def going_on(how: str) -> Iterator[None]:
+    """Say how to go on when the block is stopped.
+
+    Args:
+        how: what is kept, and what to do; the end of a sentence that begins with "interrupted: ".
+    """
+    try:
+        yield
+    except BaseException as error:
+        stop = stop_behind(error)
+        if stop is not None:
+            stop.add_note(how)
+        raise
+
+
+def stop_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """Return the stop that is behind an error: a library that is stopped while it writes raises one of its own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def describe_stop(stop: KeyboardInterrupt) -> tuple[str, int]:
+    """Return the line that a stopped command ends with, and its exit status: 128 and the number of the signal."""
+    number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+    by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+    notes = getattr(stop, "__notes__", ["run the command again"])
+    return f"interrupted{by}: {notes[0]}", 128 + number

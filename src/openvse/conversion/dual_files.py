@@ -1,0 +1,111 @@
+"""The files of a published dual encoder, in a folder or on the hub, and its weights; nothing in them is run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from openvse.conversion.checkpoint_file import read_checkpoint
+from openvse.conversion.hub import HubFolder
+from openvse.conversion.memory import expect_memory
+from openvse.conversion.weights import Weights, dense_weights
+from openvse.errors import CheckpointError
+
+CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"
+INDEX = ".index.json"  # ends the name of a list of weights that lie in several files
+# The first that is there is read.
+WEIGHTS = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")
+OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+_SINGLE = 4  # bytes of a number in single precision
+
+
+@dataclass(frozen=True)
+class LocalFolder:
+    """A folder of this machine with the files of a published model.
+
+    Attributes:
+        folder: it.
+        name: what a model made from it says it comes from: the folder's own name.
+        revision: None, as nothing says which one it is.
+    """
+
+    folder: Path
+    name: str
+    revision: str | None = None
+
+    def find(self, name: str) -> Path | None:
+        """Return a file of the folder, or None if there is none of this name."""
+        path = self.folder / name
+        return path if path.is_file() else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the mapping in a JSON file.
+
+    Raises:
+        CheckpointError: it cannot be read, or is no mapping.
+    """
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path.name} cannot be read ({error}): download it again") from error
+    if not isinstance(tree, dict):
+        raise CheckpointError(f"{path.name} is no mapping: download it again")
+    return tree
+
+
+def find_weights(place: LocalFolder | HubFolder, names: tuple[str, ...]) -> list[Path]:
+    """Return the files that hold the weights, all parts of the first of these names that is there.
+
+    Raises:
+        CheckpointError: there is none, or a part is missing.
+    """
+    for name in names:
+        path = place.find(name)
+        if path is None:
+            continue
+        return _parts(place, path) if name.endswith(INDEX) else [path]
+    raise CheckpointError(f"it holds no weights (none of {', '.join(names)}): download all of its files")
+
+
+def _parts(place: LocalFolder | HubFolder, index: Path) -> list[Path]:
+    listed = read_json(index).get("weight_map")
+    names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
+    paths = [(name, place.find(name)) for name in names if Path(name).name == name]
+    missing = [name for name, path in paths if path is None]
+    if missing or len(paths) < max(1, len(names)):
+        raise CheckpointError(
+            f"{index.name} names weights that are not there ({', '.join(missing) or 'no file'}): download all files"
+        )
+    return [path for _, path in paths if path is not None]
+
+
+def read_weights(paths: list[Path]) -> Weights:
+    """Read weights, mapped from their files, so that none takes memory before it is used.
+
+    Raises:
+        CheckpointError: a file is damaged or asks to run something, or the weights exceed this machine's memory.
+    """
+    weights: Weights = {}
+    for path in paths:
+        weights |= dense_weights(_read(path))
+    numbers = sum(weight.numel() for weight in weights.values())
+    expect_memory(_SINGLE * numbers, f"its {numbers:,} weights, in single precision,")
+    return weights
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if path.suffix != ".safetensors":
+        tree = read_checkpoint(path)
+        whole = tree.get("state_dict", tree) if isinstance(tree, dict) else {}
+        return whole if isinstance(whole, dict) else {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path.name} is damaged or incomplete ({error}): download it again") from error

@@ -1,0 +1,112 @@
+"""Published dual encoders that are good starts, by short name, and the folder in which each is converted once."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from openvse.errors import ModelError
+from openvse.files import locked
+
+CACHE_VARIABLE = "OPENVSE_CACHE"
+"""The environment variable that names another folder for converted models."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A dual encoder on the Hugging Face hub.
+
+    Attributes:
+        source: its hub id.
+        what: the model, in words.
+        side: of its images in pixels.
+        millions: parameters.
+        width: D, of its embeddings.
+        languages: that it reads.
+        licence: of the weights, as far as their authors state it.
+    """
+
+    source: str
+    what: str
+    side: int
+    millions: int
+    width: int
+    languages: str
+    licence: str
+
+
+def _clip(source: str, what: str, side: int, millions: int, width: int) -> Published:
+    return Published(source, what, side, millions, width, "English", "MIT")
+
+
+_SIGLIP, _SIGLIP2 = "google/siglip-", "google/siglip2-"
+
+PUBLISHED: Mapping[str, Published] = {
+    "clip-b32": _clip("openai/clip-vit-base-patch32", "CLIP ViT-B/32", 224, 151, 512),
+    "clip-b16": _clip("openai/clip-vit-base-patch16", "CLIP ViT-B/16", 224, 150, 512),
+    "clip-l14": _clip("openai/clip-vit-large-patch14", "CLIP ViT-L/14", 224, 428, 768),
+    "laion-b32": _clip("laion/CLIP-ViT-B-32-laion2B-s34B-b79K", "OpenCLIP ViT-B/32, LAION-2B", 224, 151, 512),
+    "laion-h14": _clip(
+        "laion/CLIP-ViT-H-14-laion2B-s32B-b79K", "OpenCLIP ViT-H/14, LAION-2B", 224, 986, 1024
+    ),
+    "siglip-b16": Published(
+        f"{_SIGLIP}base-patch16-224", "SigLIP B/16", 224, 203, 768, "English", "Apache-2.0"
+    ),
+    "siglip-so400m": Published(
+        f"{_SIGLIP}so400m-patch14-384", "SigLIP So400m/14", 384, 878, 1152, "English", "Apache-2.0"
+    ),
+    "siglip2-b16": Published(
+        f"{_SIGLIP2}base-patch16-224", "SigLIP 2 B/16", 224, 375, 768, "many", "Apache-2.0"
+    ),
+    "altclip": Published(
+        "BAAI/AltCLIP", "AltCLIP ViT-L/14", 224, 864, 768, "English, Chinese", "CreativeML OpenRAIL-M"
+    ),
+    "chinese-clip-b16": Published(
+        "OFA-Sys/chinese-clip-vit-base-patch16", "Chinese-CLIP ViT-B/16", 224, 188, 512, "Chinese", "MIT"
+    ),
+    "align": Published(
+        "kakaobrain/align-base", "ALIGN, EfficientNet-B7", 289, 172, 640, "English", "see its page"
+    ),
+}
+"""Good starts, the ones that most should try first at the top."""
+
+
+def converted_models() -> Path:
+    """Return the folder in which models named by short name are converted."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named).expanduser() / "models"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openvse" / "models"
+
+
+def published_folder(name: str) -> Path | None:
+    """Return the model folder of a short name, made by a conversion the first time; None for any other name.
+
+    The folder appears once it is whole. A download that was interrupted goes on.
+
+    Raises:
+        ModelError: the model cannot be fetched or converted, or another process converts it now.
+    """
+    if name not in PUBLISHED:
+        return None
+    folder = converted_models() / name / "model"
+    if folder.is_dir():
+        return folder
+    from openvse.conversion.convert import convert
+    from openvse.errors import CheckpointError
+
+    source = PUBLISHED[name].source
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder.parent, "converted model", ModelError):
+        if not folder.is_dir():
+            _logger.warning("%s: %s is converted once, into %s", name, source, folder)
+            try:
+                convert(source, folder)
+            except CheckpointError as error:
+                raise ModelError(f"{name} is {source}, which cannot be had: {error}") from error
+    return folder

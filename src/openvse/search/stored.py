@@ -1,0 +1,85 @@
+"""Stored features in the place of images that have not changed since they were extracted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import yaml
+from jaxtyping import Int
+
+from openvse.errors import StoreError
+from openvse.features import FeatureStore, open_store
+from openvse.features.layout import MANIFEST
+from openvse.features.sources import read_sources
+from openvse.model import TwoTower
+from openvse.model.two_tower import embed
+from openvse.types import EmbeddingSet
+
+
+class StoredImages:
+    """Embeds images by features that a store holds of them; an ``openvse.search.indexing.StoredEmbedder``.
+
+    Args:
+        model: whose encoder made the features.
+        store: made by ``extract_features``, which notes the file of each item.
+    """
+
+    def __init__(self, model: TwoTower, store: FeatureStore) -> None:
+        self._model, self._store, self._sources = model, store, read_sources(store.path)
+
+    def find(self, path: Path, modified_ns: int, size: int) -> int | None:
+        """Return the place of an image in the store; None where it is not in it, or has changed since."""
+        source = self._sources.get(Path(os.path.realpath(path)))
+        if source is None or (source.modified_ns, source.size) != (modified_ns, size):
+            return None
+        return int(self._store.positions([source.id])[0]) if source.id in self._store else None
+
+    def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> EmbeddingSet:
+        """Embed images of the store, in the order given."""
+        numbers = np.arange(len(positions))
+        starts = range(0, len(positions), batch_size)
+        batches = (
+            (numbers[start : start + batch_size], self._store.gather(positions[start : start + batch_size]))
+            for start in starts
+        )
+        return embed(self._model.image, batches, self._model.device)
+
+
+def stored_images(model: TwoTower, folder: str | Path, features: Path | None = None) -> StoredImages | None:
+    """Return the stored features that may stand for images when a model indexes them.
+
+    Args:
+        model: the model.
+        folder: where it was loaded from; the store of a run lies beside its ``best/``, or its recipe names it.
+        features: a store; None looks for the one of the model's run.
+
+    Returns:
+        None where no store is named, and the run has none that the model's encoder made.
+
+    Raises:
+        StoreError: the store that is named is missing, damaged, or made by another encoder.
+    """
+    if features is not None:
+        store = open_store(features, model.image.encoder)
+        return StoredImages(model, store) if isinstance(store, FeatureStore) else None
+    for place in _of_run(Path(folder).resolve().parent):
+        try:
+            store = open_store(place, model.image.encoder)
+        except StoreError:  # of another encoder, or damaged: the images are there
+            continue
+        if isinstance(store, FeatureStore) and model.image.encoder.fingerprint is not None:
+            return StoredImages(model, store)
+    return None
+
+
+def _of_run(run: Path) -> list[Path]:
+    """Return the stores that a run may have: its own, and the one that its recipe names."""
+    places = [run / "features"]
+    try:
+        named = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))["data"]["features"]
+        places += [Path(named)] if isinstance(named, str) else []
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        pass  # no run, or not one of ours
+    return [place for place in places if (place / MANIFEST).is_file() or any(place.glob(f"*/{MANIFEST}"))]

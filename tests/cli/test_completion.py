@@ -1,0 +1,122 @@
+"""What can be listed, what the shell completes, and what a message says of many names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.main import get_command
+
+import openvse.cli.commands  # noqa: F401 - registers the commands
+from openvse.cli.app import app
+from openvse.cli.listing import DECIDED, registries
+from openvse.errors import choices, nearest
+
+ANIMALS = ["ant", "bat", "bear", "bee", "beetle", "cat", "dog"]
+
+
+def test_the_three_nearest_and_not_all() -> None:
+    assert nearest("beee", ANIMALS) == "; did you mean 'bee' or 'beetle'?"
+    assert nearest("bea", [*ANIMALS, "bead", "beat"]) == "; did you mean 'bead', 'bear' or 'beat'?"
+    assert nearest("cta", ["cat", "dog"]) == "; did you mean 'cat'?"
+    assert nearest("xylophone", ANIMALS) == ""
+    assert nearest("flickr8k", ["a/flickr8k_grids", "b/coco"]) == "; did you mean 'a/flickr8k_grids'?"
+    assert choices(ANIMALS, "zoo list") == " ('zoo list' lists all 7)"
+    assert choices(ANIMALS[:3], "zoo list") == " (allowed: ant, bat, bear)"
+
+
+def test_messages_name_a_command_that_lists_the_rest(refused, invoke) -> None:
+    words = ("train", "vse_infinity/folder_cpu", "data.source=x")
+    shown = refused(*words, "training.batchsize=4")
+    keys = yaml.safe_load(invoke("recipes", "vse_infinity/folder_cpu").stdout)["training"]
+    assert f"did you mean 'batch_size'? ('openvse recipes NAME' lists all {len(keys)})" in shown
+    assert "('openvse parts' lists all" in refused("parts", "gpoo")
+    listed = invoke("parts", "gpo").stdout.splitlines()
+    assert listed[0].startswith("aggregator gpo: ")
+    assert "  temperature: float, default 0.1" in listed
+    assert "  per_dimension: bool, default False" in invoke("parts", "gpo").stdout
+    assert "  projection: " in invoke("parts", "resnet").stdout
+
+
+def test_every_part_can_be_shown(invoke) -> None:
+    for name in sorted(
+        {name for registry in registries() if registry.kind != "data set" for name in registry}
+    ):
+        result = invoke("parts", name)
+        assert result.exit_code == 0, result.output
+        assert not any(f"  {key}: " in result.stdout for key in DECIDED)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("line", "position", "expected"),
+    [
+        ("train vse_infinity/fold", 2, ["vse_infinity/folder_cpu"]),
+        ("train vse_infinity/folder_cpu training.ba", 3, ["training.batch_size="]),
+        ("train vse_infinity/folder_cpu image.aggregator.per", 3, ["image.aggregator.per_dimension="]),
+        (
+            "train vse_infinity/folder_cpu objective.ranking.criterion.m",
+            3,
+            ["objective.ranking.criterion.margin="],
+        ),
+        ("train vse_infinity/folder_cpu image.aggregator = gp", 5, ["gpo", "gpo_data_dependent"]),
+        ("train nothing/known trai", 3, []),
+        ("parts adp", 2, ["adpool"]),
+        ("data check flickr", 3, ["flickr30k", "flickr8k"]),
+        ("extract resn", 2, ["resnet"]),
+        ("extract transformers_", 2, ["transformers_detector", "transformers_text", "transformers_vision"]),
+        ("extract transformers_text photos store max_", 5, ["max_length="]),
+        ("extract resnet photos store gro", 5, ["groups="]),
+    ],
+)
+def test_bash_completes(line: str, position: int, expected: list[str]) -> None:
+    words = {"COMP_WORDS": f"openvse {line}", "COMP_CWORD": str(position)}
+    code = "import openvse.cli.commands; from openvse.cli.app import app; app(prog_name='openvse')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **words, "_OPENVSE_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == expected, done.stderr
+
+
+def test_commands_that_compute_take_the_same_options() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    taken = {
+        name: {option for each in commands[name].params for option in each.opts}
+        for name in ("train", "extract", "evaluate", "index", "search", "ask", "demo")
+    }
+    assert {name: {"--device", "--threads", "--quiet"} - options for name, options in taken.items()} == {
+        name: set() for name in taken
+    }
+    assert all("--json" in taken[name] for name in ("evaluate", "index", "search", "ask"))
+    assert "--json" in {option for each in commands["data"].commands["check"].params for option in each.opts}
+
+
+def test_a_device_of_the_command_line_is_that_of_the_recipe(trained, tmp_path, invoke) -> None:
+    words = ("train", trained / "tiny.yaml", "training.device=auto", "training.phases.0.epochs=1")
+    result = invoke(*words, "--device", "cpu", "--threads", 1, "--quiet", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "epoch" not in result.stderr.replace("epochs", "")
+    written = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())["training"]
+    assert (written["device"], written["threads"]) == ("cpu", 1)
+
+
+def test_the_page_shows_the_document_as_it_is(trained, invoke) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
+    shown = json.loads(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
+    words = ("search", trained / "run" / "best", trained / "index", "red sky", "--json")
+    printed = json.loads(invoke(*words).stdout)
+    assert list(printed) == list(shown)
+    assert (printed["schema"], printed["command"]) == (shown["schema"], shown["command"])
+    row = next(line for line in page.splitlines() if line.startswith("| `search` |"))
+    hit = printed["result"]["queries"][0]
+    assert all(f"`{key}`" in row for key in (*printed["result"], *hit, *hit["hits"][0]))

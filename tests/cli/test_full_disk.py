@@ -1,0 +1,123 @@
+"""A full disk ends every command in one line, and leaves what was there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from album import digest
+from click.testing import Result
+
+from openvse.errors import DiskError
+from openvse.tasks.load import load
+from openvse.training.checkpoint import Progress, save_checkpoint
+from openvse.training.records import MetricsLog
+from tests.full_disk import full_disk
+
+LARGE = 1_000_000  # less than a checkpoint or a model take
+FULL = 400
+
+
+def copy(source: Path, target: Path) -> Path:
+    return Path(shutil.copytree(source, target))
+
+
+@pytest.fixture
+def refused(invoke: Callable[..., Result]) -> Callable[..., str]:
+    """Return ``refused("train", ...)``: it must end with code 2, and with one line after its progress."""
+
+    def run(*words: object) -> str:
+        result = invoke(*words)
+        assert result.exit_code == 2, result.output
+        before, mark, line = result.stderr.partition("openvse: error: ")
+        assert mark and line.endswith("\n") and line.count("\n") == 1 and "Traceback" not in before
+        return line
+
+    return run
+
+
+def test_a_first_run(recipe: Path, tmp_path: Path, refused) -> None:
+    with full_disk(LARGE):
+        line = refused("train", recipe, "--out", tmp_path / "run")
+    assert line.startswith(f"{tmp_path / 'run' / 'last.pt'} cannot be written (File too large): make room")
+    assert not (tmp_path / "run" / "best").exists() and not list((tmp_path / "run").glob("*.partial"))
+
+
+def test_a_model_over_another_model(trained: Path, tmp_path: Path) -> None:
+    folder = copy(trained / "run" / "best", tmp_path / "best")
+    before = digest(folder)
+    model = load(folder)
+    model.provenance["recipe"] = "another"
+    with full_disk(LARGE), pytest.raises(DiskError, match=r"best cannot be written \(File too large\)"):
+        model.save(folder)
+    assert digest(folder) == before
+    with full_disk(LARGE), pytest.raises(DiskError):
+        model.save(tmp_path / "new" / "best")
+    assert not (tmp_path / "new").exists()
+    model.save(folder)
+    assert digest(folder).keys() == before.keys() and digest(folder) != before
+
+
+def test_a_checkpoint_over_another(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    save_checkpoint(path, Progress(), {"model": {}})
+    before = path.read_bytes()
+    with full_disk(FULL), pytest.raises(DiskError, match="last.pt cannot be written"):
+        save_checkpoint(path, Progress(epoch=1), {"model": {}})
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_log_of_a_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """TensorBoard writes in a thread, whose error is told by the thread that trains, and by it alone."""
+    log = MetricsLog(tmp_path, 0)
+    with full_disk(FULL):
+        with pytest.raises(DiskError, match=r"(metrics.jsonl|tensorboard) cannot be written"):
+            for step in range(1000):
+                log.write("train", 1, step, {"loss": 1.0})
+        for _ in range(100):
+            with suppress(OSError):
+                log._board.add_scalar("loss", 1.0, 1)
+    with suppress(DiskError):
+        log.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_contact_sheet(trained: Path, tmp_path: Path, refused) -> None:
+    sheet = tmp_path / "hits.html"
+    sheet.write_text("the one before")
+    words = ("search", trained / "run" / "best", trained / "index", "red", "--html")
+    with full_disk(FULL):
+        line = refused(*words, sheet)
+        assert line.startswith(f"{sheet} cannot be written (File too large)")
+        assert refused(*words, tmp_path / "new" / "hits.html")
+    assert sheet.read_text() == "the one before" and [*tmp_path.iterdir()] == [sheet]
+
+
+@pytest.mark.medium
+def test_a_report(trained: Path, album: Path, tmp_path: Path, refused) -> None:
+    with full_disk(FULL):
+        line = refused("evaluate", trained / "run" / "best", album, "--out", tmp_path / "report")
+    assert "report.md cannot be written" in line
+    assert not (tmp_path / "report").exists()
+
+
+def test_extracted_features(album: Path, tmp_path: Path, refused) -> None:
+    words = ("extract", "efficientnet_lite0", album, tmp_path / "store", "pretrained=false", "image_size=64")
+    with full_disk(FULL):
+        line = refused(*words)
+    assert line.startswith(f"feature store {tmp_path / 'store'} cannot be written (File too large)")
+
+
+def test_output_that_nobody_takes(invoke, monkeypatch) -> None:
+    def refuse() -> list[str]:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("openvse.specs.list_recipes", refuse)
+    result = invoke("recipes")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "openvse: error: the disk refuses (No space left on device): make room, and run the command again\n"
+    )

@@ -1,0 +1,194 @@
+"""``openvse index`` and ``search``: what an index remembers, goes on with, and is not replaced by."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from album import digest, write_album
+from test_stopping import start, wait_for
+
+from openvse.search import Index
+
+
+@pytest.fixture
+def place(trained: Path, tmp_path: Path) -> Path:
+    """A folder with a copy of the trained run, its album and an index of it."""
+    for name in ("album", "run"):
+        shutil.copytree(trained / name, tmp_path / "mine" / name, copy_function=shutil.copy2)
+    return tmp_path / "mine"
+
+
+@pytest.fixture
+def index(place: Path, invoke) -> Path:
+    result = invoke("index", place / "run" / "best", place / "album", "--out", place / "index")
+    assert result.exit_code == 0, result.output
+    return place / "index"
+
+
+def test_a_search_needs_the_index_alone(place: Path, index: Path, invoke) -> None:
+    result = invoke("search", index, "a red sky", "above", "-k", 2)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert (
+        result.stdout == invoke("search", place / "run" / "best", index, "a red sky", "above", "-k", 2).stdout
+    )
+
+
+def test_the_index_alone_finds_images_by_images(place: Path, index: Path, invoke, refused) -> None:
+    best, photo = place / "run" / "best", place / "album" / "03.png"
+    for words in ([photo], ["--image", photo], ["a red sky", photo, "--json"]):
+        result = invoke("search", index, *words, "-k", 2)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert result.stdout == invoke("search", best, index, *words, "-k", 2).stdout
+    words = ("search", index, "a red sky", "-k", 2, "--rerank", best)
+    assert invoke(*words).stdout == invoke("search", best, *words[1:]).stdout != ""
+    assert "--rerank reads sentences" in refused("search", index, photo, "--rerank", best)
+
+
+def test_no_index_is_named(place: Path, index: Path, refused) -> None:
+    remedy = "give the folder of one, or make one with 'openvse index'"
+    assert refused("search", "gone") == f"gone is no index: {remedy}"
+    long = "a red sky " * 40
+    assert refused("search", "gone", long) == f"neither gone nor {long}is an index: {remedy}"
+
+
+def test_a_check_looks_at_checksums_and_numbers(
+    place: Path, index: Path, refused, invoke, monkeypatch
+) -> None:
+    words = ("index", place / "run" / "best", place / "album", "--out", index, "--check")
+    assert invoke(*words).stdout == f"{index}: 20 images (20 unchanged, 0 unreadable)\n"
+    monkeypatch.setattr("openvse.search.index.SMALL_BYTES", 0)
+    (vectors,) = index.glob("vectors-*")
+    stored = np.load(vectors, mmap_mode="r+")
+    stored[3] = np.nan
+    stored.flush()
+    assert "by its checksum" in refused("search", index, "a red sky", "--check")
+    manifest = json.loads((index / "index.json").read_text())
+    (index / "index.json").write_text(json.dumps(manifest | {"checksums": None}))
+    assert "hold NaN or infinite numbers, first 03.png" in refused("search", index, "a red sky", "--check")
+    assert (
+        invoke(*words).stdout == f"{index}: 20 images (19 unchanged, 1 from stored features, 0 unreadable)\n"
+    )
+
+
+def test_what_an_index_took_over_is_in_its_json(place: Path, index: Path, invoke) -> None:
+    (place / "album" / "logo.svg").touch()
+    write_album(place / "more", 3)
+    for number in range(3):
+        (place / "more" / f"{number:02d}.png").rename(place / "album" / f"new{number}.png")
+    words = ("index", place / "run" / "best", place / "album", "--out", index, "--json", "--quiet")
+    document = json.loads(invoke(*words).stdout)
+    counts = {key: value for key, value in document["result"].items() if isinstance(value, int)}
+    assert counts == {"images": 23, "unchanged": 20, "resumed": 0, "stored": 0, "unreadable": 0}
+    assert document["result"]["left_out"] == {"SVG": [str(place / "album" / "logo.svg")]}
+    document = json.loads(invoke(*words[:4], place / "anew", *words[5:]).stdout)
+    assert (document["result"]["unchanged"], document["result"]["stored"]) == (0, 20)
+
+
+def test_index_and_model_move_together(place: Path, index: Path, invoke) -> None:
+    before = invoke("search", index, "a red sky", "-k", 2)
+    moved = place.rename(place.with_name("moved"))
+    result = invoke("search", moved / "index", "a red sky", "-k", 2)
+    assert result.exit_code == 0 and result.stdout == before.stdout
+    assert result.stderr == (
+        f"warning: the images of index {moved / 'index'} are no longer in {place / 'album'}: "
+        "run 'openvse index' again\n"
+    )
+    assert (
+        str(moved)
+        in invoke("index", moved / "run" / "best", moved / "album", "--out", moved / "index").stdout
+    )
+    assert invoke("search", moved / "index", "a red sky").stderr == ""
+
+
+def test_the_index_alone_moves(place: Path, index: Path, invoke) -> None:
+    (place / "deeper").mkdir()
+    moved = index.rename(place / "deeper" / "index")
+    result = invoke("search", moved, "a red sky")
+    assert result.exit_code == 0
+    assert (
+        f"index {moved} has moved away from its model, which is still at {place / 'run' / 'best'}"
+        in result.stderr
+    )
+
+
+def test_the_model_is_gone_or_another_one(place: Path, index: Path, refused, invoke) -> None:
+    best = place / "run" / "best"
+    away = best.rename(place / "away")
+    line = refused("search", index, "a red sky")
+    assert line == (
+        f"the model of index {index} is no longer at {best}: name it: openvse search MODEL {index} ..., or run "
+        f"'openvse index' again"
+    )
+    assert invoke("search", away, index, "a red sky").exit_code == 0
+    shutil.copytree(away, best)
+    config = json.loads((best / "config.json").read_text())
+    config["model"]["text"]["encoder"]["max_words"] = 50
+    (best / "config.json").write_text(json.dumps(config))
+    assert "was made by model" in refused("search", index, "a red sky")
+
+
+def test_an_index_that_does_not_know_its_model(index: Path, refused, invoke) -> None:
+    manifest = json.loads((index / "index.json").read_text())
+    del manifest["model_place"], manifest["checksums"]
+    (index / "index.json").write_text(json.dumps(manifest | {"version": 1}))
+    assert "does not say where its model is" in refused("search", index, "a red sky")
+    assert len(Index.open(index, check=True)) == 20
+
+
+@pytest.mark.parametrize("words", [["index"], ["run/best", "index"]])
+def test_no_query(place: Path, index: Path, refused, words: list[str]) -> None:
+    assert "nothing is asked: give a sentence, the path of an image, or --image FILE" in refused(
+        "search", *(place / word for word in words)
+    )
+
+
+def test_the_model_folder_says_nothing_of_the_index(place: Path, index: Path) -> None:
+    for path in (place / "run" / "best").rglob("*.json"):
+        assert "index" not in json.loads(path.read_text()) and str(place) not in path.read_text()
+
+
+def test_another_folder_asks_for_overwrite(place: Path, index: Path, refused, invoke) -> None:
+    before = digest(index)
+    other = write_album(place / "other", 12)
+    words = ("index", place / "run" / "best", other, "--out", index)
+    assert refused(*words).endswith("choose another --out, or replace it with --overwrite")
+    assert digest(index) == before
+    result = invoke(*words, "--overwrite")
+    assert result.stdout == f"{index}: 12 images (0 unchanged, 0 unreadable)\n"
+
+
+def test_empty_vectors_are_told_and_repaired(place: Path, index: Path, refused, invoke) -> None:
+    (vectors,) = index.glob("vectors-*")
+    vectors.write_bytes(b"")
+    assert f"index {index} is damaged" in refused("search", index, "a red sky")
+    result = invoke("index", place / "run" / "best", place / "album", "--out", index)
+    assert result.stdout == f"{index}: 20 images (0 unchanged, 20 from stored features, 0 unreadable)\n"
+    assert invoke("search", index, "a red sky", "--check").exit_code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke, number: int, status: int) -> None:
+    album = write_album(tmp_path / "many", 1500)
+    out = tmp_path / "index"
+    words = ("index", place / "run" / "best", album, "--out", out, "--batch-size", "1")
+    process = start(*words, before="from openvse.search import reuse; reuse.KEEP_SECONDS = 0.1")
+    wait_for(out / "unfinished.json", process)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == status, told
+    if status > 0:
+        assert told.rstrip().endswith(": what was embedded is kept; run the same command again to go on")
+    kept = json.loads((out / "unfinished.json").read_text())["count"]
+    result = invoke(*words)
+    assert (
+        f"{out}: 1500 images (0 unchanged, {kept} kept by the stopped run, 0 unreadable)\n" == result.stdout
+    )
+    assert len(Index.open(out, check=True)) == 1500

@@ -1,0 +1,91 @@
+"""Sentences and images as queries of one command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from openvse.cli.queries import Query, names_image, read_queries
+from openvse.errors import OpenVSEError
+
+
+def test_a_path_of_an_image_is_an_image(tmp_path: Path) -> None:
+    photo, odd = tmp_path / "my photo.JPG", tmp_path / "photo"
+    photo.touch()
+    odd.touch()
+    assert read_queries(["a dog", str(photo)], [odd]) == [
+        Query("a dog"),
+        Query(str(photo), photo),
+        Query(str(odd), odd),
+    ]
+    assert [query.title for query in read_queries(["a dog", str(photo)])] == [
+        "a dog",
+        f"images like {photo}",
+    ]
+    assert read_queries(["a dog in a jpg"])[0].image is None
+    assert names_image("clip.mp4") and not names_image("what is a .jpg file")
+
+
+@pytest.mark.parametrize("word", ["gone.jpg", "a" * 300 + ".png"])
+def test_an_image_that_is_not_there_is_refused(word: str) -> None:
+    with pytest.raises(OpenVSEError, match=r"there is no such image: check the path"):
+        read_queries([word])
+
+
+def test_nothing_asked_is_refused() -> None:
+    with pytest.raises(OpenVSEError, match="nothing is asked"):
+        read_queries([])
+
+
+@pytest.mark.medium
+def test_images_find_images(trained: Path, tmp_path: Path, invoke, refused) -> None:
+    best, index, photo = trained / "run" / "best", trained / "index", trained / "album" / "03.png"
+    page = tmp_path / "hits.html"
+    result = invoke("search", best, index, photo, "red sky", "-k", 2, "--html", page)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert [lines[0], lines[3]] == [f"images like {photo}", "red sky"]
+    assert lines[1].split()[1] == "1.0000"  # it finds itself, or one that is equal to it
+    text = page.read_text()
+    assert text.count('<img class="asked"') == 1
+    assert text.count('<span class="caption">') == 4  # of the album's metadata.jsonl
+    same = invoke("search", best, index, "--image", photo, "-k", 2, "--json", "--quiet")
+    assert same.stderr == ""
+    (asked,) = json.loads(same.stdout)["result"]["queries"]
+    assert (asked["query"], asked["kind"], len(asked["hits"])) == (str(photo), "image", 2)
+    assert asked["hits"][0].keys() == {"rank", "score", "id", "path"}
+    assert asked["unknown_words"] == []
+    assert Path(asked["hits"][0]["path"]).is_file()
+    assert "there is no such image" in refused("search", best, index, "gone.jpg")
+    assert "--rerank reads sentences" in refused("search", best, index, photo, "--rerank", best)
+
+
+@pytest.mark.medium
+def test_an_empty_sentence_does_not_cancel_the_others(trained: Path, invoke) -> None:
+    best, index, photo = trained / "run" / "best", trained / "index", trained / "album" / "03.png"
+
+    def found(*words: object) -> tuple[list[int], list[str]]:
+        document = json.loads(invoke("search", best, index, *words, "-k", 2, "--json").stdout)
+        return [len(query["hits"]) for query in document["result"]["queries"]], document["warnings"]
+
+    assert found(" ", photo) == ([0, 2], ["an empty query has no hits"])
+    one_of_two = ["an empty query has no hits (1 of 2 are empty)"]
+    assert found(" ", "red sky") == ([0, 2], one_of_two)
+    assert found(" ", "red sky", "--rerank", best) == ([0, 2], one_of_two)
+
+
+@pytest.mark.medium
+def test_images_that_are_gone_are_said(trained: Path, album: Path, tmp_path: Path, invoke) -> None:
+    best, index = trained / "run" / "best", tmp_path / "index"
+    assert invoke("index", best, album, "--out", index).exit_code == 0
+    for number in range(3, 20):
+        (album / f"{number:02d}.png").unlink()
+    result = invoke("search", best, index, "red sky", "-k", 20)
+    assert "warning: 17 of the images found are no longer there (first: " in result.stderr
+    album.rename(tmp_path / "moved")
+    result = invoke("search", best, index, "red sky", "-k", 20)
+    assert result.stderr == (
+        f"warning: the images of index {index} are no longer in {album}: run 'openvse index' again\n"
+    )

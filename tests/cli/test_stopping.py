@@ -1,0 +1,164 @@
+"""Ctrl-C, SIGTERM and SIGHUP end a command in an orderly way, with a line that is true."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from openvse.cli.stopping import Stopped, describe_stop, going_on, stop_behind, stoppable
+
+# A test run in the background, or under nohup, hands ignored signals down.
+HEARS = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); s.signal(s.SIGHUP, s.SIG_DFL)"
+COMMAND = "from openvse.cli.app import main; main()"
+GO_ON = "the run is kept as its last checkpoint has it; run the same command with --resume to go on"
+
+
+started: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_behind() -> Iterator[None]:
+    """Kill what a failed test left running."""
+    yield
+    while started:
+        started.pop().kill()
+
+
+def start(*words: object, before: str = HEARS) -> subprocess.Popen[str]:
+    """Start the command line in a process of its own, which runs some Python before."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{before}; {COMMAND}", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    started.append(process)
+    return process
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < deadline, process.stderr
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "status", "by"),
+    [(signal.SIGINT, 130, ""), (signal.SIGTERM, 143, " by SIGTERM"), (signal.SIGHUP, 129, " by SIGHUP")],
+)
+def test_a_signal_stops_a_run_that_then_goes_on(
+    recipe: Path, tmp_path: Path, invoke, number: int, status: int, by: str
+) -> None:
+    words = ("train", recipe, "training.phases.0.epochs=4000", "--out", tmp_path / "run")
+    process = start(*words)
+    wait_for(tmp_path / "run" / "last.pt", process)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == status, told
+    assert told.endswith(f"\nopenvse: interrupted{by}: {GO_ON}\n") and "Traceback" not in told
+    assert not list((tmp_path / "run").rglob("*.partial"))
+    again = start(*words, "--resume")
+    log = tmp_path / "run" / "metrics.jsonl"
+    epochs = log.read_text().count('"validation"')
+    while log.read_text().count('"validation"') <= epochs + 1:
+        assert again.poll() is None
+        time.sleep(0.05)
+    again.terminate()
+    again.communicate(timeout=60)
+    assert again.returncode == 143
+
+
+@pytest.mark.medium
+def test_bars_end_before_the_line_of_a_stop(recipe: Path, tmp_path: Path) -> None:
+    words = ("train", recipe, "training.phases.0.epochs=4000", "--out", tmp_path / "run")
+    terminal, end = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{HEARS}; {COMMAND}", *map(str, words)],
+        stdout=subprocess.DEVNULL,
+        stderr=end,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+    )
+    os.close(end)
+    told = b""
+    with suppress(OSError):  # the other end is closed
+        while block := os.read(terminal, 1 << 16):
+            if b"epoch   2/" in told + block and b"epoch   2/" not in told:
+                process.send_signal(signal.SIGINT)
+            told += block
+    os.close(terminal)
+    assert process.wait(timeout=60) == 130
+    drawn, _, line = told.decode().replace("\r", "").rpartition("openvse: ")
+    assert line == f"interrupted: {GO_ON}\n"
+    assert drawn.endswith(("\n", "\x1b[?25h"))  # a line of its own, and the cursor is back
+    assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == 1
+
+
+@pytest.mark.slow
+def test_the_processes_of_a_run_end_together(recipe: Path, tmp_path: Path) -> None:
+    words = ("train", recipe, "training.phases.0.epochs=4000", "--out", tmp_path / "run", "--processes", "2")
+    process = start(*words)
+    wait_for(tmp_path / "run" / "last.pt", process)
+    process.terminate()
+    _, told = process.communicate(timeout=90)  # all have closed their ends
+    assert process.returncode == 143
+    assert told.count("openvse: ") == 1 and f"interrupted by SIGTERM: {GO_ON}\n" in told
+
+
+@pytest.mark.medium
+def test_a_process_under_nohup_goes_on(recipe: Path, tmp_path: Path) -> None:
+    words = ("train", recipe, "training.phases.0.epochs=4000", "--out", tmp_path / "run")
+    process = start(*words, before="import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)")
+    wait_for(tmp_path / "run" / "last.pt", process)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+
+
+def test_handlers_are_those_from_before_at_the_end() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped) as stop, stoppable(), going_on("call again"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert describe_stop(stop.value) == ("interrupted by SIGTERM: call again", 143)
+    assert describe_stop(KeyboardInterrupt()) == ("interrupted: run the command again", 130)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_stop_while_a_library_writes_is_a_stop() -> None:
+    with pytest.raises(RuntimeError) as error, going_on("call again"):
+        try:
+            raise Stopped(signal.SIGTERM)
+        finally:
+            raise RuntimeError("unexpected position in an archive")
+    stop = stop_behind(error.value)
+    assert stop is not None and describe_stop(stop) == ("interrupted by SIGTERM: call again", 143)
+    assert stop_behind(ValueError()) is None
+
+
+def test_a_forked_process_ends_at_once() -> None:
+    ready, child_is_ready = os.pipe()
+    with stoppable():
+        child = os.fork()
+        if child == 0:
+            try:
+                os.write(child_is_ready, b"!")
+                time.sleep(30)
+            finally:
+                os._exit(1)  # not reached: the signal ends it before
+        os.read(ready, 1)
+        os.kill(child, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+    os.close(ready)
+    os.close(child_is_ready)

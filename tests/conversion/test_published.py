@@ -1,0 +1,194 @@
+"""Models by short name: from the hub's cache, converted once and as a whole, or one line that says what is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import openvse
+import openvse.cli.commands
+from openvse.cli.app import app
+from openvse.conversion import convert, hub
+from openvse.conversion.published import PUBLISHED, published_folder
+from openvse.errors import CheckpointError, ModelError
+from openvse.files import locked
+from tests.dual_checkpoints import save_dual
+
+pytestmark = pytest.mark.medium
+
+COMMIT = "c" * 40
+NAME = "clip-b32"
+SOURCE = PUBLISHED[NAME].source
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: Any) -> Path:
+    """Return an empty cache of the hub, which cannot be reached."""
+    import huggingface_hub.constants
+
+    folder = tmp_path / "hub"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("OPENVSE_CACHE", str(tmp_path / "converted"))
+    return folder
+
+
+def put(cache: Path, *, without: str = "") -> Path:
+    """Put a small CLIP into the hub's cache, as a download leaves it, in the place of the published one."""
+    repository = cache / f"models--{SOURCE.replace('/', '--')}"
+    folder = save_dual("clip", repository / "snapshots" / COMMIT)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    if without:
+        (folder / without).unlink()
+    return folder
+
+
+def test_a_short_name_is_converted_once(
+    cache: Path, make_photos: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    put(cache)
+    make_photos(3)
+    monkeypatch.chdir(tmp_path)
+    indexed = CliRunner().invoke(app, ["index", NAME, "photos"])
+    assert indexed.exit_code == 0 and "index: 3 images" in indexed.output
+    for path in sorted(cache.rglob("*"), reverse=True):  # from now on the converted model alone is there
+        path.rmdir() if path.is_dir() else path.unlink()
+    found = CliRunner().invoke(app, ["search", NAME, "index", "a dog"])
+    assert found.exit_code == 0 and found.output.count("photo_") == 3
+    model = openvse.load(NAME)
+    assert model.provenance["converted"] == {"source": SOURCE, "revision": COMMIT, "architecture": "clip"}
+    assert model.image.encoder.fingerprint.startswith(f"{SOURCE}@{COMMIT[:12]}:")
+    assert sorted(path.name for path in (tmp_path / "converted" / "models" / NAME).iterdir()) == [
+        "model",
+        "writer.lock",
+    ]
+
+
+def test_a_hub_id_converts_from_the_cache(cache: Path, tmp_path: Path) -> None:
+    put(cache)
+    assert (
+        convert(SOURCE, tmp_path / "a").model.fingerprint == convert(NAME, tmp_path / "b").model.fingerprint
+    )
+
+
+def test_without_hub_and_cache_one_line_says_what_to_do(cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        openvse.load(NAME)
+    message = str(caught.value)
+    assert message.startswith(
+        f"{NAME} is {SOURCE}, which cannot be had: {SOURCE} is not in the hub's cache ("
+    )
+    assert (
+        f"run 'hf download {SOURCE} --local-dir FOLDER', bring the folder here, and run 'openvse convert"
+        in message
+    )
+    assert "\n" not in message
+    with pytest.raises(CheckpointError, match=f"^{SOURCE} is not in the hub's cache"):
+        convert(SOURCE, tmp_path / "model")
+
+
+def test_a_cache_without_the_weights_is_said_to_have_none(cache: Path, tmp_path: Path) -> None:
+    put(cache, without="model.safetensors")
+    with pytest.raises(CheckpointError, match=r"holds no weights \(none of model.safetensors, "):
+        convert(SOURCE, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_weights_larger_than_the_memory_are_not_downloaded(
+    cache: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    import huggingface_hub
+    import huggingface_hub.constants
+
+    from openvse.conversion import memory
+
+    place = hub.HubFolder(put(cache, without="model.safetensors"), SOURCE, COMMIT)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    metadata = type("Metadata", (), {"size": 8_000_000_000})
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda url: metadata)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: pytest.fail("downloaded"))
+    monkeypatch.setattr(memory, "memory_of_machine", lambda: 4_000_000_000)
+    with pytest.raises(
+        CheckpointError, match=rf"the weights of {SOURCE} take 8.0 GB of memory, .* has 4.0 GB"
+    ):
+        place.find("model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("RepositoryNotFoundError", "is no folder here and no public model of the hub: check the name"),
+        ("GatedRepoError", "is given only to those who accepted its terms"),
+        (None, r"the hub cannot be reached \(no route\)"),
+    ],
+)
+def test_what_the_hub_answers_is_one_line(error: str | None, told: str, monkeypatch: Any) -> None:
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    class Answered(getattr(errors, error) if error else RuntimeError):  # type: ignore[misc]
+        def __init__(self) -> None:
+            Exception.__init__(self, "no route")
+
+    def answer(*args: Any, **options: Any) -> None:
+        raise Answered
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
+    with pytest.raises(CheckpointError, match=told):
+        hub.open_hub("someone/model")
+
+
+def test_another_process_that_converts_is_named(cache: Path, tmp_path: Path) -> None:
+    put(cache)
+    folder = tmp_path / "converted" / "models" / NAME
+    folder.mkdir(parents=True)
+    with (
+        locked(folder, "converted model", ModelError),
+        pytest.raises(ModelError, match="is being written by process"),
+    ):
+        published_folder(NAME)
+
+
+def test_other_names_are_no_short_names() -> None:
+    assert published_folder("clip-b33") is None
+
+
+def test_the_list_fits_a_terminal_and_names_every_model() -> None:
+    shown = CliRunner().invoke(app, ["models"]).output
+    assert max(map(len, shown.splitlines())) <= 80
+    for name, model in PUBLISHED.items():
+        assert re.search(
+            rf"^{name} .* {model.millions} M +{model.width}  {model.languages}$", shown, re.MULTILINE
+        )
+        assert f"{model.source} ({model.licence})" in shown
+        assert hub.is_hub_id(model.source)
+
+
+KILLED = """
+import os, signal, sys
+import openvse.model.folder as folder
+folder.save_model = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
+import openvse
+openvse.load("clip-b32")
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_conversion_leaves_no_model_and_the_next_one_makes_it(cache: Path, tmp_path: Path) -> None:
+    put(cache)
+    environment = os.environ | {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", KILLED], env=environment, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    folder = tmp_path / "converted" / "models" / NAME
+    assert not (folder / "model").exists() and (folder / ".model.partial").is_dir()
+    assert openvse.load(NAME).spec.embed_dim == 12
+    assert not (folder / ".model.partial").exists()

@@ -1,0 +1,198 @@
+"""Indexing that is stopped goes on, and nothing is replaced unasked."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from colour_model import ColourModel, paint
+
+from openvse.errors import IndexFormatError
+from openvse.files import LOCK
+from openvse.search import Index, build_index, reuse
+from openvse.search.index import MANIFEST, UNFINISHED
+from openvse.types import EmbeddingSet
+from tests.full_disk import full_disk
+
+NAMES = [f"{number:02d}.png" for number in range(20)]
+
+
+class SlowModel(ColourModel):
+    """Needs a moment for every batch."""
+
+    def encode_image(self, images: Sequence[Path], batch_size: int = 64) -> EmbeddingSet:
+        time.sleep(0.05)
+        return super().encode_image(images, batch_size)
+
+
+class StoppedModel(ColourModel):
+    """Is stopped by Ctrl-C after some batches."""
+
+    left = 3
+
+    def encode_image(self, images: Sequence[Path], batch_size: int = 64) -> EmbeddingSet:
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return super().encode_image(images, batch_size)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for number, name in enumerate(NAMES):
+        paint(tmp_path / "photos" / name, ("red", "green", "blue", "white")[number % 4])
+    return tmp_path / "photos"
+
+
+@pytest.fixture(autouse=True)
+def keep_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reuse, "KEEP_SECONDS", 0.0)
+
+
+def stop(photos: Path, out: Path, batches: int) -> None:
+    """Index until a Ctrl-C after so many batches of two."""
+    model = StoppedModel()
+    model.left = batches
+    with pytest.raises(KeyboardInterrupt):
+        build_index(model, photos, out, batch_size=2)
+
+
+def assert_like_a_fresh_one(out: Path, photos: Path, model: ColourModel) -> None:
+    build_index(ColourModel(), photos, out.with_name("fresh"))
+    found, fresh = Index.open(out, model.fingerprint, check=True), Index.open(out.with_name("fresh"))
+    assert found.items == fresh.items
+    assert np.array_equal(found.vectors, fresh.vectors)
+    assert {path.name for path in out.iterdir()} == {
+        MANIFEST,
+        LOCK,
+        found.manifest.vectors,
+        found.manifest.items,
+    }
+
+
+def test_a_killed_indexing_goes_on(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "index"
+    process = multiprocessing.get_context("fork").Process(
+        target=build_index, args=(SlowModel(), photos, out), kwargs={"batch_size": 2}
+    )
+    process.start()
+    while not (out / UNFINISHED).exists() or json.loads((out / UNFINISHED).read_text())["count"] < 6:
+        assert process.is_alive()
+        time.sleep(0.005)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    with pytest.raises(IndexFormatError, match="no index at"):
+        Index.open(out)
+    report = build_index(model, photos, out, batch_size=2)
+    assert 6 <= report.resumed < 20
+    assert (report.count, report.reused, len(model.encoded)) == (20, 0, 20 - report.resumed)
+    assert_like_a_fresh_one(out, photos, model)
+
+
+@pytest.mark.parametrize(("batches", "resumed"), [(1, 15), (3, 21)])
+def test_stopped_twice_it_keeps_what_reached_farthest(
+    model: ColourModel, photos: Path, tmp_path: Path, batches: int, resumed: int
+) -> None:
+    """The second time an image at the front has changed, and all that was kept comes after it."""
+    out = tmp_path / "index"
+    stop(photos, out, 8)
+    paint(photos / NAMES[0], "white")
+    os.utime(photos / NAMES[0], ns=(1, 1))
+    for name in ("00a.png", "00b.png", "00c.png"):
+        paint(photos / name, "red")
+    stop(photos, out, 1)
+    stop(photos, out, batches)
+    model.batches.clear()
+    report = build_index(model, photos, out, batch_size=2)
+    # 16 were kept, of which one changed; only who comes behind all of them replaces them.
+    assert (report.resumed, len(model.encoded)) == (resumed, 23 - resumed)
+    assert_like_a_fresh_one(out, photos, model)
+
+
+def test_an_update_that_is_stopped_leaves_the_old_index_and_goes_on(
+    model: ColourModel, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    build_index(model, photos, out)
+    for number in range(6):
+        paint(photos / f"z{number}.png", "red")
+    stop(photos, out, 2)
+    assert len(Index.open(out, check=True)) == 20
+    model.batches.clear()
+    report = build_index(model, photos, out, batch_size=2)
+    assert (report.reused, report.resumed, model.encoded) == (20, 4, ["z4.png", "z5.png"])
+    assert_like_a_fresh_one(out, photos, model)
+
+
+@pytest.mark.parametrize("harm", ["vectors", "items", "manifest"])
+def test_what_was_kept_and_is_damaged_is_not_used(
+    model: ColourModel, photos: Path, tmp_path: Path, harm: str
+) -> None:
+    out = tmp_path / "index"
+    stop(photos, out, 5)
+    path = out / UNFINISHED if harm == "manifest" else next(out.glob(f"{harm}-*"))
+    content = path.read_bytes()
+    path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:] if harm != "manifest" else b"{")
+    assert build_index(model, photos, out).resumed == 0
+    assert_like_a_fresh_one(out, photos, model)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("other", ["model", "folder"])
+def test_an_index_of_something_else_is_replaced_on_request_alone(
+    model: ColourModel, photos: Path, tmp_path: Path, finished: bool, other: str
+) -> None:
+    out = tmp_path / "index"
+    if finished:
+        build_index(model, photos, out)
+    else:
+        stop(photos, out, 2)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    paint(tmp_path / "more" / NAMES[0], "red")
+    maker = ColourModel("colours-2") if other == "model" else ColourModel()
+    folder = tmp_path / "more" if other == "folder" else photos
+    expected = "was made by model colours-1, not by colours-2" if other == "model" else f"not of {folder}"
+    with pytest.raises(
+        IndexFormatError, match=f"{expected}: choose another --out, or replace it with --overwrite"
+    ):
+        build_index(maker, folder, out)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert build_index(maker, folder, out, overwrite=True).reused == 0
+    assert Index.open(out, maker.fingerprint).manifest.root == str(folder)
+    assert not (out / UNFINISHED).exists()
+
+
+def test_an_index_of_a_later_format_is_replaced_on_request_alone(
+    model: ColourModel, photos: Path, tmp_path: Path
+) -> None:
+    build_index(model, photos, tmp_path / "index")
+    manifest = tmp_path / "index" / MANIFEST
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 3, "more": 1}))
+    with pytest.raises(IndexFormatError, match="has format openvse-index 3, .*--overwrite"):
+        build_index(model, photos, tmp_path / "index")
+    build_index(model, photos, tmp_path / "index", overwrite=True)
+
+
+def test_a_disk_that_is_full_leaves_the_old_index(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "index"
+    build_index(model, photos, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for number in range(200):
+        paint(photos / f"z{number}.png", "red")
+    with (
+        full_disk(2000),
+        pytest.raises(IndexFormatError, match=r"cannot be written \(File too large\): make room"),
+    ):
+        build_index(model, photos, out, batch_size=10)
+    assert before.items() <= {path.name: path.read_bytes() for path in out.iterdir()}.items()
+    assert len(Index.open(out, check=True)) == 20
+    build_index(model, photos, out)
+    assert_like_a_fresh_one(out, photos, model)
