@@ -71,6 +71,13 @@ Threads: TypeAlias = Annotated[
     int | None,
     typer.Option(min=1, help="Threads of the CPU; by default PyTorch's choice.", callback=use_threads),
 ]
+StartModel: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--start",
+        help="Begin from this model: the folder of a run, a model folder, a short name, or a hub id.",
+    ),
+]
 Rerank: TypeAlias = Annotated[
     str | None,
     typer.Option(help="A model that ranks the first proposals of each query again, such as score attention."),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
+from openvse.errors import ModelError
 from openvse.specs import ModelSpec, RunRecipe
 from openvse.types import OnProgress
 
@@ -95,6 +96,14 @@ class TaskKind(ABC):
     @abstractmethod
     def evaluate(self, models: Sequence[Model], request: Request) -> Evaluation:
         """Measure models of this task."""
+
+    def score(self, evaluation: Evaluation) -> tuple[str, float]:
+        """Return the one figure of an evaluation by which models are chosen, with its name; more is better.
+
+        Raises:
+            ModelError: the task has none, or nothing was measured.
+        """
+        raise ModelError("models of this task have no figure by which one could be chosen: evaluate them")
 
 
 def published_for(provenance: Mapping[str, Any], protocol: Mapping[str, int]) -> dict[str, dict[str, float]]:

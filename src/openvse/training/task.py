@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from openvse.batches import EpochBatches
 from openvse.encoders import Coverage
+from openvse.errors import TrainingError
 from openvse.model import Model
 from openvse.specs import RunRecipe
 
@@ -49,6 +51,7 @@ class Task(ABC, Generic[BatchT]):
         objectives: what is learned beside the model, one for each phase; empty where nothing is.
         data: the data set's name, how many images each split has, and its terms where they are known.
         intervals: of the last validation's metrics, as far as there are any.
+        replicates: the last validation's metrics on every resample of its bootstrap, the same resamples each time.
         coverage: what the text encoder knows of the training sentences; None where it cannot tell.
 
     Args:
@@ -79,6 +82,7 @@ class Task(ABC, Generic[BatchT]):
         self.recipe, self.model, self.objectives = recipe, model, objectives
         self.training, self.data, self.accelerator = training, data, accelerator
         self.intervals: Mapping[str, tuple[float, float]] = {}
+        self.replicates: Mapping[str, Float[np.ndarray, "R"]] = {}
         self.coverage: Coverage | None = None
 
     @property
@@ -111,6 +115,17 @@ class Task(ABC, Generic[BatchT]):
     @abstractmethod
     def validate(self) -> dict[str, float]:
         """Measure the model as it stands on the validation split; ``metric`` is among the names."""
+
+    def validate_start(self, start: Model) -> dict[str, float]:
+        """Measure the model that a run begins from as ``validate`` measures the run's own.
+
+        Args:
+            start: of any task.
+
+        Raises:
+            OpenVSEError: it cannot be measured here; the message ends a sentence that begins with its name.
+        """
+        raise TrainingError(f"the task {self.recipe.task} does not measure it")
 
     @abstractmethod
     def summary(self, metrics: Mapping[str, float]) -> str:

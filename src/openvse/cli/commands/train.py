@@ -16,7 +16,7 @@ import typer
 
 from openvse.cli.app import app, main
 from openvse.cli.completion import complete_override, complete_recipe
-from openvse.cli.options import Quiet, RunDevice, Threads
+from openvse.cli.options import Quiet, RunDevice, StartModel, Threads
 from openvse.cli.stopping import Stopped, describe_stop, going_on
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ def train(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="A YAML file or a shipped name; see 'openvse recipes'.", autocompletion=complete_recipe
+            help="A YAML file or a shipped name; see 'openvse recipes'. With --start it may be left out: finetune.",
+            autocompletion=complete_recipe,
         ),
     ],
     overrides: Annotated[
@@ -44,6 +45,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="The folder of the run; by default runs/RECIPE-sSEED.")
     ] = None,
+    start: StartModel = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out; begin it if there is none.")
     ] = False,
@@ -58,9 +60,8 @@ def train(
     """Train a model; the best on validation (by RSUM, or accuracy of answers) lies in OUT/best."""
     from openvse.tasks.recipes import load_recipe
 
-    given = {"training.device": device, "training.threads": threads}
-    options = [f"{key}={value}" for key, value in given.items() if value is not None]
-    chosen = load_recipe(recipe, [*(overrides or []), *options])
+    recipe, settings = _chosen(recipe, overrides or [], start, device, threads)
+    chosen = load_recipe(recipe, settings, copy=out / "start" if resume and out else None)
     if processes > 1 and "RANK" not in os.environ:
         launch(processes)
     from openvse.cli.progress import TrainingBar, bar, counted, note
@@ -80,10 +81,23 @@ def train(
             on_extraction=lambda state: extraction[state.unit](state.done, state.total, state.images_per_s),
         )
     if leading:
-        reached = result.progress
-        score = f"validation {reached.metric} {reached.best_score:.1f}"
-        note(f"best: epoch {reached.best_epoch}, {score}{interval_of(result.best, reached.metric)}")
+        best, reached = f"epoch {result.progress.best_epoch}", result.progress
+        within = interval_of(result.best, reached.metric)
+        if not reached.best_epoch:
+            best, within = "the start", ""  # what its folder states is about the data of its own run
+        note(f"best: {best}, validation {reached.metric} {reached.best_score:.1f}{within}")
         typer.echo(result.best)
+
+
+def _chosen(
+    recipe: str, overrides: Sequence[str], start: str | None, device: str | None, threads: int | None
+) -> tuple[str, list[str]]:
+    """Return the recipe, which may be left out beside a start, and all that is set on the command line."""
+    settings = [*overrides, *([f"start={start}"] if start else [])]
+    if start and "=" in recipe:
+        recipe, settings = "finetune", [recipe, *settings]
+    given = {"training.device": device, "training.threads": threads}
+    return recipe, [*settings, *(f"{key}={value}" for key, value in given.items() if value is not None)]
 
 
 def interval_of(best: Path, metric: str) -> str:
