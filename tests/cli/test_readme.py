@@ -104,9 +104,9 @@ def test_the_page_shows_how_to_add_a_part() -> None:
 
 
 def test_plugins_that_are_none(tmp_path: Path, refused) -> None:
-    assert "is no Python file" in refused("--plugin", tmp_path / "none.py", "recipes")
+    assert "is not a Python file" in refused("--plugin", tmp_path / "none.py", "recipes")
     broken = tmp_path / "broken.py"
     broken.write_text("import nothing_of_this_name\n")
-    assert f"plug-in {broken} fails: ModuleNotFoundError" in refused("--plugin", broken, "recipes")
+    assert f"plug-in {broken} fails with ModuleNotFoundError" in refused("--plugin", broken, "recipes")
     broken.write_text("def (:\n")
-    assert f"plug-in {broken} fails: SyntaxError" in refused("--plugin", broken, "recipes")
+    assert f"plug-in {broken} fails with SyntaxError" in refused("--plugin", broken, "recipes")
