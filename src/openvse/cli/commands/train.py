@@ -28,7 +28,7 @@ GRACE_SECONDS = 10.0
 Recipe: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="A recipe: a YAML file, or a name that 'openvse recipes' lists. With --start it may be left out: finetune.",
+        help="A recipe: a YAML file, or a name that 'openvse recipes' lists; 'finetune' if --start is given without one.",
         autocompletion=complete_recipe,
     ),
 ]
