@@ -47,7 +47,7 @@ wheel-check: wheel  ## Install the wheel into an empty environment and train, ev
 	mkdir -p build/wheel-check/empty
 	$(PYTHON) -m venv build/wheel-check/venv
 	build/wheel-check/venv/bin/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	build/wheel-check/venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	build/wheel-check/venv/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[minilm]"
 	build/wheel-check/venv/bin/python -I tests/distribution/own_folder.py build/wheel-check/empty
 
 bench: $(INSTALLED)  ## Run every benchmark that needs no data, one after the other, and print its table.

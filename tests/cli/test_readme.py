@@ -66,7 +66,7 @@ def test_training_in_python(monkeypatch) -> None:
     monkeypatch.setattr("openvse.tasks.run.train", lambda recipe, folder: calls.append((recipe, folder)))
     exec(block("load_recipe"), {})
     ((recipe, folder),) = calls
-    assert (recipe.name, recipe.data.source) == ("vse_infinity/folder_cpu", "photos")
+    assert (recipe.name, recipe.data.source) == ("gpo_adopt/folder_cpu", "photos")
     assert folder == Path("runs/mine")
 
 
