@@ -43,7 +43,7 @@ def test_images_beside_sentences_and_what_to_avoid(trained: Path, index: Path, i
     away = [name for _, name in found(invoke, index, *words)]
     nearest = [name for _, name in found(invoke, index, "a red sky", "-k", 20)]
     assert away.index(nearest[0]) >= 15  # others of the album are equal to it
-    assert "--rerank reads sentences" in refused(
+    assert "--rerank only takes sentences" in refused(
         "search", index, *words, "--rerank", trained / "run" / "best"
     )
 

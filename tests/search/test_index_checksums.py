@@ -29,7 +29,7 @@ def out(model: ColourModel, photos: Path, tmp_path: Path) -> Path:
 def test_a_small_index_is_checked_when_it_is_opened(out: Path, place: int) -> None:
     (path,) = out.glob("vectors-*")
     flip(path, place)
-    with pytest.raises(IndexFormatError, match="1 items is not what was written, by its checksum; first "):
+    with pytest.raises(IndexFormatError, match="1 of its items do not match their checksums, first "):
         Index.open(out)
 
 
@@ -37,7 +37,7 @@ def test_a_name_that_changed_is_noticed(out: Path) -> None:
     (path,) = out.glob("items-*")
     content = path.read_bytes()
     path.write_bytes(content.replace(b"blue.png", b"blua.png"))
-    with pytest.raises(IndexFormatError, match="by its checksum; first blua.png"):
+    with pytest.raises(IndexFormatError, match="match their checksums, first blua.png"):
         Index.open(out)
 
 

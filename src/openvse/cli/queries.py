@@ -95,7 +95,9 @@ def image_query(path: str | Path) -> Query:
     except OSError:  # a name that no file can have
         exists = False
     if not exists:
-        raise OpenVSEError(f"{path}: there is no such image: check the path; a sentence has no file's ending")
+        raise OpenVSEError(
+            f"{path}: this image does not exist: check the path; a sentence must not end like a file name"
+        )
     return Query(str(path), Path(path))
 
 
@@ -114,7 +116,7 @@ def read_queries(words: Sequence[str], images: Sequence[Path] = (), items: Seque
     queries += [image_query(path) for path in images]
     queries += [Query(item, is_item=True) for item in items]
     if not queries:
-        raise OpenVSEError("nothing is asked: give a sentence, the path of an image, or --image FILE")
+        raise OpenVSEError("there is no query: give a sentence, the path of an image, or --image FILE")
     return queries
 
 
@@ -151,7 +153,7 @@ def _refined_answers(
     beside = None if refined.image is None else image_query(refined.image).image
     asked = [query for query in queries if query.text.strip()]
     if not asked:
-        raise OpenVSEError("every query is empty: say what the image should show")
+        raise OpenVSEError("all queries are empty: give a sentence that says what the image should show")
     if len(asked) < len(queries):
         warn("an empty query has no hits")
     compound = [

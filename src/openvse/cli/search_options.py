@@ -49,10 +49,6 @@ Skip = Annotated[
     int, typer.Option(min=0, help="How many of the best hits to leave out: a page after the first.")
 ]
 MinScore = Annotated[float | None, typer.Option(help="The lowest score of a hit.")]
-RerankTop = Annotated[int, typer.Option(min=1, help="How many hits of each query it ranks again.")]
-RerankWeight = Annotated[
-    float, typer.Option(min=0, max=1, help="Weight w of its score; the score of the index has 1 - w.")
-]
 RerankFeatures = Annotated[
     Path | None, typer.Option(help="A feature store that the re-ranking model reads instead of the images.")
 ]

@@ -66,7 +66,7 @@ def check_files(folder: Path, manifest: Manifest, *, all_files: bool) -> None:
         if (all_files or end <= SMALL_BYTES) and name in sums:
             found = checksum(folder / name, skip=header, size=end - header)
             if found != sums[name]:
-                raise damaged(folder, f"{name} is not what was written, by its checksum")
+                raise damaged(folder, f"{name} does not match its checksum")
 
 
 def _read(folder: Path, manifest: Manifest) -> tuple[Manifest, dict[str, int]] | None:

@@ -213,13 +213,13 @@ class ExactBackend:
         bad = (~vectors.isfinite().all(dim=(1, 2))).nonzero().flatten().tolist()
         if not bad:
             raise ModelError(
-                "a score is NaN or infinite, so nothing can be ranked: the embedding of a query is, or the weights of "
-                "the model are damaged"
+                "a score is NaN or infinite, so the images cannot be ranked: check the query and the weights "
+                "of the model, one of which gives such numbers"
             )
         position = int(block.positions[bad[0]])
         name = self._names[position] if self._names else f"item {position}"
         raise IndexFormatError(
-            f"the embedding of {name} in the index holds NaN or infinite numbers, so nothing can be ranked: run "
+            f"the embedding of {name} in the index holds NaN or infinite numbers, so the images cannot be ranked: run "
             f"'openvse index' again"
         )
 

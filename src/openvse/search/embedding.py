@@ -229,6 +229,6 @@ def _vectors(embedded: EmbeddingSet) -> Vectors:
     """Return embeddings as an index holds them."""
     if not embedded.mask.all():
         raise ModelError(
-            "images have different numbers of embeddings: an index needs the same number of each"
+            "the images have different numbers of embeddings: an index needs the same number for every image"
         )
     return embedded.vectors.float().numpy()

@@ -135,7 +135,7 @@ class SearchEngine:
         asked = [query for query in queries if query.strip()]
         if not asked:
             if queries:
-                raise DataError("every query is empty: say what the image should show")
+                raise DataError("all queries are empty: give a sentence that says what the image should show")
             return []
         if len(asked) < len(queries):
             _logger.warning(
@@ -233,7 +233,7 @@ class SearchEngine:
         self, queries: EmbeddingSet, top_k: int, unknown: Sequence[tuple[UnknownWord, ...]]
     ) -> list[list[Hit]]:
         if top_k < 1:
-            raise DataError(f"top_k is {top_k}, allowed are 1 and more")
+            raise DataError(f"top_k is {top_k}: give 1 or more")
         return self._named(*self._backend.search(queries, top_k), unknown)
 
     def _named(

@@ -184,7 +184,7 @@ class Index:
             first = self.table.ids[changed[0]]
             raise damaged(
                 self.path,
-                f"what it holds of {len(changed)} items is not what was written, by its checksum; first {first}",
+                f"{len(changed)} of its items do not match their checksums, first {first}",
             )
 
     def changed(self) -> list[int]:

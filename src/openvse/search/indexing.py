@@ -125,8 +125,8 @@ def build_index(
     """
     if not model.indexable:
         raise ModelError(
-            "this model cannot be indexed: its scores are not inner products of embeddings that each item "
-            "has by itself, in a fixed number; score images and sentences with model.score instead"
+            "this model cannot be indexed: an index needs a fixed number of embeddings for each image, whose inner "
+            "products with those of a sentence are the scores; score images and sentences with model.score instead"
         )
     given = [folder] if isinstance(folder, str | Path) else list(folder)
     folders = [Path(each).resolve() for each in given]
@@ -273,8 +273,8 @@ class _Run:
         if len(writer) - len(gone) <= 0:
             path, reason = [*changes.failed, *embedder.failed][0]
             raise DataError(
-                f"none of the {changes.present} images in {', '.join(map(str, given))} can be used, not {path}: "
-                f"{reason}"
+                f"none of the {changes.present} images in {', '.join(map(str, given))} can be used; the first is "
+                f"{path}: {reason}"
             )
         if gone:
             writer.drop(gone)
@@ -332,7 +332,9 @@ def _check_present(listings: Sequence[RootListing], given: Sequence[str | Path],
         if not Path(listing.root.path).is_dir():
             raise DataError(f"{escaped(folder)}: there is no such folder; give a folder of images")
         what = f"; {listing.left_out.describe()}" if listing.left_out else ""
-        raise DataError(f"there is no image in {folder}: give a folder that holds images, at any depth{what}")
+        raise DataError(
+            f"there is no image in {folder}: give a folder with images, in it or in its subfolders{what}"
+        )
 
 
 def _check_still_there(listings: Sequence[RootListing]) -> None:

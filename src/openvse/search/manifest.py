@@ -97,7 +97,7 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
     """
     path = folder / name
     if not path.is_file():
-        raise IndexFormatError(f"no index at {folder} (no {name}): make one with 'openvse index'")
+        raise IndexFormatError(f"{folder} is not an index (it has no {name}): make one with 'openvse index'")
     try:
         fields: dict[str, Any] = json.loads(path.read_text())
         kind = fields.pop("format"), fields.pop("version")
@@ -105,7 +105,7 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
         raise damaged(folder, f"{name} cannot be understood") from error
     if kind[0] != FORMAT or kind[1] not in range(1, VERSION + 1):
         raise IndexVersionError(
-            f"index {folder} has format {kind[0]} {kind[1]}, this openvse reads {FORMAT} 1 to {VERSION}: "
+            f"index {folder} has format {kind[0]} {kind[1]}, but this openvse reads {FORMAT} 1 to {VERSION}: "
             f"update openvse, or run 'openvse index --overwrite'"
         )
     if kind[1] == VERSION:

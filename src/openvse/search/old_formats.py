@@ -122,7 +122,7 @@ def _read_items(folder: Path, manifest: Manifest, count: int | None) -> tuple[It
 
 def _compare(folder: Path, manifest: Manifest, name: Literal["items", "vectors"], found: int) -> None:
     if (manifest.checksums or {}).get(name) != found:
-        raise damaged(folder, f"{getattr(manifest, name)} is not what was written, by its checksum")
+        raise damaged(folder, f"{getattr(manifest, name)} does not match its checksum")
 
 
 def _data_offset(path: Path) -> int:

@@ -144,8 +144,8 @@ class IndexWriter:
         expected = [self._manifest.num_embeddings, self._manifest.dim]
         if list(vectors.shape[1:]) != expected:
             raise ModelError(
-                f"images have embeddings {expected} and {list(vectors.shape[1:])}, an index "
-                f"needs one shape: use an aggregator that yields a fixed number"
+                f"the embeddings of the images have the shapes {expected} and {list(vectors.shape[1:])}, "
+                f"but an index needs one shape: use an aggregator that returns a fixed number of embeddings"
             )
         dtype = self._manifest.dtype
         with np.errstate(over="ignore"):
@@ -155,7 +155,7 @@ class IndexWriter:
             bad = next(iter(set(range(len(stored))) - set(finite.tolist())))
             raise ModelError(
                 f"the embedding of {entries[bad].item.id} holds NaN or infinite numbers as {dtype}, and is not "
-                f"written: check the model's weights, and take the image out of the folder if they are sound"
+                f"written: check the weights of the model; if they are sound, remove the image from the folder"
             )
         with _disk_errors(self._folder):
             segment = self._segment_to_fill()
@@ -346,5 +346,5 @@ def _disk_errors(folder: Path) -> Iterator[None]:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise IndexFormatError(
             f"index {folder} cannot be written ({reason}): make room or choose another place, and run "
-            f"'openvse index' again; what was there before is unchanged"
+            f"'openvse index' again; the old index is unchanged"
         ) from error

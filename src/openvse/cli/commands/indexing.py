@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
-@going_on("what was embedded is kept; run the same command again to go on")
+@going_on("what was embedded is kept; run the same command again to continue")
 def index(
     model: IndexModel,
     folders: Folders,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device, Json, Quiet, Rerank, Threads
+from openvse.cli.options import Device, Json, Quiet, Rerank, RerankTop, RerankWeight, Threads
 from openvse.cli.search_options import (
     Avoid,
     AvoidWeight,
@@ -25,8 +25,6 @@ from openvse.cli.search_options import (
     OpenPage,
     Output,
     RerankFeatures,
-    RerankTop,
-    RerankWeight,
     Skip,
     TopK,
     Where,
@@ -83,7 +81,7 @@ def search(
     form = chosen_output(output, as_json=as_json, null=null)
     if rerank and (refined.is_compound or any(query.kind != "text" for query in asked)):
         raise OpenVSEError(
-            "--rerank reads sentences: leave it out, or leave the images, items and --avoid out"
+            "--rerank only takes sentences as queries: leave out --rerank, or images, items and --avoid"
         )
     model = model_of(index) if named is None else named
     loaded = load_as(TwoTower, model, device=device)
@@ -205,8 +203,8 @@ def in_order(words: Sequence[str]) -> tuple[str | None, Path, Sequence[str]]:
         return None, Path(first), others
     if others and is_index(others[0]):
         return first, Path(others[0]), others[1:]
-    what = f"neither {first} nor {others[0]} is an index" if others else f"{first} is no index"
-    raise IndexFormatError(f"{what}: give the folder of one, or make one with 'openvse index'")
+    what = f"neither {first} nor {others[0]} is an index" if others else f"{first} is not an index"
+    raise IndexFormatError(f"{what}: give the folder of an index, or make one with 'openvse index'")
 
 
 def is_index(word: str) -> bool:
