@@ -35,7 +35,7 @@ from openvse.errors import IndexFormatError, OpenVSEError
 from openvse.files import write_page
 
 if TYPE_CHECKING:
-    from openvse.cli.queries import Query
+    from openvse.cli.queries import Query, Refinement
     from openvse.search import Hit, HitReranker, Index, SearchEngine
 
 
@@ -67,7 +67,7 @@ def search(
     quiet: Quiet = False,
 ) -> None:
     """Find the images that fit a sentence, or resemble an image."""
-    from openvse.cli.queries import Refinement, answers, read_queries
+    from openvse.cli.queries import Refinement, read_queries
     from openvse.cli.search_output import chosen_output, write_hits
     from openvse.model import TwoTower
     from openvse.search import Index, SearchEngine
@@ -92,15 +92,8 @@ def search(
             f"{index} holds sentences: leave out --rerank, --html and --open, which need images"
         )
     engine = SearchEngine(loaded, opened)
-    if rerank is None:
-        results = answers(engine, asked, top_k, refined)
-    else:
-        again = load_reranker(rerank, rerank_features, rerank_top, rerank_weight, device)
-        first = answers(
-            engine, asked, max(top_k + skip, rerank_top), replace(refined, skip=0, min_score=None)
-        )
-        reranked = again([query.text for query in asked], first)
-        results = [refined.page(hits, top_k) for hits in reranked]
+    again = rerank and load_reranker(rerank, rerank_features, rerank_top, rerank_weight, device)
+    results = ranked(engine, asked, top_k, refined, again or None)
     warn_of_gone(opened, results)
     if form in ("table", "json"):
         print_hits(index, asked, results, as_json=form == "json", sentences=sentences)
@@ -111,6 +104,24 @@ def search(
         write_sheet(page, engine, asked, results)
         if open_page:
             show_page(page)
+
+
+def ranked(
+    engine: SearchEngine,
+    asked: Sequence[Query],
+    top_k: int,
+    refined: Refinement,
+    again: HitReranker | None,
+) -> list[list[Hit]]:
+    """Return the hits of all queries, ranked again where a model for that is given."""
+    from openvse.cli.queries import answers
+
+    if again is None:
+        return answers(engine, asked, top_k, refined)
+    first = answers(
+        engine, asked, max(top_k + refined.skip, again.top), replace(refined, skip=0, min_score=None)
+    )
+    return [refined.page(hits, top_k) for hits in again([query.text for query in asked], first)]
 
 
 def show_page(page: Path) -> None:
