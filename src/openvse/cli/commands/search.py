@@ -79,10 +79,8 @@ def search(
     )
     asked = read_queries(queries, image or [], like or [])
     form = chosen_output(output, as_json=as_json, null=null)
-    if rerank and (refined.is_compound or any(query.kind != "text" for query in asked)):
-        raise OpenVSEError(
-            "--rerank only takes sentences as queries: leave out --rerank, or images, items and --avoid"
-        )
+    if rerank:
+        check_sentences(asked, refined)
     model = model_of(index) if named is None else named
     loaded = load_as(TwoTower, model, device=device)
     opened = Index.open(index, loaded.fingerprint, check=check)
@@ -100,10 +98,7 @@ def search(
     else:
         write_hits(asked, results, form, null=null)
     if html is not None or open_page:
-        page = html or Path(mkdtemp(prefix="openvse-"), "hits.html")
-        write_sheet(page, engine, asked, results)
-        if open_page:
-            show_page(page)
+        write_sheet(html or new_page(), engine, asked, results, opened=open_page)
 
 
 def ranked(
@@ -167,10 +162,28 @@ def print_hits(
             typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {escaped(hit.id if sentences else hit.path)}")
 
 
+def check_sentences(asked: Sequence[Query], refined: Refinement) -> None:
+    """Raise OpenVSEError unless all queries are sentences and nothing else, which a re-ranking model reads."""
+    if refined.is_compound or any(query.kind != "text" for query in asked):
+        raise OpenVSEError(
+            "--rerank only takes sentences as queries: leave out --rerank, or images, items and --avoid"
+        )
+
+
+def new_page() -> Path:
+    """Return where a page goes that nobody asked to keep."""
+    return Path(mkdtemp(prefix="openvse-"), "hits.html")
+
+
 def write_sheet(
-    html: Path, engine: SearchEngine, asked: Sequence[Query], results: Sequence[Sequence[Hit]]
+    html: Path,
+    engine: SearchEngine,
+    asked: Sequence[Query],
+    results: Sequence[Sequence[Hit]],
+    *,
+    opened: bool = False,
 ) -> None:
-    """Write the contact sheet, with the captions that lie beside the images."""
+    """Write the contact sheet, and open it if wanted, with the captions that lie beside the images."""
     from openvse.cli.progress import note
     from openvse.search import captions_beside, contact_sheet
 
@@ -182,6 +195,8 @@ def write_sheet(
     )
     write_page(html, page)
     note(f"written: {html}")
+    if opened:
+        show_page(html)
 
 
 def warn_of_gone(index: Index, results: Sequence[Sequence[Hit]]) -> None:
