@@ -8,7 +8,7 @@ from typing import Any
 from openvse.errors import RecipeError
 from openvse.specs.load import merged
 
-START = "start"
+FROM_START = "start"
 """The value in a recipe of a side or a part that comes from the start; leaving the key out means the same."""
 
 GATED = "gated"
@@ -26,8 +26,8 @@ def is_complete(tree: Mapping[str, Any], fields: Iterable[str]) -> bool:
         fields: the fields of the spec of its task.
     """
     for field in fields:
-        said = tree.get(field, START)
-        if said == START:
+        said = tree.get(field, FROM_START)
+        if said == FROM_START:
             return False
         if field in _SIDES and isinstance(said, Mapping) and not _own(said):
             return False
@@ -56,8 +56,8 @@ def inherited(
     taken: list[str] = []
     for field in fields:
         if field in _SIDES:
-            filled[field] = _side(field, tree.get(field, START), spec.get(field), start, taken)
-        elif tree.get(field, START) == START:
+            filled[field] = _side(field, tree.get(field, FROM_START), spec.get(field), start, taken)
+        elif tree.get(field, FROM_START) == FROM_START:
             if field in spec:
                 filled[field] = spec[field]
             elif field in tree:
@@ -73,19 +73,19 @@ def inherited(
 
 def _side(side: str, said: Any, theirs: Any, start: str, taken: list[str]) -> Any:
     """Return a side of the model, and note in ``taken`` which of its parts are the start's as they are."""
-    needed = said == START or (isinstance(said, Mapping) and not _own(said))
+    needed = said == FROM_START or (isinstance(said, Mapping) and not _own(said))
     if needed and not isinstance(theirs, Mapping):
         raise RecipeError(f"recipe: {side} is that of {start}, which has no {side} side: name its parts")
-    if said == START:
+    if said == FROM_START:
         taken += [f"{side}.{part}" for part in _PARTS]
         return theirs
     if not isinstance(said, Mapping):
         return said
     filled = dict(said)
     for part in _PARTS:
-        wanted = said.get(part, START)
+        wanted = said.get(part, FROM_START)
         wanted = {"name": GATED} if wanted == GATED else wanted
-        if wanted == START:
+        if wanted == FROM_START:
             filled[part] = theirs[part]
             taken.append(f"{side}.{part}")
         elif not _names_itself(wanted):
@@ -116,7 +116,7 @@ def _without_base(part: Any) -> dict[str, Any]:
 
 def _own(said: Mapping[str, Any]) -> bool:
     """Return whether a recipe names both parts of a side by itself."""
-    return all(_names_itself(said.get(part, START)) for part in _PARTS)
+    return all(_names_itself(said.get(part, FROM_START)) for part in _PARTS)
 
 
 def _names_itself(part: Any) -> bool:
@@ -124,5 +124,5 @@ def _names_itself(part: Any) -> bool:
     if part == GATED:
         return False
     if not isinstance(part, Mapping):
-        return bool(part != START)
-    return "name" in part and (part["name"] != GATED or part.get("base", START) != START)
+        return bool(part != FROM_START)
+    return "name" in part and (part["name"] != GATED or part.get("base", FROM_START) != FROM_START)
