@@ -30,7 +30,7 @@ class StoreError(OpenVSEError):
 
 
 class BadFeaturesError(StoreError):
-    """The features of an item cannot be used; the message says why. Code that reads many items reports it, and continues."""
+    """The features of an item cannot be used; the message says why. Code that reads many items reports it."""
 
 
 class ModelError(OpenVSEError):
@@ -54,7 +54,7 @@ class TrainingError(OpenVSEError):
 
 
 class DiskError(OpenVSEError, OSError):
-    """A file cannot be written: the disk is full or cannot be written to. Earlier files are complete.
+    """A file cannot be written, because the disk is full or refuses it. Earlier files are complete.
 
     It is also an OSError, so that code which expects one from a writer keeps working.
 
