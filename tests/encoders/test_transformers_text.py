@@ -113,7 +113,9 @@ def test_words_lose_their_pieces_together(bert_checkpoint) -> None:
 
 
 def test_words_need_a_tokenizer_that_marks_them(gpt2_checkpoint: str) -> None:
-    with pytest.raises(RecipeError, match="marks no piece with '##' .*: set augment: pieces"):
+    with pytest.raises(
+        RecipeError, match="does not mark the pieces that continue a word with '##': set augment: pieces"
+    ):
         TransformersText(embed_dim=8, model=gpt2_checkpoint, size_augmentation="drop", augment="words")
 
 
