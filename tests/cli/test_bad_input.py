@@ -158,7 +158,7 @@ def test_empty_folder(recipe: Path, trained: Path, tmp_path: Path, refused) -> N
     expected = "no image(s) and no captions there (expected metadata.jsonl"
     assert expected in refused("train", recipe, f"data.source={empty}", "--out", tmp_path / "run")
     assert expected in refused("evaluate", model, empty)
-    assert "give a folder that holds images" in refused("index", model, empty, "--out", tmp_path / "index")
+    assert "give a folder with images" in refused("index", model, empty, "--out", tmp_path / "index")
     assert "there is no such file or folder" in refused("evaluate", model, tmp_path / "none")
     assert "there is no such folder" in refused(
         "index", model, tmp_path / "none", "--out", tmp_path / "index"

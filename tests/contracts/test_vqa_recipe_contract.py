@@ -17,7 +17,7 @@ from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.build import build_answerer
 from openvse.vqa.training import cross_entropy
 
-ANSWERING = [name for name in list_recipes() if load_recipe(name).task == "vqa"]
+ANSWERING = [name for name in list_recipes() if name != "finetune" and load_recipe(name).task == "vqa"]
 QUESTIONS = [
     "what is on the table",
     "how many chairs are there",

@@ -78,6 +78,13 @@ Threads: TypeAlias = Annotated[
     int | None,
     typer.Option(min=1, help="Number of CPU threads. Default: chosen by PyTorch.", callback=use_threads),
 ]
+StartModel: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--start",
+        help="Model to start from: the folder of a run, a model folder, a hub id, or a name from 'openvse models'.",
+    ),
+]
 Rerank: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from torch import nn
 
@@ -39,7 +39,7 @@ class TokenStatesEncoder(TextEncoder):
         """Return why stored states cannot replace the text model in training, and what to do; None if they can."""
 
 
-def digest_of(weights: nn.Module, *also: Iterable[object]) -> str:
+def digest_of(weights: nn.Module, *also: Iterable[object], names: Collection[str] | None = None) -> str:
     """Return a digest of the named parameters of a module and of some plain values.
 
     The digest depends on the weights in memory, so a saved model has the digest of the checkpoint that it started from.
@@ -47,9 +47,11 @@ def digest_of(weights: nn.Module, *also: Iterable[object]) -> str:
     Args:
         weights: the module, in single precision.
         also: the plain values; their ``repr`` must be the same on every machine.
+        names: the names of the parameters that count; None means all.
     """
     digest = hashlib.sha256(repr([list(values) for values in also]).encode())
-    for name, parameter in weights.named_parameters():
+    counted = [each for each in weights.named_parameters() if names is None or each[0] in names]
+    for name, parameter in counted:
         digest.update(f"{name}{list(parameter.shape)}".encode())
         digest.update(parameter.detach().cpu().contiguous().numpy().data)
     return digest.hexdigest()[:_DIGITS]

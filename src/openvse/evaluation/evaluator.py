@@ -16,9 +16,11 @@ from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.metrics import (
     Metrics,
+    Replicates,
     bootstrap_replicates,
     chance_metrics,
     mean_metrics,
+    mean_replicates,
     percentile_intervals,
     retrieval_metrics,
 )
@@ -83,29 +85,34 @@ def evaluate(
         ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
     members = [Member(images, texts, similarity), *others]
-    size, where = block_size or _default_block(members), device or images.vectors.device
+    size, shape = block_size or _default_block(members), (relevance.num_images, relevance.num_texts)
     parts = list(_parts(_Part(members, relevance, reranker), folds))
-    ranked = [_rank(part, size, where, progress) for part in parts]
-    ranks, shape = [part_ranks for part_ranks, _ in ranked], (relevance.num_images, relevance.num_texts)
-    again = None if reranker is None else Reranked(reranker.top, reranker.weight, sum(s for _, s in ranked))
+    ranks, seconds = zip(*(_rank(part, size, device, progress) for part in parts), strict=True)
+    drawn = _replicates(ranks, parts, resamples, seed)
     return Report(
         metrics=mean_metrics([retrieval_metrics(part_ranks) for part_ranks in ranks]),
         protocol=Protocol(name, *shape, folds, size, seed, resamples, num_models=len(members)),
         remarks=_remarks(ranks, relevance),
-        reranked=again,
-        intervals=_intervals(ranks, parts, resamples, seed) if resamples else {},
+        reranked=_told(reranker, sum(seconds)),
+        intervals=percentile_intervals([drawn]),
         chance=mean_metrics([chance_metrics(part.relevance) for part in parts]),
         model=model,
         published=dict(published or {}),
         problems=tuple(problems),
+        replicates=drawn,
     )
+
+
+def _told(reranker: Reranker | None, seconds: float) -> Reranked | None:
+    return None if reranker is None else Reranked(reranker.top, reranker.weight, seconds)
 
 
 @torch.inference_mode()
 def _rank(
-    part: _Part, block_size: int, device: torch.device | str, progress: OnProgress | None
+    part: _Part, block_size: int, where: torch.device | str | None, progress: OnProgress | None
 ) -> tuple[Ranks, float]:
     """Rank one part, holding a block of scores at a time; also return the seconds that reranking took."""
+    device = where or part.members[0].images.vectors.device
 
     def score_block(rows: slice, columns: slice) -> Float[Tensor, "I T"]:
         return mean_scores(part.members, rows, columns, device)
@@ -129,15 +136,15 @@ def _rank(
     return rerank(ranks, proposals, again, relevance, device, progress)
 
 
-def _intervals(
-    ranks: Sequence[Ranks], parts: Sequence[_Part], resamples: int, seed: int
-) -> dict[str, tuple[float, float]]:
-    """Resample the images of each part separately."""
-    replicates = [
+def _replicates(ranks: Sequence[Ranks], parts: Sequence[_Part], resamples: int, seed: int) -> Replicates:
+    """Resample the images of each part separately, and return the means over the parts."""
+    if not resamples:
+        return {}
+    drawn = [
         bootstrap_replicates(ranked, part.relevance, resamples=resamples, seed=seed + number)
         for number, (ranked, part) in enumerate(zip(ranks, parts, strict=True))
     ]
-    return percentile_intervals(replicates)
+    return mean_replicates(drawn)
 
 
 def _default_block(members: Sequence[Member]) -> int:

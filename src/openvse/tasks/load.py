@@ -33,9 +33,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     Raises:
         ModelError: there is no such folder or hub id, it is damaged, or a newer openvse wrote it.
     """
-    folder = Path(source)
-    if not folder.exists():
-        folder = published_folder(str(source)) or _download(str(source), revision)
+    folder = find_model(source, revision=revision)
     config = read_config(folder)
     if config.task not in TASKS:
         raise ModelError(
@@ -53,6 +51,24 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     read_weights(model, folder)
     model.provenance = dict(config.provenance)
     return model.to(device).eval()
+
+
+def find_model(source: str | Path, *, revision: str | None = None, in_run: bool = False) -> Path:
+    """Return the folder of a model, which may have to be downloaded or converted first.
+
+    Args:
+        source: a folder, a short name, or a hub id, as ``load`` takes it.
+        revision: a branch, tag or commit on the hub.
+        in_run: whether the folder of a run stands for its best model.
+
+    Raises:
+        ModelError: there is no such folder or hub id.
+    """
+    folder = Path(source)
+    if not folder.exists():
+        return published_folder(str(source)) or _download(str(source), revision)
+    best = folder / "best"
+    return best if in_run and not (folder / CONFIG).is_file() and (best / CONFIG).is_file() else folder
 
 
 def load_as(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,16 @@ import yaml
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 
+from openvse.backbones.adapters import adapt, require_peft
 from openvse.errors import TrainingError
 from openvse.features import ExtractionProgress
 from openvse.files import locked, made, write_whole
+from openvse.model import Start
 from openvse.model.folder import WEIGHTS
 from openvse.specs import RunRecipe, TrainingSpec
 from openvse.tasks import kind_of
-from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.load import find_model, load
+from openvse.tasks.recipes import START, parse_recipe
 from openvse.training.checkpoint import CHECKPOINT, Progress
 from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent, Watcher
@@ -52,7 +55,8 @@ def train(
 
     Args:
         recipe: the recipe.
-        folder: the folder of the run: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``.
+        folder: the folder of the run: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``,
+            and with a start also ``start/`` and ``before_after.md`` and ``.json``.
         resume: whether to continue the run in ``folder``; on the CPU the results equal those of an uninterrupted run.
             If there is no run yet, this one begins.
         overwrite: whether to replace a run that ``folder`` holds; its stored features are kept.
@@ -81,15 +85,34 @@ def train(
 
 def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
     goes_on = resume and (inputs.folder / CHECKPOINT).is_file()
+    if any(side is not None and side.encoder.options.get("lora") for side in (recipe.image, recipe.text)):
+        require_peft()  # known before hours of extraction
+    start = _start_of(recipe, inputs, goes_on)
+    inputs = replace(inputs, start=start)
     task = kind_of(recipe.task).open(recipe, inputs)
+    torch.manual_seed(recipe.seed)
+    adapt(task.model)
     task.model.provenance = _provenance(recipe, task)
     torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
-    trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher)
+    trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher, start)
     if goes_on:
         trainer.resume()
     elif inputs.accelerator.is_main_process:
         _begin(inputs.folder, recipe)
     return RunResult(inputs.folder / BEST, trainer.fit())
+
+
+def _start_of(recipe: RunRecipe, inputs: RunInputs, goes_on: bool) -> Start | None:
+    """Copy the start into the folder of the run, so that the run needs nothing else, and load the copy."""
+    if recipe.start is None:
+        return None
+    copy = inputs.folder / START
+    if inputs.accelerator.is_main_process and not goes_on:
+        model = load(find_model(recipe.start, in_run=True))
+        shutil.rmtree(copy, ignore_errors=True)
+        model.save(copy)
+    inputs.accelerator.wait_for_everyone()
+    return Start(recipe.start, load(copy), copy)
 
 
 def _provenance(recipe: RunRecipe, task: AnyTask) -> dict[str, Any]:
@@ -148,7 +171,8 @@ def _check_recipe(written: Path, recipe: RunRecipe) -> None:
     if not written.is_file():
         return
     # Keys that an older openvse did not know have their defaults.
-    before, tree = parse_recipe(yaml.safe_load(written.read_text())).to_dict(), recipe.to_dict()
+    before = parse_recipe(yaml.safe_load(written.read_text()), copy=written.parent / START).to_dict()
+    tree = recipe.to_dict()
     changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
     if changed:
         raise TrainingError(
@@ -173,7 +197,7 @@ def _check_empty(folder: Path) -> None:
 
 def _begin(folder: Path, recipe: RunRecipe) -> None:
     """Remove what is left of an earlier run, all but its features, and note the recipe of this one."""
-    for name in (CHECKPOINT, "metrics.jsonl"):
+    for name in (CHECKPOINT, "metrics.jsonl", "before_after.md", "before_after.json"):
         (folder / name).unlink(missing_ok=True)
     for name in (BEST, "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)

@@ -25,6 +25,7 @@ from openvse.features import (
     extract_text_features,
     open_store,
 )
+from openvse.model import Model, Start
 from openvse.specs import RunRecipe
 from openvse.training.records import Watcher
 from openvse.types import FeatureSource
@@ -43,12 +44,21 @@ class RunInputs:
         accelerator: the device, precision and processes.
         watcher: the watcher that receives warnings of skipped items.
         on_extraction: a function that receives the progress of an extraction of features.
+        start: the model that the run starts from, if the recipe names one.
     """
 
     folder: Path
     accelerator: Accelerator
     watcher: Watcher
     on_extraction: Callable[[ExtractionProgress], None] | None = None
+    start: Start | None = None
+
+    def begin(self, model: Model) -> None:
+        """Copy the weights of the start to a new model, and report the origin of each part to the watcher."""
+        if self.start is not None:
+            self.watcher.note(f"start: {self.start.name}, model {self.start.model.fingerprint}")
+            for origin in self.start.give(model):
+                self.watcher.note(f"  {origin}")
 
 
 def source_of(recipe: RunRecipe) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
+from openvse.errors import ModelError
 from openvse.specs import ModelSpec, RunRecipe
 from openvse.types import OnProgress
 
@@ -95,6 +96,16 @@ class TaskKind(ABC):
     @abstractmethod
     def evaluate(self, models: Sequence[Model], request: Request) -> Evaluation:
         """Measure models of this task."""
+
+    def score(self, evaluation: Evaluation) -> tuple[str, float]:
+        """Return the name and the value of the metric by which models are chosen; larger is better.
+
+        Raises:
+            ModelError: the task has no such metric, or nothing was measured.
+        """
+        raise ModelError(
+            "models of this task have no metric by which one can be chosen: evaluate them instead"
+        )
 
 
 def published_for(provenance: Mapping[str, Any], protocol: Mapping[str, int]) -> dict[str, dict[str, float]]:

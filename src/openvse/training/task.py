@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from openvse.batches import EpochBatches
 from openvse.encoders import Coverage
+from openvse.errors import TrainingError
 from openvse.model import Model
 from openvse.specs import RunRecipe
 
@@ -49,6 +51,7 @@ class Task(ABC, Generic[BatchT]):
         objectives: the objectives with their parameters, one for each phase; empty if the task has none.
         data: the name of the data set, the number of images in each split, and the licence if it is known.
         intervals: the intervals of the metrics of the last validation, for those metrics that have one.
+        replicates: the metrics of the last validation on every resample of its bootstrap, the same resamples each time.
         coverage: the words of the training sentences that the text encoder knows; None if it cannot tell.
 
     Args:
@@ -79,6 +82,7 @@ class Task(ABC, Generic[BatchT]):
         self.recipe, self.model, self.objectives = recipe, model, objectives
         self.training, self.data, self.accelerator = training, data, accelerator
         self.intervals: Mapping[str, tuple[float, float]] = {}
+        self.replicates: Mapping[str, Float[np.ndarray, "R"]] = {}
         self.coverage: Coverage | None = None
 
     @property
@@ -111,6 +115,17 @@ class Task(ABC, Generic[BatchT]):
     @abstractmethod
     def validate(self) -> dict[str, float]:
         """Return the metrics of the present model on the validation split; ``metric`` is one of them."""
+
+    def validate_start(self, start: Model) -> dict[str, float]:
+        """Return the metrics of the model that a run starts from, as ``validate`` returns those of the run's model.
+
+        Args:
+            start: the model, which can be of any task.
+
+        Raises:
+            OpenVSEError: the model cannot be measured here; the message ends a sentence that begins with its name.
+        """
+        raise TrainingError(f"the task {self.recipe.task} does not measure it")
 
     @abstractmethod
     def summary(self, metrics: Mapping[str, float]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,13 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
 from openvse.errors import TrainingError
+from openvse.model import Start
 from openvse.specs import RunRecipe
+from openvse.training.average import WeightAverage
 from openvse.training.checkpoint import CHECKPOINT, Progress, load_checkpoint, save_checkpoint
 from openvse.training.clock import EpochClock
 from openvse.training.collapse import CollapseDetector
+from openvse.training.from_start import FromStart
 from openvse.training.optimizer import build_optimizer, check_prefixes, freeze
 from openvse.training.phase_changes import announcement, phase_changes
 from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
@@ -32,6 +37,7 @@ class Trainer:
         folder: the folder of the run.
         accelerator: the device, precision and processes.
         watcher: the watcher that receives a report of every step.
+        start: the model that the run starts from, if there is one.
     """
 
     def __init__(
@@ -41,6 +47,7 @@ class Trainer:
         folder: Path,
         accelerator: Accelerator,
         watcher: Watcher,
+        start: Start | None = None,
     ) -> None:
         self.recipe, self.task, self.folder = recipe, task, folder
         self.accelerator, self.watcher = accelerator, watcher
@@ -55,8 +62,12 @@ class Trainer:
             check_prefixes(phase.frozen, names, f"training.phases.{index}.frozen")
         self.optimizer = accelerator.prepare_optimizer(build_optimizer(recipe.optimizer, self.trainable))
         self.wrapped: nn.Module = accelerator.prepare_model(self.model)
+        spec, of_model = recipe.training.average, {id(weight) for weight in self.model.parameters()}
+        ours = [(name, weight) for name, weight in self.trainable if id(weight) in of_model]
+        self.average = None if spec is None else WeightAverage(spec, ours)
         self.progress = Progress(metric=task.metric)
         self.collapse = CollapseDetector(task.collapse)
+        self.begun = None if start is None else FromStart(start, task, folder, watcher)
 
     def fit(self) -> Progress:
         """Train from the present state of the run to its last epoch.
@@ -77,6 +88,8 @@ class Trainer:
             if done.global_step == 0:
                 if log is not None and self.task.coverage is not None:
                     log.write_coverage(self.task.coverage)
+                if self.begun is not None:
+                    self._measure_start(self.begun, log)
                 # So best/ never exists without a checkpoint, and a full disk is noticed before the first epoch.
                 self._checkpoint()
             while self.progress.epoch < self.schedule.num_epochs:
@@ -96,6 +109,10 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
             if self.accelerator.scaler is not None:
                 self.accelerator.scaler.load_state_dict(state["scaler"])
+            if self.average is not None:
+                self.average.load_state(state["average"])
+            if self.begun is not None:
+                self.begun.compared.load_state(state["start"])
             _set_random_state(state["random"][self.accelerator.process_index])
         except (KeyError, IndexError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:160]
@@ -145,33 +162,61 @@ class Trainer:
         if self.recipe.training.clip_norm is not None:
             self.accelerator.clip_grad_norm_([p for _, p in self.trainable], self.recipe.training.clip_norm)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
         return terms
 
     def _finish_epoch(self, log: MetricsLog | None) -> None:
         """Validate, keep the best, and write the checkpoint from which the next epoch starts."""
-        progress, plateau = self.progress, self.recipe.training.plateau
+        progress = self.progress
         mean_loss = progress.loss_sum / max(progress.step, 1)
         progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
+        with nullcontext() if self.average is None else self.average.in_place():
+            self._judge(log, mean_loss)
+        self._checkpoint()
+
+    def _judge(self, log: MetricsLog | None, mean_loss: float) -> None:
+        """Validate the present model, keep it if it is the best, and report and log its metrics."""
+        progress, plateau = self.progress, self.recipe.training.plateau
         metrics = self._validate()
         best = metrics[self.task.metric] > progress.best_score
+        if self.begun is not None and self.accelerator.is_main_process:
+            self.begun.offer(progress.epoch, metrics)
+            if best:
+                self.begun.give_way(progress)
         if best:
             progress.best_score, progress.best_epoch = metrics[self.task.metric], progress.epoch
         if plateau is not None:
             progress.plateau = progress.plateau.after(metrics[plateau.metric], plateau)
-        if self.accelerator.is_main_process:
-            if best:
-                reached = {"epoch": progress.epoch, "metrics": metrics, "intervals": self.task.intervals}
-                self.model.provenance["validation"] = reached
-                self.model.save(self.folder / "best")
-            if log is not None:
-                log.write("validation", progress.epoch, progress.global_step, metrics)
-                if curves := self.task.curves():
-                    log.write_curves(progress.epoch, progress.global_step, curves)
-            summary = self.task.summary(metrics)
-            self.watcher.epoch(
-                EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds, summary)
-            )
-        self._checkpoint()
+        if not self.accelerator.is_main_process:
+            return
+        if best:
+            self._keep(metrics)
+        if log is not None:
+            log.write("validation", progress.epoch, progress.global_step, metrics)
+            if curves := self.task.curves():
+                log.write_curves(progress.epoch, progress.global_step, curves)
+        summary = self.task.summary(metrics)
+        self.watcher.epoch(EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds, summary))
+        if self.begun is not None and progress.epoch == self.schedule.num_epochs:
+            self.begun.conclude(log, progress)
+
+    def _keep(self, metrics: Mapping[str, float]) -> None:
+        """Save the model as the best so far."""
+        reached = {"epoch": self.progress.epoch, "metrics": metrics, "intervals": self.task.intervals}
+        self.model.provenance["validation"] = reached
+        if self.begun is not None:
+            self.model.provenance["start"] = self.begun.provenance()
+        self.model.save(self.folder / "best")
+
+    def _measure_start(self, begun: FromStart, log: MetricsLog | None) -> None:
+        """Measure the start in one process before training, and send its score to the others."""
+        random = _random_state()
+        score = [begun.measure(log) if self.accelerator.is_main_process else None]
+        _set_random_state(random)
+        broadcast_object_list(score)
+        if score[0] is not None:
+            self.progress.best_score, self.progress.best_epoch = score[0], 0
 
     def _validate(self) -> dict[str, float]:
         """Validate in one process and send the metrics to all, because the learning rate may depend on them."""
@@ -224,6 +269,8 @@ class Trainer:
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": {} if scaler is None else scaler.state_dict(),
                 "random": random,
+                **({} if self.average is None else {"average": self.average.state()}),
+                **({} if self.begun is None else {"start": self.begun.compared.state()}),
             }
             save_checkpoint(self.folder / CHECKPOINT, self.progress, state)
 

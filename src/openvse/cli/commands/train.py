@@ -16,7 +16,7 @@ import typer
 
 from openvse.cli.app import app, main
 from openvse.cli.completion import complete_override, complete_recipe
-from openvse.cli.options import Quiet, RunDevice, Threads
+from openvse.cli.options import Quiet, RunDevice, StartModel, Threads
 from openvse.cli.stopping import Stopped, describe_stop, going_on
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ GRACE_SECONDS = 10.0
 Recipe: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="A recipe: a YAML file, or a name that 'openvse recipes' lists.", autocompletion=complete_recipe
+        help="A recipe: a YAML file, or a name that 'openvse recipes' lists. Default with --start: finetune.",
+        autocompletion=complete_recipe,
     ),
 ]
 Overrides: TypeAlias = Annotated[
@@ -46,6 +47,7 @@ def train(
     recipe: Recipe,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/RECIPE-sSEED.")] = None,
+    start: StartModel = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Continue the run in the folder of --out; start one if there is none."),
@@ -70,9 +72,8 @@ def train(
     """Train a model. The model with the best validation score (RSUM, or accuracy of answers) is saved in OUT/best."""
     from openvse.tasks.recipes import load_recipe
 
-    given = {"training.device": device, "training.threads": threads}
-    options = [f"{key}={value}" for key, value in given.items() if value is not None]
-    chosen = load_recipe(recipe, [*(overrides or []), *options])
+    recipe, settings = _chosen(recipe, overrides or [], start, device, threads)
+    chosen = load_recipe(recipe, settings, copy=out / "start" if resume and out else None)
     if processes > 1 and "RANK" not in os.environ:
         launch(processes)
     from openvse.cli.progress import TrainingBar, bar, counted, note
@@ -92,10 +93,23 @@ def train(
             on_extraction=lambda state: extraction[state.unit](state.done, state.total, state.images_per_s),
         )
     if leading:
-        reached = result.progress
-        score = f"validation {reached.metric} {reached.best_score:.1f}"
-        note(f"best: epoch {reached.best_epoch}, {score}{interval_of(result.best, reached.metric)}")
+        best, reached = f"epoch {result.progress.best_epoch}", result.progress
+        within = interval_of(result.best, reached.metric)
+        if not reached.best_epoch:
+            best, within = "the start", ""  # what its folder states is about the data of its own run
+        note(f"best: {best}, validation {reached.metric} {reached.best_score:.1f}{within}")
         typer.echo(result.best)
+
+
+def _chosen(
+    recipe: str, overrides: Sequence[str], start: str | None, device: str | None, threads: int | None
+) -> tuple[str, list[str]]:
+    """Return the recipe, which may be left out beside a start, and all that is set on the command line."""
+    settings = [*overrides, *([f"start={start}"] if start else [])]
+    if start and "=" in recipe:
+        recipe, settings = "finetune", [recipe, *settings]
+    given = {"training.device": device, "training.threads": threads}
+    return recipe, [*settings, *(f"{key}={value}" for key, value in given.items() if value is not None)]
 
 
 def interval_of(best: Path, metric: str) -> str:
