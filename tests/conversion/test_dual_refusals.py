@@ -84,7 +84,7 @@ def test_weights_that_are_missing(clip: Path, tmp_path: Path, refused: Any) -> N
         (tmp_path / name).write_bytes((clip / name).read_bytes())
     assert "holds no weights (none of model.safetensors, " in refused(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "one.safetensors"}}')
-    assert "names weights that are not there (one.safetensors)" in refused(tmp_path)
+    assert "names weights that are missing (one.safetensors)" in refused(tmp_path)
 
 
 def test_a_file_that_was_cut_short(changed: Any, refused: Any) -> None:

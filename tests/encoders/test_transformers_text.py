@@ -166,5 +166,5 @@ def test_what_is_no_checkpoint_is_named_in_one_line(tmp_path) -> None:
 
 def test_token_ids_need_a_mask(bert_checkpoint) -> None:
     encoder = TransformersText(embed_dim=8, model=bert_checkpoint)
-    with pytest.raises(ModelError, match="without a mask"):
+    with pytest.raises(ModelError, match="need a mask"):
         encoder(Inputs(torch.zeros(1, 2, dtype=torch.int64), None))
