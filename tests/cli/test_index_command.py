@@ -46,12 +46,12 @@ def test_the_index_alone_finds_images_by_images(place: Path, index: Path, invoke
         assert result.stdout == invoke("search", best, index, *words, "-k", 2).stdout
     words = ("search", index, "a red sky", "-k", 2, "--rerank", best)
     assert invoke(*words).stdout == invoke("search", best, *words[1:]).stdout != ""
-    assert "--rerank reads sentences" in refused("search", index, photo, "--rerank", best)
+    assert "--rerank only takes sentences" in refused("search", index, photo, "--rerank", best)
 
 
 def test_no_index_is_named(place: Path, index: Path, refused) -> None:
-    remedy = "give the folder of one, or make one with 'openvse index'"
-    assert refused("search", "gone") == f"gone is no index: {remedy}"
+    remedy = "give the folder of an index, or make one with 'openvse index'"
+    assert refused("search", "gone") == f"gone is not an index: {remedy}"
     long = "a red sky " * 40
     assert refused("search", "gone", long) == f"neither gone nor {long}is an index: {remedy}"
 
@@ -66,7 +66,7 @@ def test_a_check_looks_at_checksums_and_numbers(
     stored = np.load(vectors, mmap_mode="r+")
     stored[3] = np.nan
     stored.flush()
-    assert "by its checksum" in refused("search", index, "a red sky", "--check")
+    assert "match its checksum" in refused("search", index, "a red sky", "--check")
     manifest = json.loads((index / "index.json").read_text())
     (index / "index.json").write_text(json.dumps(manifest | {"checksums": None}))
     assert "hold NaN or infinite numbers, first 03.png" in refused("search", index, "a red sky", "--check")
@@ -121,7 +121,7 @@ def test_the_model_is_gone_or_another_one(place: Path, index: Path, refused, inv
     away = best.rename(place / "away")
     line = refused("search", index, "a red sky")
     assert line == (
-        f"the model of index {index} is no longer at {best}: name it: openvse search MODEL {index} ..., or run "
+        f"the model of index {index} is no longer at {best}: name the model: openvse search MODEL {index} ..., or run "
         f"'openvse index' again"
     )
     assert invoke("search", away, index, "a red sky").exit_code == 0
@@ -142,7 +142,7 @@ def test_an_index_that_does_not_know_its_model(index: Path, refused, invoke) -> 
 
 @pytest.mark.parametrize("words", [["index"], ["run/best", "index"]])
 def test_no_query(place: Path, index: Path, refused, words: list[str]) -> None:
-    assert "nothing is asked: give a sentence, the path of an image, or --image FILE" in refused(
+    assert "there is no query: give a sentence, the path of an image, or --image FILE" in refused(
         "search", *(place / word for word in words)
     )
 
@@ -185,7 +185,7 @@ def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke, numb
     _, told = process.communicate(timeout=60)
     assert process.returncode == status, told
     if status > 0:
-        assert told.rstrip().endswith(": what was embedded is kept; run the same command again to go on")
+        assert told.rstrip().endswith(": what was embedded is kept; run the same command again to continue")
     kept = json.loads((out / "unfinished.json").read_text())["count"]
     result = invoke(*words)
     assert (

@@ -29,7 +29,7 @@ def out(model: ColourModel, photos: Path, tmp_path: Path) -> Path:
 def test_a_small_index_is_checked_when_it_is_opened(out: Path, pattern: str, place: int) -> None:
     (path,) = out.glob(pattern)
     flip(path, place)
-    with pytest.raises(IndexFormatError, match=f"{path.name} is not what was written, by its checksum"):
+    with pytest.raises(IndexFormatError, match=f"{path.name} does not match its checksum"):
         Index.open(out)
 
 

@@ -89,7 +89,7 @@ def test_a_killed_indexing_goes_on(model: ColourModel, photos: Path, tmp_path: P
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    with pytest.raises(IndexFormatError, match="no index at"):
+    with pytest.raises(IndexFormatError, match="is not an index"):
         Index.open(out)
     report = build_index(model, photos, out, batch_size=2)
     assert 6 <= report.resumed < 20

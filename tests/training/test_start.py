@@ -97,7 +97,8 @@ def test_before_is_the_start_s_own_validation_and_after_is_paired_with_it(
     assert written["metrics"]["rsum"]["before"] == records["before"]["rsum"]
     assert written["start"]["fingerprint"] == load_as(TwoTower, base / "best").fingerprint
     assert any("difference" in note and "RSUM" in note for note in watcher.notes)
-    assert max(map(len, "\n".join(watcher.notes).splitlines())) <= 80
+    _, *others = "\n".join(watcher.notes).splitlines()  # the first names the start, whose path may be long
+    assert max(map(len, others)) <= 80
 
 
 def test_a_run_that_ends_below_its_start_keeps_it(corpus: Path, base: Path, tmp_path: Path) -> None:

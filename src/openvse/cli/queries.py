@@ -1,4 +1,4 @@
-"""What a user searches for: sentences, and images by their paths."""
+"""The queries of a search: sentences, and paths of images."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Query:
     """A sentence, or an image.
 
     Attributes:
-        text: the sentence, or the image's path as it was typed.
-        image: the image; None for a sentence.
+        text: the sentence, or the path of the image as the user typed it.
+        image: the path of the image; None for a sentence.
     """
 
     text: str
@@ -34,50 +34,52 @@ class Query:
 
     @property
     def kind(self) -> str:
-        """``image`` or ``text``."""
+        """The kind of the query: ``image`` or ``text``."""
         return "text" if self.image is None else "image"
 
     @property
     def title(self) -> str:
-        """What was asked, for people."""
+        """The query as a heading."""
         return self.text if self.image is None else f"images like {self.text}"
 
 
 def names_image(word: str) -> bool:
-    """Return whether an argument is the path of an image or a clip: by its ending, whether or not it exists."""
+    """Return whether an argument ends like the path of an image or a clip; the file need not exist."""
     return bool(_NAME.fullmatch(word.strip()))
 
 
 def image_query(path: str | Path) -> Query:
-    """Return an image as a query; raise OpenVSEError where there is no such file."""
+    """Return an image as a query; raise OpenVSEError if the file does not exist."""
     try:
         exists = Path(path).is_file()
     except OSError:  # a name that no file can have
         exists = False
     if not exists:
-        raise OpenVSEError(f"{path}: there is no such image: check the path; a sentence has no file's ending")
+        raise OpenVSEError(
+            f"{path}: this image does not exist: check the path; a sentence must not end like a file name"
+        )
     return Query(str(path), Path(path))
 
 
 def read_queries(words: Sequence[str], images: Sequence[Path] = ()) -> list[Query]:
-    """Tell sentences from the paths of images.
+    """Turn arguments into queries: those that end like an image file are images, the others are sentences.
 
     Args:
-        words: sentences and paths, as they were typed.
-        images: paths that are named as such, whatever their ending.
+        words: sentences and paths, as the user typed them.
+        images: paths of images, whatever their ending.
 
     Raises:
-        OpenVSEError: there is no such image, or nothing is asked.
+        OpenVSEError: an image does not exist, or there is no query.
     """
     queries = [image_query(word) if names_image(word) else Query(word) for word in words]
     queries += [image_query(path) for path in images]
     if not queries:
-        raise OpenVSEError("nothing is asked: give a sentence, the path of an image, or --image FILE")
+        raise OpenVSEError("there is no query: give a sentence, the path of an image, or --image FILE")
     return queries
 
 
 def answers(engine: SearchEngine, queries: Sequence[Query], top_k: int) -> list[list[Hit]]:
-    """Return the best images for every query, in its order; sentences and images are each embedded together.
+    """Return the best images for every query, in the order of the queries; each kind is embedded in one batch.
 
     An empty sentence has no hits.
 

@@ -1,4 +1,4 @@
-"""Search: a folder of images -> an index -> the images that fit a sentence."""
+"""Search: make an index of a folder of images, and find the images that fit a sentence."""
 
 from __future__ import annotations
 

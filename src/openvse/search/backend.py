@@ -1,4 +1,4 @@
-"""Finding the nearest embeddings: the interface for search libraries, and an exact search that needs none."""
+"""The search for the nearest embeddings: an interface for search libraries, and an exact search without one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from openvse.types import EmbeddingSet
 
 @runtime_checkable
 class VectorBackend(Protocol):
-    """Finds the items that score best; an approximate search is another class with this one method.
+    """Finds the items with the best scores; an approximate search is a class of your own with this one method.
 
-    One that compares inner products of single embeddings and takes the largest of each item ranks as the model does,
-    because only models whose similarity is ``indexable`` have an index.
+    A search that takes the largest inner product of an item's embeddings ranks items as the model does, because only
+    models whose similarity is ``indexable`` have an index.
     """
 
     def search(self, queries: EmbeddingSet, top_k: int) -> tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]:
@@ -33,15 +33,15 @@ _LOW = 0xFFFFFFFF
 
 
 class ExactBackend:
-    """Scores every item, block by block over the memory map, and keeps the best of what it has seen.
+    """Scores every item, block by block over the memory map, and keeps the best ones.
 
-    Equal scores are ordered by position, whatever the block size: the order of hits never depends on chance.
+    Equal scores are ordered by position, so that the order of hits never depends on the block size.
 
     Args:
-        vectors: embeddings of the items, ``[count, K, D]``, in memory or mapped.
-        block_values: numbers of a block, of embeddings and of scores alike; memory is bounded by it.
-        score: the model's similarity; the items take the side of the images, the queries that of the texts.
-        names: of the items, for messages; positions where there are none.
+        vectors: the embeddings of the items, ``[count, K, D]``, in memory or memory-mapped.
+        block_values: the largest number of values in a block of embeddings or of scores, which bounds memory.
+        score: the model's similarity; the items take the place of the images, the queries the place of the texts.
+        names: the names of the items for messages; without names, messages give positions.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class ExactBackend:
         """Return scores, best first, and positions of the best ``min(top_k, count)`` items of every query.
 
         Raises:
-            IndexFormatError: an item's embedding holds NaN or infinite numbers; it is named.
-            ModelError: a query's does, or the similarity yields such scores.
+            IndexFormatError: the embedding of an item holds NaN or infinite numbers; the message names the item.
+            ModelError: the embedding of a query holds such numbers, or the similarity returns them.
         """
         count, num_embeddings, dim = self._vectors.shape
-        # At least 256 items a block: queries are taken together as long as their scores fit.
+        # A block has at least 256 items; as many queries are scored together as fit.
         products = num_embeddings * queries.mask.shape[1]
         together = max(1, self._block_values // (256 * products))
         step = max(1, self._block_values // max(num_embeddings * dim, products * min(together, len(queries))))
@@ -73,7 +73,7 @@ class ExactBackend:
             block = torch.from_numpy(self._vectors[start : start + step]).float()
             items = EmbeddingSet(block, torch.ones(block.shape[:2], dtype=torch.bool))
             for number, part in enumerate(parts):
-                scores = self._score(items, part).T.contiguous()  # of one query, this copies nothing
+                scores = self._score(items, part).T.contiguous()  # copies nothing for a single query
                 if not scores.isfinite().all():
                     self._refuse(block, start)
                 largest = _largest(_keys(scores, start), top_k)
@@ -81,17 +81,17 @@ class ExactBackend:
         return _unpack(torch.cat(best))
 
     def _refuse(self, block: Float[Tensor, "n K D"], start: int) -> NoReturn:
-        """Say whose fault a score is that is not finite: it would rank first."""
+        """Raise the error for a score that is not finite, and name its cause; such a score would rank first."""
         bad = (~block.isfinite().all(dim=(1, 2))).nonzero().flatten().tolist()
         if not bad:
             raise ModelError(
-                "a score is NaN or infinite, so nothing can be ranked: the embedding of a query is, or the weights of "
-                "the model are damaged"
+                "a score is NaN or infinite, so the images cannot be ranked: check the query and the weights "
+                "of the model, one of which gives such numbers"
             )
         position = start + bad[0]
         name = self._names[position] if self._names else f"item {position}"
         raise IndexFormatError(
-            f"the embedding of {name} in the index holds NaN or infinite numbers, so nothing can be ranked: run "
+            f"the embedding of {name} in the index holds NaN or infinite numbers, so the images cannot be ranked: run "
             f"'openvse index' again"
         )
 
@@ -99,10 +99,10 @@ class ExactBackend:
 def _keys(scores: Float[Tensor, "Q n"], start: int) -> Int[Tensor, "Q n"]:
     """Pack score and position into one integer that sorts by score, then by the lower position.
 
-    The bits of a float, read as an integer, sort like the float; those of negative floats sort in reverse, so
-    all but their sign are flipped. They go into the upper half, the inverted position into the lower.
+    The bits of a float, read as an integer, sort like the float. The bits of negative floats sort in reverse, so all
+    except the sign are flipped. The score takes the upper half of the key, the inverted position the lower half.
     """
-    bits = (scores.float() + 0.0).view(torch.int32)  # adding 0 makes -0.0 and 0.0 one
+    bits = (scores.float() + 0.0).view(torch.int32)  # adding 0 turns -0.0 into 0.0
     high = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() << 32
     return high + (_LOW - torch.arange(start, start + scores.shape[1]))
 

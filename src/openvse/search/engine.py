@@ -1,4 +1,4 @@
-"""The search engine: sentences or images in, the best images of an index out."""
+"""The search engine, which finds the best images of an index for sentences or images."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class QueryEmbedder(Protocol):
         ...
 
     def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
-        """Score all pairs by the model's similarity; the score of a pair must not depend on the other items."""
+        """Score all pairs with the model's similarity; the score of a pair must not depend on other items."""
         ...
 
 
 @runtime_checkable
 class WordChecker(Protocol):
-    """A model that can say which words it does not know."""
+    """A model that can tell which words it does not know."""
 
     def unknown_words(self, captions: Sequence[str]) -> list[list[UnknownWord]]:
         """Return the words of each sentence that the model has not learned."""
@@ -55,14 +55,14 @@ class WordChecker(Protocol):
 
 @dataclass(frozen=True)
 class Hit:
-    """An image that answers a query.
+    """An image that was found for a query.
 
     Attributes:
-        rank: 1 is the best.
-        score: similarity of query and image.
-        id: path below the indexed folder.
-        path: where the image is.
-        unknown_words: words of the query that the model does not know; the same for all hits of a query.
+        rank: the rank of the image; 1 is the best.
+        score: the similarity of query and image.
+        id: the path below the indexed folder.
+        path: the path of the image.
+        unknown_words: the words of the query that the model does not know; they are the same for all hits of a query.
     """
 
     rank: int
@@ -73,13 +73,13 @@ class Hit:
 
 
 class SearchEngine:
-    """Finds the images of an index that fit sentences, or resemble images.
+    """Finds the images of an index that fit sentences or resemble images.
 
     Args:
         model: the model that made the index.
-        index: what to search.
-        backend: how to find the nearest embeddings; by default exact search over the index's memory map, which scores
-            with the model's similarity. An image as a query stands on the side of the texts.
+        index: the index to search.
+        backend: the search for the nearest embeddings. Default: an exact search over the memory map of the index, which
+            scores with the model's similarity; an image as a query takes the place of a text.
 
     Raises:
         IndexFormatError: another model made the index.
@@ -103,22 +103,22 @@ class SearchEngine:
         return Path(self._index.manifest.root)
 
     def search(self, queries: str | Sequence[str], top_k: int = 10) -> list[list[Hit]]:
-        """Return the best images of every sentence, best first; fewer than ``top_k`` where there are fewer.
+        """Return the best images for every sentence, best first; at most ``top_k`` for each.
 
-        An empty sentence is logged, and has no hits.
+        An empty sentence has no hits, and is logged.
 
         Args:
-            queries: any number of sentences; one that is given by itself is a sequence of one.
-            top_k: how many images of each.
+            queries: one sentence or a sequence of sentences.
+            top_k: the number of images for each.
 
         Raises:
-            DataError: ``top_k`` is below 1, or every sentence is empty.
+            DataError: ``top_k`` is below 1, or all sentences are empty.
         """
         queries = [queries] if isinstance(queries, str) else queries
         asked = [query for query in queries if query.strip()]
         if not asked:
             if queries:
-                raise DataError("every query is empty: say what the image should show")
+                raise DataError("all queries are empty: give a sentence that says what the image should show")
             return []
         if len(asked) < len(queries):
             _logger.warning(
@@ -128,11 +128,11 @@ class SearchEngine:
         return [next(answers) if query.strip() else [] for query in queries]
 
     def search_images(self, images: ClipSource | Sequence[ClipSource], top_k: int = 10) -> list[list[Hit]]:
-        """Return the images most like every given one; an image of the index finds itself first.
+        """Return the images that resemble every given image most; an image of the index finds itself first.
 
         Args:
-            images: any number of images; one that is given by itself is a sequence of one.
-            top_k: how many images of each.
+            images: one image or a sequence of images.
+            top_k: the number of images for each.
 
         Raises:
             BadImageError: an image cannot be decoded.
@@ -150,7 +150,7 @@ class SearchEngine:
         self, queries: EmbeddingSet, top_k: int, unknown: Sequence[tuple[UnknownWord, ...]]
     ) -> list[list[Hit]]:
         if top_k < 1:
-            raise DataError(f"top_k is {top_k}, allowed are 1 and more")
+            raise DataError(f"top_k is {top_k}: give 1 or more")
         scores, positions = self._backend.search(queries, top_k)
         items = self._index.items
         return [

@@ -1,12 +1,13 @@
-"""The index on disk: embeddings of a folder of images, and which image each belongs to.
+"""The index on disk: the embeddings of a folder of images, and the image that each belongs to.
 
-    index.json            the manifest: format, model, root of the images, shape, names of the other two
-    vectors-<id>.npy      embeddings: float [count, K, D]
-    items-<id>.jsonl      path below the root, time and size of each image, one a line
-    unfinished.json       a manifest of what an interrupted indexing embedded; the next one goes on with it
+    index.json            the manifest: format, model, root of the images, shape, names of the other two files
+    vectors-<id>.npy      the embeddings: float [count, K, D]
+    items-<id>.jsonl      one image per line: its path below the root, its time and its size
+    unfinished.json       a manifest of the embeddings of an interrupted indexing; the next indexing continues with it
 
-The manifest is replaced last and by rename: at every moment an index is the old one or the new one, whole. It holds
-checksums of both files. Format 1 had none, and did not say where the model is; it is read for good.
+The manifest is replaced last, and by a rename, so that an index is complete at every moment: either the old one or the
+new one. It holds checksums of both files. Format 1 had neither checksums nor the place of the model; openvse will
+always read it.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ MANIFEST = "index.json"
 UNFINISHED = "unfinished.json"
 
 SMALL_BYTES = 1 << 24
-"""Vectors up to this size are compared with their checksum whenever they are opened; larger ones on request."""
+"""Vectors up to this size are always compared with their checksum when they are opened, larger ones on request."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """An image as it was when it was indexed; an image that differs in any of these is embedded again.
+    """An image at the time of its indexing; if any of these values differs, the image is embedded again.
 
     Attributes:
-        id: path below the indexed folder, with forward slashes.
-        modified_ns: time of its last change.
-        size: bytes of the file.
+        id: the path below the indexed folder, with forward slashes.
+        modified_ns: the time of the last change of the file, in nanoseconds.
+        size: the size of the file, in bytes.
     """
 
     id: str
@@ -52,20 +53,20 @@ class Item:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What ``index.json`` says.
+    """The content of ``index.json``.
 
     Attributes:
-        model: fingerprint of the model that made the embeddings.
-        root: the indexed folder, absolute.
-        count: images.
-        num_embeddings: K.
-        dim: D.
-        dtype: how a number is stored.
-        created: UTC, ISO 8601.
-        vectors: name of the file of embeddings.
-        items: name of the file of images.
-        checksums: CRC-32 of the embeddings and of the lines of the images; None where format 1 has none.
-        model_place: where the model was; see ``search.model_place``. None where nobody said it.
+        model: the fingerprint of the model that made the embeddings.
+        root: the absolute path of the indexed folder.
+        count: the number of images.
+        num_embeddings: K, the number of embeddings of each image.
+        dim: D, the width of an embedding.
+        dtype: the number type of the stored embeddings.
+        created: the time of the indexing, in UTC and ISO 8601.
+        vectors: the name of the file of embeddings.
+        items: the name of the file of images.
+        checksums: the CRC-32 of the embeddings and of the lines of the images; None in format 1.
+        model_place: the place of the model, see ``search.model_place``; None if it is not known.
     """
 
     model: str
@@ -81,19 +82,19 @@ class Manifest:
     model_place: dict[str, str] | None = None
 
     def write(self, folder: Path, name: str = MANIFEST) -> None:
-        """Make this the manifest of the folder, by rename."""
+        """Write this manifest to the folder and replace the old one by a rename."""
         content = {"format": FORMAT, "version": VERSION, **asdict(self)}
         write_whole(folder / name, json.dumps(content, indent=2) + "\n")
 
 
 class Index:
-    """Embeddings of images, memory-mapped; made by ``build_index``.
+    """The memory-mapped embeddings of images, which ``build_index`` made.
 
     Attributes:
-        path: folder of the index.
-        manifest: what made it, and its shape.
+        path: the folder of the index.
+        manifest: the manifest, which names the model and the shape.
         items: the images, sorted by path.
-        vectors: ``[count, K, D]``, of which only what is read comes into memory.
+        vectors: the embeddings, ``[count, K, D]``; only the rows that are read are loaded into memory.
 
     Examples:
         >>> index = Index.open("index", model.fingerprint)  # doctest: +SKIP
@@ -117,19 +118,19 @@ class Index:
         """Open an index for reading.
 
         Args:
-            path: its folder.
-            model_fingerprint: the model that must have made it; None takes any.
-            check: call ``check``, whatever the size; small files are always compared with their checksums.
+            path: the folder of the index.
+            model_fingerprint: the fingerprint of the model that must have made the index; None accepts any model.
+            check: whether to call ``check``; small files are always compared with their checksums.
 
         Raises:
-            IndexFormatError: it is missing, damaged, of another format version, or made by another model.
+            IndexFormatError: the index is missing, damaged, of another format version, or made by another model.
         """
         folder = Path(path)
         manifest = read_manifest(folder)
         check_model(folder, manifest, model_fingerprint)
         try:
             items = _read_items(folder, manifest, None)
-            # Copy-on-write because torch wants memory that could be written; nothing reaches the file.
+            # PyTorch needs writable memory; with copy-on-write, nothing is written to the file.
             vectors = np.load(folder / manifest.vectors, mmap_mode="c", allow_pickle=False)
         except (OSError, ValueError, TypeError, EOFError) as error:
             raise damaged(folder, str(error)) from error
@@ -146,7 +147,7 @@ class Index:
 
     @classmethod
     def open_unfinished(cls, folder: Path, model_fingerprint: str) -> Index | None:
-        """Open what an interrupted indexing by a model embedded; None where there is nothing that can be used."""
+        """Open the embeddings that an interrupted indexing left; return None if there are none that can be used."""
         try:
             manifest = read_manifest(folder, UNFINISHED)
             check_model(folder, manifest, model_fingerprint)
@@ -163,11 +164,11 @@ class Index:
         return len(self.items)
 
     def check(self) -> None:
-        """Read all embeddings, a block at a time: compare them with their checksum, and look for bad numbers.
+        """Compare all embeddings with their checksum, and look for NaN and infinite numbers, block by block.
 
         Raises:
-            IndexFormatError: they are not what was written, or some hold NaN or infinite numbers; the first of their
-                images is named.
+            IndexFormatError: the embeddings have changed, or some hold NaN or infinite numbers; the message names the
+                first of these images.
         """
         self.compare()
         bad = not_finite(self.vectors)
@@ -181,7 +182,7 @@ class Index:
         """Compare the embeddings with their checksum, if the index has one.
 
         Raises:
-            IndexFormatError: they are not what was written.
+            IndexFormatError: the embeddings have changed.
         """
         _check_vectors(self.path, self.manifest, self.vectors.nbytes)
 
@@ -191,7 +192,7 @@ class Index:
 
 
 def not_finite(vectors: Float[np.ndarray, "count K D"], block: int = 1 << 14) -> Int[np.ndarray, "n"]:
-    """Return the positions of the items with a number that is NaN or infinite, holding some items at a time."""
+    """Return the positions of the items with NaN or infinite numbers, reading ``block`` items at a time."""
     found = [
         start + np.flatnonzero(~np.isfinite(vectors[start : start + block]).all(axis=(1, 2)))
         for start in range(0, len(vectors), block)
@@ -200,7 +201,7 @@ def not_finite(vectors: Float[np.ndarray, "count K D"], block: int = 1 << 14) ->
 
 
 def check_model(folder: Path, manifest: Manifest, fingerprint: str | None) -> None:
-    """Raise IndexFormatError unless the model made the index: embeddings of two models cannot be compared."""
+    """Raise IndexFormatError unless this model made the index: embeddings of two models cannot be compared."""
     if fingerprint not in (None, manifest.model):
         raise IndexFormatError(
             f"index {folder} was made by model {manifest.model}, not by {fingerprint}: use that model, "
@@ -209,14 +210,14 @@ def check_model(folder: Path, manifest: Manifest, fingerprint: str | None) -> No
 
 
 def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
-    """Return what a manifest says.
+    """Read a manifest.
 
     Raises:
-        IndexFormatError: it is missing, damaged, or of another format version.
+        IndexFormatError: the manifest is missing, damaged, or of another format version.
     """
     path = folder / name
     if not path.is_file():
-        raise IndexFormatError(f"no index at {folder} (no {name}): make one with 'openvse index'")
+        raise IndexFormatError(f"{folder} is not an index (it has no {name}): make one with 'openvse index'")
     try:
         fields: dict[str, Any] = json.loads(path.read_text())
         kind = fields.pop("format"), fields.pop("version")
@@ -224,7 +225,7 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
         raise damaged(folder, f"{name} cannot be understood") from error
     if kind not in ((FORMAT, 1), (FORMAT, VERSION)):
         raise IndexVersionError(
-            f"index {folder} has format {kind[0]} {kind[1]}, this openvse reads {FORMAT} 1 to {VERSION}: "
+            f"index {folder} has format {kind[0]} {kind[1]}, but this openvse reads {FORMAT} 1 to {VERSION}: "
             f"update openvse, or run 'openvse index --overwrite'"
         )
     try:
@@ -237,7 +238,7 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
 
 
 def _read_items(folder: Path, manifest: Manifest, count: int | None) -> tuple[Item, ...]:
-    """Read the images, or the first of them."""
+    """Read the first ``count`` images; None reads all."""
     with (folder / manifest.items).open("rb") as file:
         lines = list(islice(file, count))
     if manifest.checksums is not None:
@@ -253,11 +254,11 @@ def _check_vectors(folder: Path, manifest: Manifest, size: int) -> None:
 
 def _compare(folder: Path, manifest: Manifest, name: Literal["items", "vectors"], found: int) -> None:
     if (manifest.checksums or {}).get(name) != found:
-        raise damaged(folder, f"{getattr(manifest, name)} is not what was written, by its checksum")
+        raise damaged(folder, f"{getattr(manifest, name)} does not match its checksum")
 
 
 def _data_offset(path: Path) -> int:
-    """Return where the numbers of an ``.npy`` file begin."""
+    """Return the byte at which the numbers of an ``.npy`` file begin."""
     with path.open("rb") as file:
         np.lib.format.read_magic(file)
         np.lib.format.read_array_header_1_0(file)
@@ -265,5 +266,5 @@ def _data_offset(path: Path) -> int:
 
 
 def damaged(folder: Path, what: str) -> IndexFormatError:
-    """Return the error of an index that no indexing leaves behind, however it ends."""
+    """Return the error for a damaged index; no indexing leaves such an index, even if it is killed."""
     return IndexFormatError(f"index {folder} is damaged ({what}): run 'openvse index' again")

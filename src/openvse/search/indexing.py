@@ -1,4 +1,4 @@
-"""A folder of images -> an index; a second run embeds only what changed, also after one that was stopped."""
+"""Make an index of a folder of images; a second run only embeds what changed, or continues a stopped run."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ class ImageEmbedder(Protocol):
 
     @property
     def reads_videos(self) -> bool:
-        """Whether it embeds clips too."""
+        """Whether the model also embeds clips."""
         ...
 
     def encode_image(self, images: Sequence[Path], batch_size: int) -> EmbeddingSet:
-        """Embed images or clips; raise BadImageError when one cannot be decoded."""
+        """Embed images or clips; raise BadImageError if one cannot be decoded."""
         ...
 
 
 @runtime_checkable
 class StoredEmbedder(Protocol):
-    """Embeds images by what is stored of them; ``openvse.search.StoredImages`` is one."""
+    """Embeds images from their stored features; ``openvse.search.StoredImages`` is one."""
 
     def find(self, path: Path, modified_ns: int, size: int) -> int | None:
-        """Return the place of an image in the store; None where it is not in it, or has changed since."""
+        """Return the position of an image in the store; None if it is missing there, or has changed since."""
         ...
 
     def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> EmbeddingSet:
-        """Embed images of the store, in the order given."""
+        """Embed the images at these positions of the store, in the order given."""
         ...
 
 
 @dataclass(frozen=True)
 class IndexProgress:
-    """How far indexing has come.
+    """The progress of indexing.
 
     Attributes:
-        done: images dealt with: embedded, taken over, or found to be bad.
-        total: images in the folder.
-        images_per_s: images dealt with in a second.
+        done: the number of images that are embedded, reused, or found to be unusable.
+        total: the number of images in the folder.
+        images_per_s: the number of these images per second.
     """
 
     done: int
@@ -78,15 +78,15 @@ class IndexProgress:
 
 @dataclass(frozen=True)
 class IndexReport:
-    """What indexing did.
+    """The result of indexing.
 
     Attributes:
-        count: images in the index.
-        reused: those of them that were there already and have not changed.
-        failed: path and reason of each image that cannot be used.
-        left_out: files that look like images or clips and were not tried, by kind.
-        stored: images that were embedded by stored features.
-        resumed: those that an interrupted indexing had embedded; they do not count as reused.
+        count: the number of images in the index.
+        reused: the number of images whose embedding was in the old index and that have not changed.
+        failed: the path of each image that cannot be used, with the reason.
+        left_out: the files that look like images or clips but were not tried, by kind.
+        stored: the number of images that were embedded from stored features.
+        resumed: the number of images that an interrupted indexing had embedded; ``reused`` does not count them.
     """
 
     count: int
@@ -109,40 +109,40 @@ def build_index(
     model_place: Place | None = None,
     progress: Callable[[IndexProgress], None] | None = None,
 ) -> IndexReport:
-    """Embed every image below a folder, and every video if the model reads clips; bad ones are reported.
+    """Embed every image below a folder, and every video if the model reads clips; report those that cannot be used.
 
-    From an index that this model made before, the embeddings of images with the same path, time and size
-    are taken over; what is no longer in the folder is dropped. Memory is bounded by the batch. What was embedded
-    is kept every few seconds: indexing that was stopped goes on where it was when it is repeated.
+    If the model made this index before, unchanged images (same path, time and size) keep their embeddings, and images
+    that are gone are dropped. Embeddings are saved every few seconds, so that a repeated call continues a stopped one.
 
     Args:
         model: the model that embeds the images.
-        folder: the folder of the images, at any depth.
-        out: folder of the index, created where it is missing.
-        batch_size: images embedded at once.
-        dtype: how a number is stored; float16 halves the disk and changes scores in the fourth digit.
-        overwrite: replace an index that another model made, or that holds another folder.
-        stored: features that may stand for images which have not changed since they were extracted.
-        model_place: where the model is, for whoever searches (``openvse.search.place_of``); None keeps what the index
-            says of the same model.
-        progress: called after every batch.
+        folder: the folder of the images; its subfolders are included.
+        out: the folder of the index, which is created if it is missing.
+        batch_size: the number of images that are embedded at once, which bounds memory.
+        dtype: the number type of the stored embeddings; float16 halves their size, and changes scores slightly.
+        overwrite: whether to replace an index that another model made, or that holds another folder.
+        stored: stored features, used for images that have not changed since they were extracted.
+        model_place: the place of the model (``place_of``), which the index stores; None keeps the old one.
+        progress: a function that is called after every batch.
 
     Raises:
-        DataError: there is no image in the folder, or none that can be used.
-        ModelError: no index can serve the model.
-        IndexFormatError: the index cannot be written, or is of another model or folder.
+        DataError: the folder has no image, or none that can be used.
+        ModelError: the model cannot be indexed.
+        IndexFormatError: the index cannot be written, or belongs to another model or folder.
     """
     if not model.indexable:
         raise ModelError(
-            "this model cannot be indexed: its scores are not inner products of embeddings that each item "
-            "has by itself, in a fixed number; score images and sentences with model.score instead"
+            "this model cannot be indexed: an index needs a fixed number of embeddings for each image, whose inner "
+            "products with those of a sentence are the scores; score images and sentences with model.score instead"
         )
     root, target, fingerprint = Path(folder).resolve(), Path(out), model.fingerprint
     listing = list_media(root, videos=model.reads_videos)
     paths = listing.paths
     if not paths:
         what = f"; {listing.left_out.describe()}" if listing.left_out else ""
-        raise DataError(f"there is no image in {folder}: give a folder that holds images, at any depth{what}")
+        raise DataError(
+            f"there is no image in {folder}: give a folder with images, in it or in its subfolders{what}"
+        )
     if not overwrite:
         check_replaceable(target, fingerprint, root)
     old = Reusable(target, fingerprint, dtype)
@@ -152,12 +152,14 @@ def build_index(
         images.write_to(writer, paths, batch_size, progress)
         if not len(writer):
             path, reason = images.failed[0]
-            raise DataError(f"none of the {len(paths)} images in {folder} can be used, not {path}: {reason}")
+            raise DataError(
+                f"none of the {len(paths)} images in {folder} can be used; the first is {path}: {reason}"
+            )
         return images.report(len(writer), listing.left_out)
 
 
 class _Images:
-    """The images of a folder, each embedded or taken over from what was there."""
+    """The images of a folder, each embedded now or reused from an earlier indexing."""
 
     def __init__(
         self, model: ImageEmbedder, root: Path, old: Reusable, stored: StoredEmbedder | None
@@ -173,7 +175,7 @@ class _Images:
         batch_size: int,
         progress: Callable[[IndexProgress], None] | None,
     ) -> None:
-        """Embed and write all images, and keep what is written from time to time."""
+        """Embed and write all images, and save the written ones from time to time."""
         started = time.perf_counter()
         needed = self._old.needed([path.relative_to(self._root).as_posix() for path in paths])
         with Keeper(writer, needed) as keeper:
@@ -186,13 +188,13 @@ class _Images:
                     progress(IndexProgress(done, len(paths), done / (time.perf_counter() - started)))
 
     def report(self, count: int, left_out: LeftOut) -> IndexReport:
-        """Return what became of the images."""
+        """Return the result of indexing."""
         return IndexReport(count, self._reused, self.failed, left_out, self._from_store, self._resumed)
 
     def embedded(self, paths: Sequence[Path], batch_size: int) -> Iterator[tuple[int, list[Item], Vectors]]:
-        """Yield images and their embeddings in order of path, at most ``batch_size`` new at once.
+        """Yield images and their embeddings in the order of their paths, at most ``batch_size`` new ones at a time.
 
-        The number before them says of how many paths this is the end.
+        The first value is the number of paths that are finished with this part.
         """
         chunk: list[Item] = []
         fresh = 0
@@ -215,7 +217,7 @@ class _Images:
         return Item(path.relative_to(self._root).as_posix(), status.st_mtime_ns, status.st_size)
 
     def _embed(self, chunk: Sequence[Item], batch_size: int) -> tuple[list[Item], Vectors]:
-        """Embed a chunk: by what was there, by stored features, and the rest from the images."""
+        """Embed a chunk: reuse earlier embeddings, then use stored features, then decode the remaining images."""
         rows = self._old.take(chunk)
         resumed = sum(self._old.is_resumed(item) for item in rows)
         self._resumed += resumed
@@ -241,14 +243,14 @@ class _Images:
         return dict(zip(places, _vectors(embedded), strict=True))
 
     def _encode(self, items: Sequence[Item]) -> tuple[Sequence[Item], Vectors]:
-        """Embed images, without those that turn out to be bad."""
+        """Embed images; leave out those that cannot be used."""
         if not items:
             return [], np.empty((0, 0, 0), np.float32)
         paths = [self._root / item.id for item in items]
         try:
             embedded = self._model.encode_image(paths, len(paths))
         except BadImageError:
-            # Trying each by itself costs its embedding once more, but only batches that hold a bad one pay it.
+            # Each image is tried singly, which embeds it once more, but only in batches with a bad image.
             sound = [item for item, path in zip(items, paths, strict=True) if self._can_be_used(path)]
             if len(sound) == len(items):
                 raise
@@ -265,9 +267,9 @@ class _Images:
 
 
 def _vectors(embedded: EmbeddingSet) -> Vectors:
-    """Return embeddings as an index holds them."""
+    """Return embeddings as the array that an index holds."""
     if not embedded.mask.all():
         raise ModelError(
-            "images have different numbers of embeddings: an index needs the same number of each"
+            "the images have different numbers of embeddings: an index needs the same number for every image"
         )
     return embedded.vectors.float().numpy()

@@ -1,4 +1,4 @@
-"""What an earlier indexing left: embeddings to take over, and an index that is not to be replaced unasked."""
+"""Embeddings of an earlier indexing that can be reused, and a check before an index is replaced."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from openvse.search.index import (
 from openvse.search.writer import IndexWriter
 
 KEEP_SECONDS = 5.0
-"""A kill costs at most this much work."""
+"""The interval at which written embeddings are saved; a process that is killed loses at most so much work."""
 
 
 class Reusable:
-    """The embeddings that a model made before: those of a whole index, and those of one that was interrupted.
+    """The embeddings that a model made before: those of a complete index, and those of an interrupted indexing.
 
     Args:
-        folder: of the index.
-        fingerprint: of the model.
-        dtype: how a number is to be stored; other numbers are not taken over.
+        folder: the folder of the index.
+        fingerprint: the fingerprint of the model.
+        dtype: the number type of the new index; embeddings of another type are not reused.
 
     Attributes:
-        model_place: what the whole index says of where the model is.
+        model_place: the place of the model, as the complete index states it.
     """
 
     def __init__(self, folder: Path, fingerprint: str, dtype: VectorDtype) -> None:
         try:
             opened = Index.open(folder, fingerprint)
-            opened.compare()  # all is read that is taken over, so a checksum costs little more
+            opened.compare()  # the embeddings are read anyway, so a checksum costs little more
             whole: Index | None = opened
         except IndexFormatError:
             whole = None
@@ -58,11 +58,11 @@ class Reusable:
         return any(item in rows for rows in self._rows)
 
     def is_resumed(self, item: Item) -> bool:
-        """Say whether an image was embedded by the interrupted indexing alone."""
+        """Return whether only the interrupted indexing has the embedding of an image."""
         return item in self and item not in self._whole
 
     def take(self, items: Sequence[Item]) -> dict[Item, Float[np.ndarray, "K D"]]:
-        """Return the embeddings of those images that are there."""
+        """Return the embeddings of those images that have one."""
         taken = dict[Item, Float[np.ndarray, "K D"]]()
         for index, rows in zip(self._indexes, self._rows, strict=True):
             some = [item for item in items if item in rows and item not in taken]
@@ -71,17 +71,17 @@ class Reusable:
         return taken
 
     def needed(self, ids: Sequence[str]) -> int:
-        """Return of how many of the images the interrupted indexing is still needed, in their order."""
+        """Return how many images, in their order, may still need the interrupted indexing."""
         places = (place for place, name in enumerate(ids, start=1) if name in self._unfinished)
         return max(places, default=0) if self._unfinished else 0
 
 
 class Keeper:
-    """Keeps what a writer has from time to time, and when the work is stopped; a context manager.
+    """A context manager that saves what a writer has, from time to time and when the work is stopped.
 
     Args:
-        writer: of the index.
-        needed: how many images must be written before what an earlier indexing kept may be replaced.
+        writer: the writer of the index.
+        needed: the number of images that must be written before the embeddings of an earlier indexing are replaced.
     """
 
     def __init__(self, writer: IndexWriter, needed: int) -> None:
@@ -94,16 +94,16 @@ class Keeper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A model that no index can serve would fail again.
+        # A model that cannot be indexed would fail again.
         if error is not None and not isinstance(error, ModelError) and self._written >= self._needed:
-            with suppress(IndexFormatError):  # a full disk has no room for it either
+            with suppress(IndexFormatError):  # a full disk has no room for this either
                 self._writer.keep()
 
     def written(self, count: int) -> None:
-        """Note that so many images are written, and keep them where it is time.
+        """Note how many images are written, and save them if it is time.
 
         Raises:
-            IndexFormatError: the disk refuses.
+            IndexFormatError: the disk is full or cannot be written to.
         """
         self._written = count
         if count >= self._needed and time.perf_counter() - self._kept_at > KEEP_SECONDS:
@@ -118,10 +118,10 @@ def _sound_rows(index: Index) -> dict[Item, int]:
 
 
 def check_replaceable(folder: Path, fingerprint: str, root: Path) -> None:
-    """Raise IndexFormatError where an index of another model or of other images would be replaced.
+    """Raise IndexFormatError if an index of another model or of other images would be replaced.
 
-    A damaged index may be replaced, and so may one whose images have moved: their folder is gone, and an image that it
-    holds is in the new one, unchanged.
+    A damaged index may be replaced. So may an index whose images have moved: their old folder is gone, and at least
+    one of them is in the new folder, unchanged.
     """
     for name in (MANIFEST, UNFINISHED):
         try:

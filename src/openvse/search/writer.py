@@ -1,4 +1,4 @@
-"""Writing an index: append embeddings, keep them from time to time, then publish them all at once."""
+"""The writer of an index: it appends embeddings, saves them from time to time, and publishes all at once."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from openvse.search.index import MANIFEST, UNFINISHED, Item, Manifest, VectorDty
 
 
 class IndexWriter:
-    """Writes beside the index that is there, and puts the new one in its place when the context ends.
+    """A context manager that writes a new index next to the old one, and replaces the old one at its end.
 
-    A context that ends with an exception leaves the old index, and what ``keep`` has made durable. Files that no
-    manifest names, of this writer or of one that was killed, are removed at the end.
+    If the context ends with an exception, the old index stays, and so do the embeddings that ``keep`` has saved. At
+    the end, files that no manifest names are removed, including those of a writer that was killed.
 
     Args:
-        folder: of the index, created where it is missing.
-        model: fingerprint of the model that makes the embeddings.
+        folder: the folder of the index, which is created if it is missing.
+        model: the fingerprint of the model that makes the embeddings.
         root: the indexed folder.
-        dtype: how a number is stored.
-        model_place: where the model is; see ``search.model_place``.
+        dtype: the number type of the stored embeddings.
+        model_place: the place of the model; see ``search.model_place``.
 
     Raises:
-        IndexFormatError: another process writes this index, or the disk refuses, here or at the end.
+        IndexFormatError: another process writes this index, or the disk cannot be written to, here or at the end.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class IndexWriter:
         self._paths = [folder / f"vectors-{token}.npy", folder / f"items-{token}.jsonl"]
         with ExitStack() as opening, _disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            # Alone from here on: at the end each writer removes what is not its own.
+            # Only one writer may run: at its end it removes the files of others.
             opening.enter_context(locked(folder, "index", IndexFormatError))
             self._vectors, self._items = (opening.enter_context(path.open("xb")) for path in self._paths)
             self._open = opening.pop_all()
@@ -69,7 +69,7 @@ class IndexWriter:
                     self._publish()
             finally:
                 for file in (self._vectors, self._items):
-                    with suppress(OSError):  # what cannot be flushed belongs to no index
+                    with suppress(OSError):  # a file that cannot be flushed is not part of an index
                         file.close()
                 self._remove_unnamed()
 
@@ -80,8 +80,8 @@ class IndexWriter:
         """Add images and their embeddings.
 
         Raises:
-            IndexFormatError: the disk refuses.
-            ModelError: K or D differ from those of the images before, or a number is NaN or infinite.
+            IndexFormatError: the disk is full or cannot be written to.
+            ModelError: K or D differs from that of earlier images, or a number is NaN or infinite.
         """
         if len(self) == 0:
             self._shape = (0, *vectors.shape[1:])
@@ -89,15 +89,15 @@ class IndexWriter:
                 self._write_header()
         if vectors.shape[1:] != self._shape[1:]:
             raise ModelError(
-                f"images have embeddings {list(self._shape[1:])} and {list(vectors.shape[1:])}, an index "
-                f"needs one shape: use an aggregator that yields a fixed number"
+                f"the embeddings of the images have the shapes {list(self._shape[1:])} and {list(vectors.shape[1:])}, "
+                f"but an index needs one shape: use an aggregator that returns a fixed number of embeddings"
             )
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(vectors, dtype=np.dtype(self._dtype))
         if len(bad := not_finite(stored)):
             raise ModelError(
                 f"the embedding of {items[bad[0]].id} holds NaN or infinite numbers as {self._dtype}, and is not "
-                f"written: check the model's weights, and take the image out of the folder if they are sound"
+                f"written: check the weights of the model; if they are sound, remove the image from the folder"
             )
         lines = "".join(json.dumps(asdict(item)) + "\n" for item in items).encode()
         with _disk_errors(self._folder):
@@ -110,10 +110,10 @@ class IndexWriter:
         self._shape, self._sums = (len(self) + len(items), *self._shape[1:]), sums
 
     def keep(self) -> None:
-        """Make what was appended so far durable, so that a writer that is killed leaves it to the next.
+        """Save everything appended so far, so that a later writer can use it even if this one is killed.
 
         Raises:
-            IndexFormatError: the disk refuses.
+            IndexFormatError: the disk is full or cannot be written to.
         """
         if len(self):
             with _disk_errors(self._folder):
@@ -156,11 +156,11 @@ class IndexWriter:
                 if path.name not in named:
                     with suppress(
                         OSError
-                    ):  # some systems refuse while a reader has it: the next writer's work
+                    ):  # some systems refuse this while a reader has the file open; the next writer tries again
                         path.unlink()
 
     def _write_header(self) -> None:
-        """Write the array's header; numpy leaves room for the first axis to grow, so its size is fixed."""
+        """Write the header of the array; NumPy reserves room in it for the first axis to grow, so its size is fixed."""
         descr = np.lib.format.dtype_to_descr(np.dtype(self._dtype))
         header = {"descr": descr, "fortran_order": False, "shape": self._shape}
         np.lib.format.write_array_header_1_0(self._vectors, header)
@@ -173,5 +173,5 @@ def _disk_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise IndexFormatError(
             f"index {folder} cannot be written ({error.strerror}): make room or choose another place, and run "
-            f"'openvse index' again; what was there before is unchanged"
+            f"'openvse index' again; the old index is unchanged"
         ) from error

@@ -71,7 +71,7 @@ def train(
         DiskError: the disk is full, or refuses.
     """
     if resume and overwrite:
-        raise TrainingError("--resume goes on with a run and --overwrite replaces it: give one of them")
+        raise TrainingError("--resume continues a run and --overwrite replaces it: give only one of them")
     watcher = watcher or Silent()
     spec = recipe.training
     if spec.threads is not None:
@@ -203,11 +203,12 @@ def _check_empty(folder: Path) -> None:
     """Raise TrainingError where a new run would replace what an earlier one reached."""
     if (folder / CHECKPOINT).exists():
         raise TrainingError(
-            f"{folder} already holds a run: go on with --resume, replace it with --overwrite, or choose another --out"
+            f"{folder} already holds a run: continue it with --resume, replace it with --overwrite, or choose "
+            f"another --out"
         )
     if (folder / BEST / WEIGHTS).exists():
         raise TrainingError(
-            f"{folder} holds the {BEST}/ of a run without its {CHECKPOINT}, with which it could go on: "
+            f"{folder} holds the {BEST}/ of a run without its {CHECKPOINT}, from which it could continue: "
             f"replace it with --overwrite, or choose another --out"
         )
 

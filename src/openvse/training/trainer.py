@@ -1,4 +1,4 @@
-"""The training loop, short and the only one."""
+"""The training loop, which all tasks share."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from openvse.training.task import AnyTask, Step
 
 
 class Trainer:
-    """Trains the model of a task as a recipe says.
+    """Trains the model of a task by a recipe.
 
     Args:
-        recipe: phases, optimiser, precision.
-        task: model, objectives, batches and validation.
-        folder: the run's folder.
-        accelerator: device, precision and processes.
-        watcher: receives a report of every step.
-        start: the model that the run begins from, if there is one.
+        recipe: the recipe, with the phases and the optimiser.
+        task: the task, with the model, objectives, batches and validation.
+        folder: the folder of the run.
+        accelerator: the device, precision and processes.
+        watcher: the watcher that receives a report of every step.
+        start: the model that the run starts from, if there is one.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Trainer:
         self.model = task.model
         self.objectives = nn.ModuleList(task.objectives).to(accelerator.device)
         self.schedule = Schedule(recipe.optimizer, recipe.training.phases, task.steps_per_epoch)
-        # Parts whose encoder froze them for good (fine_tune: false) never train, whatever a phase says.
+        # Parts that their encoder has frozen (fine_tune: false) never train, even if a phase does not freeze them.
         named = [*self.model.named_parameters(), *self.objectives.named_parameters(prefix="objectives")]
         self.trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
         names = [name for name, _ in self.trainable]
@@ -70,11 +70,11 @@ class Trainer:
         self.begun = None if start is None else FromStart(start, task, folder, watcher)
 
     def fit(self) -> Progress:
-        """Train from where the run stands to its last epoch.
+        """Train from the present state of the run to its last epoch.
 
         Raises:
-            TrainingError: the loss is no number; the checkpoint of the last good state stays.
-            DiskError: the disk is full, or refuses; checkpoint and best model are those from before.
+            TrainingError: the loss is NaN or infinite; the last checkpoint stays.
+            DiskError: the disk is full or cannot be written to; the last checkpoint and the best model stay.
         """
         done, log = self.progress, None
         if self.accelerator.is_main_process:
@@ -90,7 +90,7 @@ class Trainer:
                     log.write_coverage(self.task.coverage)
                 if self.begun is not None:
                     self._measure_start(self.begun, log)
-                # A kill never leaves best/ without it, and a disk without room shows before the first epoch.
+                # So best/ never exists without a checkpoint, and a full disk is noticed before the first epoch.
                 self._checkpoint()
             while self.progress.epoch < self.schedule.num_epochs:
                 self._train_epoch(log)
@@ -101,7 +101,7 @@ class Trainer:
         return self.progress
 
     def resume(self) -> None:
-        """Take up the state of ``last.pt``."""
+        """Load the state in ``last.pt``."""
         self.progress, state = load_checkpoint(self.folder / CHECKPOINT)
         try:
             self.model.load_state_dict(state["model"])
@@ -118,7 +118,7 @@ class Trainer:
             reason = " ".join(str(error).split())[:160]
             raise TrainingError(
                 f"checkpoint {self.folder / 'last.pt'} does not fit this run ({reason}): resume with the recipe "
-                f"and the number of processes that it was started with"
+                f"and the number of processes with which the run was started"
             ) from error
 
     def _train_epoch(self, log: MetricsLog | None) -> None:
@@ -152,7 +152,7 @@ class Trainer:
             raise TrainingError(
                 f"the loss is {terms['loss']} at step {self.progress.global_step + 1} on {step.description}: check "
                 f"the features for NaN, lower optimizer.learning_rate or set training.precision=fp32; "
-                f"the last checkpoint is untouched"
+                f"the last checkpoint is kept"
             )
         warning = self.collapse.update(self.progress.global_step, terms["loss"], step.at_collapse)
         if warning:
@@ -176,7 +176,7 @@ class Trainer:
         self._checkpoint()
 
     def _judge(self, log: MetricsLog | None, mean_loss: float) -> None:
-        """Validate the model as it stands, keep it where it is the best, and tell and write what it has reached."""
+        """Validate the present model, keep it if it is the best, and report and log its metrics."""
         progress, plateau = self.progress, self.recipe.training.plateau
         metrics = self._validate()
         best = metrics[self.task.metric] > progress.best_score
@@ -210,7 +210,7 @@ class Trainer:
         self.model.save(self.folder / "best")
 
     def _measure_start(self, begun: FromStart, log: MetricsLog | None) -> None:
-        """Measure the start in one process and tell the others, before anything is trained."""
+        """Measure the start in one process before training, and send its score to the others."""
         random = _random_state()
         score = [begun.measure(log) if self.accelerator.is_main_process else None]
         _set_random_state(random)
@@ -219,13 +219,13 @@ class Trainer:
             self.progress.best_score, self.progress.best_epoch = score[0], 0
 
     def _validate(self) -> dict[str, float]:
-        """Validate in one process and tell the others: the learning rate may follow from it, in all alike."""
+        """Validate in one process and send the metrics to all, because the learning rate may depend on them."""
         metrics = [self.task.validate() if self.accelerator.is_main_process else {}]
         broadcast_object_list(metrics)
         return metrics[0]
 
     def _enter_phase(self, epoch: int, log: MetricsLog | None) -> None:
-        """Announce a phase that begins, and hand it what an objective learned in the one before (a temperature)."""
+        """Announce a phase that begins, and copy what its objective learned in the phase before (a temperature)."""
         index = self.schedule.phase_index(epoch)
         begins = index and self.schedule.phase_index(epoch - 1) < index and self.progress.step == 0
         if not begins:
@@ -233,7 +233,7 @@ class Trainer:
         self.watcher.note(announcement(self.recipe, index))
         if log is not None:
             sets = {key: new for key, (_, new) in phase_changes(self.recipe, index).items()}
-            # It holds from the next step on; a run that is resumed before that announces it again.
+            # The settings are valid from the next step on; a run that is resumed before it announces them again.
             log.write_phase(epoch + 1, self.progress.global_step + 1, index + 1, sets)
         if len(self.objectives):
             self.objectives[index].load_state_dict(self.objectives[index - 1].state_dict(), strict=False)
@@ -253,7 +253,7 @@ class Trainer:
         self.watcher.step(report)
 
     def _agree(self, due: bool) -> bool:
-        """Return whether any process finds a checkpoint due: their clocks differ, and all must write or none."""
+        """Return whether a checkpoint is due in any process: clocks differ, but all processes must write together."""
         if self.accelerator.num_processes == 1:
             return due
         votes = torch.tensor(int(due), device=self.accelerator.device)
@@ -276,7 +276,7 @@ class Trainer:
 
 
 def _random_state() -> dict[str, Any]:
-    """Return the states that dropout and size augmentation draw from; data order needs none."""
+    """Return the random states that dropout and size augmentation use; the order of the data has none."""
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
 

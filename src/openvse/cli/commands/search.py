@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device, Json, Quiet, Rerank, Threads
+from openvse.cli.options import Device, Json, Quiet, Rerank, RerankTop, RerankWeight, Threads
 from openvse.cli.stopping import going_on
 from openvse.errors import IndexFormatError, OpenVSEError
 from openvse.files import write_page
@@ -19,30 +19,42 @@ if TYPE_CHECKING:
     from openvse.cli.queries import Query
     from openvse.search import Hit, HitReranker, Index, IndexReport, SearchEngine
 
+Words: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[MODEL] INDEX QUERY...",
+        help="The folder of an index, and one or more queries: sentences, or paths of images to find similar ones. The "
+        "index remembers the place of its model; if the model has moved, give its new place before the index.",
+    ),
+]
+
 
 @app.command()
-@going_on("what was embedded is kept; run the same command again to go on")
+@going_on("what was embedded is kept; run the same command again to continue")
 def index(
     model: Annotated[
-        str, typer.Argument(help="A model folder, a hub id, or a name that 'openvse models' lists.")
+        str, typer.Argument(help="The model: a model folder, a hub id, or a name from 'openvse models'.")
     ],
-    folder: Annotated[Path, typer.Argument(help="A folder of images, at any depth.")],
-    out: Annotated[Path, typer.Option(help="The index folder.")] = Path("index"),
-    batch_size: Annotated[int, typer.Option(min=1, help="How many images are embedded at a time.")] = 64,
+    folder: Annotated[Path, typer.Argument(help="The folder of images; its subfolders are included.")],
+    out: Annotated[Path, typer.Option(help="Folder of the index.")] = Path("index"),
+    batch_size: Annotated[int, typer.Option(min=1, help="Number of images in a batch.")] = 64,
     features: Annotated[
         Path | None,
         typer.Option(
-            help="A feature store, read instead of images that have not changed since; by default that of the "
-            "model's run."
+            help="Feature store to read instead of those images that have not changed since the extraction. Default: "
+            "the store of the model's training run."
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an index of another model or of another folder.")
+        bool,
+        typer.Option(
+            "--overwrite", help="Replace the index in --out even if it is of another model or another folder."
+        ),
     ] = False,
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Read the finished index again, and compare it with its checksums; look for NaN."
+            "--check", help="Compare the finished index with its checksums, and look for NaN in it."
         ),
     ] = False,
     device: Device = "cpu",
@@ -50,7 +62,7 @@ def index(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Embed a folder of images for search; a second run embeds only what changed, and goes on after a stop."""
+    """Embed a folder of images for search. A second run only embeds what has changed, or continues a stopped run."""
     from openvse.cli.progress import bar, counted, warn
     from openvse.media.names import escaped
     from openvse.model import TwoTower
@@ -80,7 +92,7 @@ def index(
 
 
 def print_report(out: Path, report: IndexReport, *, as_json: bool) -> None:
-    """Print what indexing did, as a line or as JSON."""
+    """Print what was indexed, as a line or as JSON."""
     from openvse.cli.json_output import print_json
 
     if as_json:
@@ -102,42 +114,38 @@ def print_report(out: Path, report: IndexReport, *, as_json: bool) -> None:
 
 @app.command()
 def search(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[MODEL] INDEX QUERY...",
-            help="An index folder, and sentences or paths of images to find similar ones. The index remembers which "
-            "model made it, and where that is; name it before the index if it is no longer there.",
-        ),
-    ],
+    words: Words,
     image: Annotated[
-        list[Path] | None, typer.Option(help="An image to find similar ones; may be given several times.")
+        list[Path] | None,
+        typer.Option(
+            help="An image as a query, to find similar images. You can give this option several times."
+        ),
     ] = None,
     top_k: Annotated[
-        int, typer.Option("--top-k", "-k", min=1, help="How many hits to list for each query.")
+        int, typer.Option("--top-k", "-k", min=1, help="Number of hits to list for each query.")
     ] = 10,
     rerank: Rerank = None,
-    rerank_top: Annotated[int, typer.Option(min=1, help="How many hits of each query it ranks again.")] = 20,
-    rerank_weight: Annotated[
-        float, typer.Option(min=0, max=1, help="Weight w of its score; the score of the index has 1 - w.")
-    ] = 1.0,
+    rerank_top: RerankTop = 20,
+    rerank_weight: RerankWeight = 1.0,
     rerank_features: Annotated[
         Path | None,
-        typer.Option(help="A feature store that the re-ranking model reads instead of the images."),
+        typer.Option(help="Feature store that the --rerank model reads instead of the images."),
     ] = None,
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Before it is used, compare the whole index with its checksums; look for NaN."
+            "--check", help="First compare the whole index with its checksums, and look for NaN in it."
         ),
     ] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a contact sheet that opens in a browser.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="File for a contact sheet of the hits: an HTML page for a browser.")
+    ] = None,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the images that fit a sentence, or resemble an image."""
+    """Find the images of an index that fit a sentence or resemble an image."""
     from openvse.cli.queries import answers, read_queries
     from openvse.model import TwoTower
     from openvse.search import Index, SearchEngine
@@ -146,7 +154,7 @@ def search(
     named, index, queries = in_order(words)
     asked = read_queries(queries, image or [])
     if rerank and any(query.image for query in asked):
-        raise OpenVSEError("--rerank reads sentences: leave it out, or leave the images out")
+        raise OpenVSEError("--rerank only takes sentences as queries: leave out --rerank, or the images")
     model = model_of(index) if named is None else named
     loaded = load_as(TwoTower, model, device=device)
     opened = Index.open(index, loaded.fingerprint, check=check)
@@ -166,7 +174,7 @@ def search(
 def print_hits(
     index: Path, asked: Sequence[Query], results: Sequence[Sequence[Hit]], *, as_json: bool
 ) -> None:
-    """Print what was asked and what was found, as a table or as JSON."""
+    """Print the queries and their hits, as a table or as JSON."""
     from openvse.cli.json_output import print_json
     from openvse.media.names import escaped
 
@@ -194,7 +202,7 @@ def print_hits(
 def write_sheet(
     html: Path, engine: SearchEngine, asked: Sequence[Query], results: Sequence[Sequence[Hit]]
 ) -> None:
-    """Write the contact sheet, with the captions that lie beside the images."""
+    """Write the contact sheet, with the captions from the folder of the images."""
     from openvse.cli.progress import note
     from openvse.search import captions_beside, contact_sheet
 
@@ -209,7 +217,7 @@ def write_sheet(
 
 
 def warn_of_gone(index: Index, results: Sequence[Sequence[Hit]]) -> None:
-    """Warn where the images of the index have moved away, or some of those that were found are gone."""
+    """Warn if the folder of the images no longer exists, or if some of the images that were found do not."""
     from openvse.cli.progress import warn
     from openvse.media.names import escaped
 
@@ -224,7 +232,7 @@ def warn_of_gone(index: Index, results: Sequence[Sequence[Hit]]) -> None:
 
 
 def in_order(words: Sequence[str]) -> tuple[str | None, Path, Sequence[str]]:
-    """Return the model, if one is named, the index and the queries of ``[MODEL] INDEX QUERY...``.
+    """Return the model (None if none is named), the index and the queries of ``[MODEL] INDEX QUERY...``.
 
     Raises:
         OpenVSEError: neither the first nor the second word is an index.
@@ -234,8 +242,8 @@ def in_order(words: Sequence[str]) -> tuple[str | None, Path, Sequence[str]]:
         return None, Path(first), others
     if others and is_index(others[0]):
         return first, Path(others[0]), others[1:]
-    what = f"neither {first} nor {others[0]} is an index" if others else f"{first} is no index"
-    raise IndexFormatError(f"{what}: give the folder of one, or make one with 'openvse index'")
+    what = f"neither {first} nor {others[0]} is an index" if others else f"{first} is not an index"
+    raise IndexFormatError(f"{what}: give the folder of an index, or make one with 'openvse index'")
 
 
 def is_index(word: str) -> bool:
@@ -244,12 +252,12 @@ def is_index(word: str) -> bool:
 
     try:
         return Path(word, MANIFEST).is_file()
-    except OSError:  # a sentence may be longer than any name
+    except OSError:  # a sentence can be too long for the name of a file
         return False
 
 
 def model_of(index: Path) -> str:
-    """Return where the model of an index is, and warn where the index has moved away from it."""
+    """Return the place of an index's model, and warn if the model is not where the index says."""
     from openvse.cli.progress import warn
     from openvse.search import find_model
 
@@ -260,7 +268,7 @@ def model_of(index: Path) -> str:
 
 
 def load_reranker(model: str, features: Path | None, top: int, weight: float, device: str) -> HitReranker:
-    """Load the model that ranks hits again, and the store that it reads, if one is named."""
+    """Load the model that re-ranks hits, and its feature store if one is named."""
     from openvse.features import open_store
     from openvse.model import TwoTower
     from openvse.search import HitReranker
