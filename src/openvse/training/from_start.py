@@ -1,4 +1,4 @@
-"""A run that begins from a model: the start is measured first, and kept where nothing better comes after it."""
+"""A run that starts from a model: the start is measured first, and kept if training does not improve it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from openvse.training.task import AnyTask
 
 
 class FromStart:
-    """Compares what a run reaches with the model that it began from; for the process that validates.
+    """Compares the epochs of a run with the model that it started from, in the process that validates.
 
     Args:
         start: the model from which the run begins.

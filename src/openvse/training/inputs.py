@@ -54,7 +54,7 @@ class RunInputs:
     start: Start | None = None
 
     def begin(self, model: Model) -> None:
-        """Hand the weights of the start to a new model, and tell whoever watches the run what became of each part."""
+        """Copy the weights of the start to a new model, and report the origin of each part to the watcher."""
         if self.start is not None:
             self.watcher.note(f"start: {self.start.name}, model {self.start.model.fingerprint}")
             for origin in self.start.give(model):

@@ -98,12 +98,14 @@ class TaskKind(ABC):
         """Measure models of this task."""
 
     def score(self, evaluation: Evaluation) -> tuple[str, float]:
-        """Return the one figure of an evaluation by which models are chosen, with its name; more is better.
+        """Return the name and the value of the metric by which models are chosen; larger is better.
 
         Raises:
-            ModelError: the task has none, or nothing was measured.
+            ModelError: the task has no such metric, or nothing was measured.
         """
-        raise ModelError("models of this task have no figure by which one could be chosen: evaluate them")
+        raise ModelError(
+            "models of this task have no metric by which one can be chosen: evaluate them instead"
+        )
 
 
 def published_for(provenance: Mapping[str, Any], protocol: Mapping[str, int]) -> dict[str, dict[str, float]]:

@@ -117,13 +117,13 @@ class Task(ABC, Generic[BatchT]):
         """Return the metrics of the present model on the validation split; ``metric`` is one of them."""
 
     def validate_start(self, start: Model) -> dict[str, float]:
-        """Measure the model that a run begins from as ``validate`` measures the run's own.
+        """Return the metrics of the model that a run starts from, as ``validate`` returns those of the run's model.
 
         Args:
-            start: of any task.
+            start: the model, which can be of any task.
 
         Raises:
-            OpenVSEError: it cannot be measured here; the message ends a sentence that begins with its name.
+            OpenVSEError: the model cannot be measured here; the message ends a sentence that begins with its name.
         """
         raise TrainingError(f"the task {self.recipe.task} does not measure it")
 

@@ -176,7 +176,7 @@ class Trainer:
         self._checkpoint()
 
     def _judge(self, log: MetricsLog | None, mean_loss: float) -> None:
-        """Validate the model as it stands, keep it where it is the best, and tell and write what it has reached."""
+        """Validate the present model, keep it if it is the best, and report and log its metrics."""
         progress, plateau = self.progress, self.recipe.training.plateau
         metrics = self._validate()
         best = metrics[self.task.metric] > progress.best_score
@@ -210,7 +210,7 @@ class Trainer:
         self.model.save(self.folder / "best")
 
     def _measure_start(self, begun: FromStart, log: MetricsLog | None) -> None:
-        """Measure the start in one process and tell the others, before anything is trained."""
+        """Measure the start in one process before training, and send its score to the others."""
         random = _random_state()
         score = [begun.measure(log) if self.accelerator.is_main_process else None]
         _set_random_state(random)

@@ -28,7 +28,7 @@ GRACE_SECONDS = 10.0
 Recipe: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="A recipe: a YAML file, or a name that 'openvse recipes' lists. With --start, finetune by default.",
+        help="A recipe: a YAML file, or a name that 'openvse recipes' lists. Default with --start: finetune.",
         autocompletion=complete_recipe,
     ),
 ]
