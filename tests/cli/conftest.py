@@ -41,11 +41,11 @@ def refused(invoke: Invoke) -> Callable[..., str]:
             "vocabulary: ",
             "identical captions: ",
             "skipped ",
-            "  extracting ",
-            "  indexing ",
-            "  importing ",
+            "extracting ",
+            "indexing ",
+            "importing ",
         )
-        assert all(other.startswith(expected) for other in before), result.stderr
+        assert all(other.strip().startswith(expected) for other in before), result.stderr
         return line.removeprefix("openvse: error: ")
 
     return run
