@@ -49,6 +49,10 @@ class IndexVersionError(IndexFormatError):
     """A search index is of a format that this openvse does not read."""
 
 
+class IndexDamagedError(IndexFormatError):
+    """A search index is not what was written."""
+
+
 class TrainingError(OpenVSEError):
     """Training cannot start or continue (a NaN loss, a run folder that belongs to another recipe)."""
 

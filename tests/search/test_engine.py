@@ -143,7 +143,7 @@ def test_a_damaged_embedding_never_ranks(
     value: float, model: ColourModel, photos: Path, index: Index
 ) -> None:
     without_checksums(index.path)
-    file = np.load(index.path / index.manifest.vectors, mmap_mode="r+")
+    file = np.load(index.path / Index.open(index.path).manifest.vectors, mmap_mode="r+")
     file[2, 0, 0] = value
     file.flush()
     name = index.items[2].id

@@ -66,10 +66,10 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
 
     Bash ends a word at ``=``, so the key may be one of the words before.
     """
-    from openvse.tasks.recipes import load_recipe
+    from openvse.tasks.recipes import shown_recipe
 
     try:
-        tree = load_recipe(str(ctx.params.get("recipe"))).to_dict()
+        tree = shown_recipe(str(ctx.params.get("recipe")))
     except OpenVSEError:
         return []
     words = [*(ctx.params.get("overrides") or ()), incomplete]

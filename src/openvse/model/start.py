@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from openvse.aggregators import Gated
 from openvse.assembly.describe import option_as_said
 from openvse.assembly.parts import parameters
 from openvse.backbones import BACKBONES
@@ -29,6 +30,7 @@ _OF_TRAINING = frozenset(
         "dropout",
         "fine_tune",
         "freeze_words",
+        "gate_start",
         "gradient_checkpointing",
         "image_size",
         "lora",
@@ -39,6 +41,7 @@ _OF_TRAINING = frozenset(
         "projection_start",
         "protect_boundaries",
         "size_augmentation",
+        "train_base",
         "train_blocks",
         "unknown",
         "word_vectors",
@@ -203,9 +206,13 @@ def _take_tower(
         return
     reasons = differences(side, own.encoder, other.encoder)
     yield from _take_encoder(f"{side}.encoder", mine.encoder, theirs.encoder, reasons)
-    note = f"{own.aggregator.name} in place of {other.aggregator.name}"
-    note = "" if own.aggregator.name == other.aggregator.name else note
-    yield from _take_part(f"{side}.aggregator", mine.aggregator, theirs.aggregator, note)
+    part, names = f"{side}.aggregator", (own.aggregator.name, other.aggregator.name)
+    if isinstance(mine.aggregator, Gated) and _difference(mine.aggregator, theirs.aggregator):
+        yield from _take_part(f"{part}.base", mine.aggregator.base, theirs.aggregator)
+        yield Origin(f"{part}.pool", False, f"{type(mine.aggregator.pool).__name__} behind a gate")
+        return
+    note = "" if names[0] == names[1] else f"{names[0]} in place of {names[1]}"
+    yield from _take_part(part, mine.aggregator, theirs.aggregator, note)
 
 
 def _take_encoder(part: str, mine: Encoder, theirs: Encoder, reasons: Sequence[str]) -> Iterator[Origin]:
@@ -285,19 +292,18 @@ def _take_answers(model: Any, start: Any) -> Origin:
 
 def _take_part(part: str, mine: nn.Module, theirs: Any, note: str = "") -> Iterator[Origin]:
     """Take a whole part if kind, options and shapes agree; parts without weights are only reported if they differ."""
-    weights = mine.state_dict()
-    if not weights:
+    if not mine.state_dict():
         other = isinstance(theirs, nn.Module) and type(theirs) is not type(mine)
         if note or other:
             yield Origin(part, False, note or f"{type(mine).__name__} in place of {type(theirs).__name__}")
         return
-    note = note or _difference(mine, theirs, weights)
+    note = note or _difference(mine, theirs)
     if not note:
         mine.load_state_dict(theirs.state_dict())
     yield Origin(part, not note, note)
 
 
-def _difference(mine: nn.Module, theirs: Any, weights: Mapping[str, Tensor]) -> str:
+def _difference(mine: nn.Module, theirs: Any) -> str:
     """Return why the weights of two modules do not agree; the text is empty if they do."""
     if not isinstance(theirs, nn.Module):
         return "the start has none"
@@ -312,7 +318,7 @@ def _difference(mine: nn.Module, theirs: Any, weights: Mapping[str, Tensor]) -> 
         if reasons := _differing(_said(options), _said(had), _said(defaults)):
             return "; ".join(reasons)
     ours, others = (
-        {key: list(value.shape) for key, value in each.items()} for each in (weights, theirs.state_dict())
+        {key: list(value.shape) for key, value in each.state_dict().items()} for each in (mine, theirs)
     )
     return next(
         (

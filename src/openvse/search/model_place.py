@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openvse.errors import IndexFormatError
-from openvse.search.index import read_manifest
+from openvse.search.manifest import read_manifest
 
 Place = dict[str, str]
 """Either ``hub``, the id on the hub; or ``folder``, the path from the index, and ``absolute``, the whole path."""

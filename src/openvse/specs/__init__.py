@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.specs.inherit import inherited, is_complete
+from openvse.specs.inherit import FROM_START, inherited, is_complete
 from openvse.specs.load import (
     apply_override,
     describe,
@@ -23,6 +23,7 @@ from openvse.specs.recipe import (
 )
 
 __all__ = [
+    "FROM_START",
     "AverageSpec",
     "DataSpec",
     "ModelSpec",

@@ -8,8 +8,11 @@ from typing import Any
 from openvse.errors import RecipeError
 from openvse.specs.load import merged
 
-START = "start"
+FROM_START = "start"
 """The value in a recipe of a side or a part that comes from the start; leaving the key out means the same."""
+
+GATED = "gated"
+"""The aggregator that adds a pooling to another one, its ``base``; in a recipe with a start, that is the start's."""
 
 _SIDES = ("image", "text")
 _PARTS = ("encoder", "aggregator")
@@ -23,13 +26,11 @@ def is_complete(tree: Mapping[str, Any], fields: Iterable[str]) -> bool:
         fields: the fields of the spec of its task.
     """
     for field in fields:
-        said = tree.get(field, START)
-        if said == START:
+        said = tree.get(field, FROM_START)
+        if said == FROM_START:
             return False
-        if field in _SIDES and isinstance(said, Mapping):
-            parts = [said.get(part, START) for part in _PARTS]
-            if START in parts or any(isinstance(part, Mapping) and "name" not in part for part in parts):
-                return False
+        if field in _SIDES and isinstance(said, Mapping) and not _own(said):
+            return False
     return True
 
 
@@ -39,7 +40,8 @@ def inherited(
     """Return a recipe whose gaps are filled from the spec of its start.
 
     A part with a name is the recipe's own. A part that is left out, or called ``start``, is the start's; options
-    without a name change those of the start's part.
+    without a name change those of the start's part. The aggregator ``gated`` is the recipe's own, and its ``base`` is a
+    part in the same sense.
 
     Args:
         tree: the recipe.
@@ -54,8 +56,8 @@ def inherited(
     taken: list[str] = []
     for field in fields:
         if field in _SIDES:
-            filled[field] = _side(field, tree.get(field, START), spec.get(field), start, taken)
-        elif tree.get(field, START) == START:
+            filled[field] = _side(field, tree.get(field, FROM_START), spec.get(field), start, taken)
+        elif tree.get(field, FROM_START) == FROM_START:
             if field in spec:
                 filled[field] = spec[field]
             elif field in tree:
@@ -71,27 +73,56 @@ def inherited(
 
 def _side(side: str, said: Any, theirs: Any, start: str, taken: list[str]) -> Any:
     """Return a side of the model, and note in ``taken`` which of its parts are the start's as they are."""
-    needed = said == START or (isinstance(said, Mapping) and not _own(said))
+    needed = said == FROM_START or (isinstance(said, Mapping) and not _own(said))
     if needed and not isinstance(theirs, Mapping):
         raise RecipeError(f"recipe: {side} is that of {start}, which has no {side} side: name its parts")
-    if said == START:
+    if said == FROM_START:
         taken += [f"{side}.{part}" for part in _PARTS]
         return theirs
     if not isinstance(said, Mapping):
         return said
     filled = dict(said)
     for part in _PARTS:
-        wanted = said.get(part, START)
-        if wanted == START:
+        wanted = said.get(part, FROM_START)
+        wanted = {"name": GATED} if wanted == GATED else wanted
+        if wanted == FROM_START:
             filled[part] = theirs[part]
             taken.append(f"{side}.{part}")
-        elif isinstance(wanted, Mapping) and "name" not in wanted:
-            filled[part] = merged({part: theirs[part]}, {part: wanted})[part]
+        elif not _names_itself(wanted):
+            filled[part] = (
+                _gated(wanted, theirs[part])
+                if wanted.get("name") == GATED
+                else merged({part: theirs[part]}, {part: wanted})[part]
+            )
             taken.append(f"{side}.{part}")
     return filled
 
 
+def _gated(wanted: Mapping[str, Any], theirs: Any) -> Any:
+    """Put the start's aggregator into the place of the base; if it is the same one around a base, it is taken whole."""
+    if _without_base(wanted) == _without_base(theirs):
+        return theirs
+    return {**wanted, "base": theirs}
+
+
+def _without_base(part: Any) -> dict[str, Any]:
+    options = {"name": part} if isinstance(part, str) else part
+    plain = {
+        key: value["name"] if isinstance(value, Mapping) and value.keys() == {"name"} else value
+        for key, value in options.items()
+    }
+    return {key: value for key, value in plain.items() if key != "base"}
+
+
 def _own(said: Mapping[str, Any]) -> bool:
     """Return whether a recipe names both parts of a side by itself."""
-    parts = [said.get(part, START) for part in _PARTS]
-    return all(part != START and not (isinstance(part, Mapping) and "name" not in part) for part in parts)
+    return all(_names_itself(said.get(part, FROM_START)) for part in _PARTS)
+
+
+def _names_itself(part: Any) -> bool:
+    """Return whether a recipe describes a part without its start."""
+    if part == GATED:
+        return False
+    if not isinstance(part, Mapping):
+        return bool(part != FROM_START)
+    return "name" in part and (part["name"] != GATED or part.get("base", FROM_START) != FROM_START)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from openvse.errors import RecipeError, nearest
-from openvse.specs import RunRecipe, inherited, is_complete, read_recipe, validated
+from openvse.specs import FROM_START, RunRecipe, inherited, is_complete, read_recipe, validated
 from openvse.tasks import TASKS, kind_of
 
 START = "start"
@@ -50,13 +50,34 @@ def parse_recipe(tree: Mapping[str, Any], *, copy: Path | None = None) -> RunRec
     return validated(kind.recipe, tree)
 
 
+def shown_recipe(source: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return all keys of a recipe with their values; ``start`` stands for what the model of a start decides.
+
+    No model is read or fetched.
+
+    Raises:
+        RecipeError: see ``load_recipe``.
+    """
+    tree = read_recipe(source, overrides)
+    task = tree.get("task", "retrieval")
+    if not (tree.get("start") or ("image" not in tree and "text" not in tree)) or task not in TASKS:
+        return parse_recipe(tree).to_dict()
+    kind = kind_of(task)
+    side = {"encoder": FROM_START, "aggregator": FROM_START}
+    filled = inherited(tree, {"image": side, "text": side}, ("image", "text"), FROM_START)
+    shown = validated(kind.recipe, filled).to_dict()
+    return shown | {field: FROM_START for field in kind.spec.model_fields if field not in filled}
+
+
 def _filled(tree: Mapping[str, Any], fields: Sequence[str], copy: Path | None) -> Mapping[str, Any]:
     """Take what a recipe leaves open from the spec of the model that it begins from."""
     if is_complete(tree, fields):
         return tree
     from openvse.model import read_config
+    from openvse.model.folder import WEIGHTS
     from openvse.tasks.load import find_model
 
     start = str(tree["start"])
-    folder = copy if copy is not None and copy.exists() else find_model(start, in_run=True)
+    kept = copy is not None and (copy / WEIGHTS).is_file()  # the file that is written last
+    folder = copy if copy is not None and kept else find_model(start, in_run=True)
     return inherited(tree, read_config(folder).spec, fields, start)

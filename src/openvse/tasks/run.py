@@ -15,7 +15,8 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 
 from openvse.backbones.adapters import adapt, require_peft
-from openvse.errors import TrainingError
+from openvse.conversion.memory import expect_memory
+from openvse.errors import CheckpointError, TrainingError
 from openvse.features import ExtractionProgress
 from openvse.files import locked, made, write_whole
 from openvse.model import Start
@@ -92,27 +93,44 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
     task = kind_of(recipe.task).open(recipe, inputs)
     torch.manual_seed(recipe.seed)
     adapt(task.model)
+    if inputs.accelerator.device.type == "cpu":
+        _expect_memory(task, start, recipe.training)
     task.model.provenance = _provenance(recipe, task)
     torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
     trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher, start)
     if goes_on:
         trainer.resume()
     elif inputs.accelerator.is_main_process:
-        _begin(inputs.folder, recipe)
+        _begin(inputs.folder, recipe, start)
     return RunResult(inputs.folder / BEST, trainer.fit())
 
 
 def _start_of(recipe: RunRecipe, inputs: RunInputs, goes_on: bool) -> Start | None:
-    """Copy the start into the folder of the run, so that the run needs nothing else, and load the copy."""
+    """Load the start; a run that goes on has a copy of its own."""
     if recipe.start is None:
         return None
-    copy = inputs.folder / START
-    if inputs.accelerator.is_main_process and not goes_on:
-        model = load(find_model(recipe.start, in_run=True))
-        shutil.rmtree(copy, ignore_errors=True)
-        model.save(copy)
-    inputs.accelerator.wait_for_everyone()
-    return Start(recipe.start, load(copy), copy)
+    folder = inputs.folder / START
+    if not goes_on:
+        if inputs.accelerator.is_main_process:
+            find_model(recipe.start, in_run=True)  # one process fetches and converts it for all
+        inputs.accelerator.wait_for_everyone()
+        folder = find_model(recipe.start, in_run=True)
+    return Start(recipe.start, load(folder), folder)
+
+
+def _expect_memory(task: AnyTask, start: Start | None, spec: TrainingSpec) -> None:
+    """Raise TrainingError if the weights and what their training keeps exceed the memory of this machine."""
+    weights = [*task.model.parameters(), *([] if start is None else start.model.parameters())]
+    learned = sum(weight.nbytes for weight in task.model.parameters() if weight.requires_grad)
+    kept = 3 if spec.average is None else 4  # the gradient, two moments, the mean
+    try:
+        expect_memory(
+            sum(weight.nbytes for weight in weights) + kept * learned, "the weights and their training"
+        )
+    except CheckpointError as error:
+        raise TrainingError(
+            f"{error}; or train less of it: fine_tune=false, train_blocks, or lora"
+        ) from error
 
 
 def _provenance(recipe: RunRecipe, task: AnyTask) -> dict[str, Any]:
@@ -195,8 +213,10 @@ def _check_empty(folder: Path) -> None:
         )
 
 
-def _begin(folder: Path, recipe: RunRecipe) -> None:
-    """Remove what is left of an earlier run, all but its features, and note the recipe of this one."""
+def _begin(folder: Path, recipe: RunRecipe, start: Start | None) -> None:
+    """Remove what is left of an earlier run, all but its features, and note the recipe and the start of this one."""
+    if start is not None:  # from here on the run needs nothing else
+        start.model.save(folder / START)
     for name in (CHECKPOINT, "metrics.jsonl", "before_after.md", "before_after.json"):
         (folder / name).unlink(missing_ok=True)
     for name in (BEST, "tensorboard"):

@@ -26,9 +26,9 @@ def recipes(
         return
     import yaml
 
-    from openvse.tasks.recipes import load_recipe
+    from openvse.tasks.recipes import shown_recipe
 
-    tree = load_recipe(name).to_dict()
+    tree = shown_recipe(name)
     typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=80), nl=False)
 
 
