@@ -17,6 +17,7 @@ from openvse.evaluation.metrics import (
     recall_at_k,
     retrieval_metrics,
 )
+from openvse.evaluation.places import Places
 from openvse.evaluation.ranking import QueryRanks, Ranks, rank_by_counting
 from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Proposals, Reranker, rerank
@@ -26,6 +27,7 @@ __all__ = [
     "EmbeddedEnsemble",
     "Member",
     "Metrics",
+    "Places",
     "Proposals",
     "Protocol",
     "QueryRanks",

@@ -56,6 +56,7 @@ def evaluate(
     device: torch.device | str | None = None,
     published: Mapping[str, Metrics] | None = None,
     problems: Sequence[str] = (),
+    every: bool = False,
     progress: OnProgress | None = None,
 ) -> Report:
     """Rank the texts of every image and the images of every text, and return a report.
@@ -76,16 +77,23 @@ def evaluate(
         device: the device of the scores; None is that of the images' embeddings.
         published: published results to show next to these, by label.
         problems: what was skipped before, one line each.
+        every: whether to rank all relevant candidates and not only the best one, for mAP@R, R-Precision, nDCG@10 and
+            MRR.
         progress: a function that is called after every block of scores.
 
     Raises:
-        DataError: the numbers of embeddings and relevance disagree, nothing is relevant, or there are too many folds.
+        DataError: the numbers of embeddings and relevance disagree, nothing is relevant, there are too many folds, or
+            all relevant candidates are to be reranked.
         ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
+    if every and reranker is not None:
+        raise DataError(
+            "reranking places only the best relevant candidate: leave out mAP@R and the like with it"
+        )
     members = [Member(images, texts, similarity), *others]
     size, where = block_size or _default_block(members), device or images.vectors.device
     parts = list(_parts(_Part(members, relevance, reranker), folds))
-    ranked = [_rank(part, size, where, progress) for part in parts]
+    ranked = [_rank(part, size, where, progress, every) for part in parts]
     ranks, shape = [part_ranks for part_ranks, _ in ranked], (relevance.num_images, relevance.num_texts)
     again = None if reranker is None else Reranked(reranker.top, reranker.weight, sum(s for _, s in ranked))
     return Report(
@@ -94,7 +102,7 @@ def evaluate(
         remarks=_remarks(ranks, relevance),
         reranked=again,
         intervals=_intervals(ranks, parts, resamples, seed) if resamples else {},
-        chance=mean_metrics([chance_metrics(part.relevance) for part in parts]),
+        chance=mean_metrics([chance_metrics(p.relevance, r) for p, r in zip(parts, ranks, strict=True)]),
         model=model,
         published=dict(published or {}),
         problems=tuple(problems),
@@ -103,7 +111,7 @@ def evaluate(
 
 @torch.inference_mode()
 def _rank(
-    part: _Part, block_size: int, device: torch.device | str, progress: OnProgress | None
+    part: _Part, block_size: int, device: torch.device | str, progress: OnProgress | None, every: bool
 ) -> tuple[Ranks, float]:
     """Rank one part, holding a block of scores at a time; also return the seconds that reranking took."""
 
@@ -123,7 +131,9 @@ def _rank(
         if progress is not None:
             progress("scoring pairs", scored, math.prod(shape))
 
-    ranks = rank_by_counting(score_block, relevance, block_size=block_size, device=device, see=see)
+    ranks = rank_by_counting(
+        score_block, relevance, block_size=block_size, device=device, see=see, every=every
+    )
     if again is None or proposals is None:
         return ranks, 0.0
     return rerank(ranks, proposals, again, relevance, device, progress)

@@ -9,9 +9,12 @@ from pathlib import Path
 
 from openvse.corpus import SharedTexts
 from openvse.evaluation.metrics import RECALL_AT, Metrics
+from openvse.evaluation.places import SEVERAL
 from openvse.output.documents import CONFIDENCE, markdown_table, write_report
 
 _RECALLS = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT), "rsum"]
+
+_TITLES = {"map_at_r": "mAP@R", "rprecision": "R-P", "ndcg10": "nDCG@10", "mrr": "MRR"}
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class Report:
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
             markdown_table(["", *map(_title, _RECALLS)], self._recall_rows()),
             markdown_table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], self._rank_rows()),
+            *self._several(),
             "\n".join(f"- {line}" for line in self._protocol_lines()),
         ]
         if self.problems:
@@ -134,6 +138,18 @@ class Report:
             medr, meanr, nmr = (self.metrics[f"{side}_{name}"] for name in ("medr", "meanr", "nmr"))
             chance = f"{self.chance[f'{side}_meanr']:.1f}" if self.chance else ""
             yield [title, f"{medr:g}", f"{meanr:.1f}", chance, f"{nmr:.4f}"]
+
+    def _several(self) -> Iterator[str]:
+        """Yield the table of the metrics of all relevant candidates, if they were computed."""
+        names = [f"{side}_{name}" for side in ("i2t", "t2i") for name in SEVERAL]
+        if names[0] not in self.metrics:
+            return
+        rows = [["**this model**", *(f"**{self.metrics[name]:.1f}**" for name in names)]]
+        if self.intervals:
+            bounds = (self.intervals[name] for name in names)
+            rows.append([f"{CONFIDENCE:.0%} interval", *(f"{low:.1f} to {high:.1f}" for low, high in bounds)])
+        rows.append(["chance", *(f"{self.chance[name]:.1f}" for name in names)])
+        yield markdown_table(["all relevant items", *map(_title, names)], rows)
 
     def _protocol_lines(self) -> Iterator[str]:
         protocol, remarks = self.protocol, self.remarks
@@ -162,5 +178,5 @@ class Report:
 def _title(metric: str) -> str:
     if metric == "rsum":
         return "RSUM"
-    side, k = metric.split("_r")
-    return f"{side} R@{k}"
+    side, name = metric.split("_", 1)
+    return f"{side} {_TITLES.get(name) or name.replace('r', 'R@')}"
