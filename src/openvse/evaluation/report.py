@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from openvse.corpus import SharedTexts
-from openvse.evaluation.metrics import RECALL_AT, Metrics
+from openvse.evaluation.metrics import RECALL_AT, Metrics, Replicates
+from openvse.evaluation.parts import Outcomes
 from openvse.evaluation.places import SEVERAL
 from openvse.output.documents import CONFIDENCE, markdown_table, write_report
 
@@ -92,6 +93,9 @@ class Report:
         published: the published results of each label (paper and setting), under the same names as ``metrics``.
         problems: what was skipped, one line each.
         reranked: how the first proposals were reranked, if they were.
+        replicates: the metrics on every resample of the bootstrap, means over the folds. The same data and seed draw
+            the same resamples, so that the replicates of two models are pairs. They are not written.
+        outcomes: the rank and the first candidates of each query, if they were asked for. They are not written.
     """
 
     metrics: Metrics
@@ -103,10 +107,14 @@ class Report:
     published: Mapping[str, Metrics] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     reranked: Reranked | None = None
+    replicates: Replicates = field(default_factory=dict, repr=False, compare=False)
+    outcomes: Outcomes | None = field(default=None, repr=False, compare=False)
 
     def to_json(self) -> str:
         """Return the whole report as indented JSON."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        written = asdict(replace(self, replicates={}, outcomes=None))
+        del written["replicates"], written["outcomes"]
+        return json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_markdown(self) -> str:
         """Return the report as a page in Markdown: recalls, ranks, protocol and problems."""
