@@ -15,7 +15,7 @@ from openvse.output.documents import CONFIDENCE, markdown_table, write_report
 
 _RECALLS = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT), "rsum"]
 
-_TITLES = {"map_at_r": "mAP@R", "rprecision": "R-P", "ndcg10": "nDCG@10", "mrr": "MRR"}
+_TITLES = {"map_at_r": "mAP@R", "rprecision": "R-P", "ndcg10": "nDCG@10", "mrr": "MRR", "meanr": "MeanR"}
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Report:
         """Return the report as a page in Markdown: recalls, ranks, protocol and problems."""
         sections = [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
-            markdown_table(["", *map(_title, _RECALLS)], self._recall_rows()),
+            markdown_table(["", *map(metric_title, _RECALLS)], self._recall_rows()),
             markdown_table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], self._rank_rows()),
             *self._several(),
             "\n".join(f"- {line}" for line in self._protocol_lines()),
@@ -157,7 +157,7 @@ class Report:
             bounds = (self.intervals[name] for name in names)
             rows.append([f"{CONFIDENCE:.0%} interval", *(f"{low:.1f} to {high:.1f}" for low, high in bounds)])
         rows.append(["chance", *(f"{self.chance[name]:.1f}" for name in names)])
-        yield markdown_table(["all relevant items", *map(_title, names)], rows)
+        yield markdown_table(["all relevant items", *map(metric_title, names)], rows)
 
     def _protocol_lines(self) -> Iterator[str]:
         protocol, remarks = self.protocol, self.remarks
@@ -183,8 +183,11 @@ class Report:
             yield f"model {self.model}"
 
 
-def _title(metric: str) -> str:
+def metric_title(metric: str) -> str:
+    """Return how tables name a metric, such as "i2t R@1" for ``i2t_r1`` and "WUPS@0.9" for ``wups_0.9``."""
     if metric == "rsum":
         return "RSUM"
-    side, name = metric.split("_", 1)
+    side, _, name = metric.partition("_")
+    if side not in ("i2t", "t2i"):
+        return metric.replace("wups_", "WUPS@").removeprefix("accuracy_").replace("_", " ")
     return f"{side} {_TITLES.get(name) or name.replace('r', 'R@')}"

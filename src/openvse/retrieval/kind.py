@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs import ModelSpec, RunRecipe, TwoTowerSpec
-from openvse.training.kind import Evaluation, Request, TaskKind
+from openvse.training.kind import Compared, Evaluation, Request, TaskKind
 
 if TYPE_CHECKING:
     from openvse.model import Model, TwoTower
@@ -39,3 +39,9 @@ class Retrieval(TaskKind):
         from openvse.retrieval.evaluate import evaluate_towers
 
         return evaluate_towers(cast("Sequence[TwoTower]", models), request)
+
+    def compare(self, models: Iterable[tuple[str, Model]], request: Request) -> Compared:
+        """Rank the same images and sentences with each model."""
+        from openvse.retrieval.compare import compare_towers
+
+        return compare_towers(cast("Iterable[tuple[str, TwoTower]]", models), request)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
+from openvse.errors import ModelError
 from openvse.specs import ModelSpec, RunRecipe
 from openvse.types import OnProgress
 
 if TYPE_CHECKING:
+    from openvse.evaluation import Comparison, Examples, MeasuredRun, Row
     from openvse.model import Model
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
@@ -32,6 +34,8 @@ class Request:
         allow_outside: take images outside of the folder of one's own data too.
         batch_size: images, sentences or questions at a time.
         progress: called after every batch.
+        resamples: resamples of the bootstrap.
+        seed: seed of the bootstrap.
     """
 
     data: str
@@ -44,6 +48,14 @@ class Request:
     allow_outside: bool = False
     batch_size: int = 128
     progress: OnProgress | None = None
+    resamples: int = 1000
+    seed: int = 0
+
+    def store(self, number: int) -> Path | None:
+        """Return the feature store of the model with this number, counted from 0; None to read the images."""
+        if len(self.features) == 1:
+            return self.features[0]
+        return self.features[number] if self.features else None
 
 
 @runtime_checkable
@@ -65,6 +77,24 @@ class Evaluation(Protocol):
 
     def write(self, folder: Path) -> Sequence[Path]:
         """Write the figures to files, and return them."""
+        ...
+
+
+@runtime_checkable
+class Compared(Protocol):
+    """What a comparison has measured: each run on the same test set."""
+
+    @property
+    def runs(self) -> Sequence[MeasuredRun]:
+        """The runs, in the order in which they were named."""
+        ...
+
+    def comparison(self, rows: Sequence[Row]) -> Comparison:
+        """Return a comparison of rows of these runs, without contrasts yet."""
+        ...
+
+    def examples(self, first: Row, second: Row, count: int) -> Sequence[Examples]:
+        """Return the queries on which two rows differ most, at most ``count`` gains and losses of each kind."""
         ...
 
 
@@ -95,6 +125,18 @@ class TaskKind(ABC):
     @abstractmethod
     def evaluate(self, models: Sequence[Model], request: Request) -> Evaluation:
         """Measure models of this task."""
+
+    def compare(self, models: Iterable[tuple[str, Model]], request: Request) -> Compared:
+        """Measure each model on the same test set, one in memory at a time.
+
+        Args:
+            models: the name of each run and its model.
+            request: what to compare on.
+
+        Raises:
+            ModelError: the task has no comparison.
+        """
+        raise ModelError("models of this task cannot be compared: evaluate each of them")
 
 
 def published_for(provenance: Mapping[str, Any], protocol: Mapping[str, int]) -> dict[str, dict[str, float]]:
