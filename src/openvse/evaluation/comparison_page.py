@@ -104,7 +104,7 @@ def _examples(examples: Examples, first: str, second: str, small: Small) -> str:
 
 def _card(example: Example, first: str, second: str, small: Small) -> str:
     labels = [
-        f"{name}: {escape(result)}" for name, result in zip((first, second), example.results, strict=True)
+        f"{name}'s {escape(result)}" for name, result in zip((first, second), example.results, strict=True)
     ]
     if example.right.image is None:
         return _beside(example, labels, small)

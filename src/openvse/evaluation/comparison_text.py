@@ -29,7 +29,7 @@ def letters(comparison: Comparison) -> dict[str, str]:
 
 def shown_metrics(comparison: Comparison) -> list[str]:
     """Return the metrics that tables show: RSUM and recalls, or whatever else has resamples."""
-    there = comparison.rows[0].runs[0].replicates
+    there = comparison.contrasts[0].differences
     return [name for name in ("rsum", *_RECALLS) if name in there] or [
         name for name in there if not name.endswith("meanr")
     ]

@@ -103,11 +103,11 @@ def paired_differences(
     drawn_first: Replicates,
     drawn_second: Replicates,
 ) -> dict[str, Difference]:
-    """Return the difference of each metric that has resamples of both models; see ``paired_difference``."""
+    """Return the difference of each metric that has a value on some resample of both; see ``paired_difference``."""
     return {
         name: paired_difference(first[name], second[name], drawn_first[name], drawn_second[name])
         for name in drawn_first
-        if name in drawn_second
+        if name in drawn_second and not np.isnan(drawn_second[name] - drawn_first[name]).all()
     }
 
 

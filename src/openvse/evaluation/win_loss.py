@@ -26,7 +26,7 @@ class Example:
         query: the query.
         right: a right answer to it.
         found: the first result of each model.
-        results: how good the result of each model is, such as "rank 3".
+        results: what the first result of each model is, and how good, such as "first hit; right at 3".
         hits: whether the first result of each model is right.
     """
 

@@ -83,7 +83,7 @@ class ComparedTowers:
                 self._shown(first[0], is_image=side != "i2t"),
                 self._shown(first[1], is_image=side != "i2t"),
             ),
-            results=(f"rank {ranks[0][number]:g}", f"rank {ranks[1][number]:g}"),
+            results=(_place(ranks[0][number]), _place(ranks[1][number])),
             hits=(first[0] in right, first[1] in right),
         )
 
@@ -150,6 +150,10 @@ def _same_images(
             f"first, or extract its features from the same images"
         )
     return readable
+
+
+def _place(rank: float) -> str:
+    return "first hit" if rank == 1 else f"first hit; right at {rank:g}"
 
 
 def _warnings(source: str, model: TwoTower, corpus: Corpus) -> Iterator[str]:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from openvse.corpus import Corpus, seen_in_training
 from openvse.datasets import open_corpus
 from openvse.errors import OpenVSEError
 from openvse.evaluation import Report, Reranker, embed_ensemble, evaluate
 from openvse.features import open_store
-from openvse.model import TwoTower
+from openvse.model import Model, TwoTower
 from openvse.training.kind import Request, published_for
 
 
@@ -45,6 +46,8 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     Raises:
         OpenVSEError: there are more stores than models, or the data or stores cannot be used.
     """
+    if request.exchanged:
+        raise OpenVSEError("--exchanged is for models that answer questions: leave it out for retrieval")
     corpus = open_corpus(
         request.data, require_images=not request.features, allow_outside=request.allow_outside
     )
@@ -55,6 +58,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         models, chosen, stores, batch_size=request.batch_size, progress=request.progress
     )
     first, *others = embedded.members
+    leaks = leakage_lines(models, embedded.corpus)
     again = Reranker(others.pop(), request.rerank_top, request.rerank_weight) if request.rerank else None
     report = evaluate(
         first.images,
@@ -67,10 +71,20 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         model=", ".join(model.fingerprint for model in models),
         folds=request.folds,
         published=_published(models, embedded.corpus.relevance.num_images, request.folds),
-        problems=embedded.corpus.problems,
+        problems=(*leaks, *embedded.corpus.problems),
         progress=request.progress,
     )
-    return RetrievalEvaluation(report)
+    return RetrievalEvaluation(report, leaks)
+
+
+def leakage_lines(models: Sequence[Model], corpus: Corpus) -> tuple[str, ...]:
+    """Return a line for each model that was trained on images of the corpus, as far as it remembers them."""
+    names = ["the model"] if len(models) == 1 else [f"model {number}" for number in range(1, len(models) + 1)]
+    found = (
+        seen_in_training(model.provenance, corpus).describe(name)
+        for name, model in zip(names, models, strict=True)
+    )
+    return tuple(filter(None, found))
 
 
 def _one_store_each(stores: Sequence[Path], num_models: int) -> list[Path | None]:

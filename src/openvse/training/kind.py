@@ -34,6 +34,7 @@ class Request:
         allow_outside: take images outside of the folder of one's own data too.
         batch_size: images, sentences or questions at a time.
         progress: called after every batch.
+        exchanged: answer each question about another image, too.
         resamples: resamples of the bootstrap.
         seed: seed of the bootstrap.
     """
@@ -48,6 +49,7 @@ class Request:
     allow_outside: bool = False
     batch_size: int = 128
     progress: OnProgress | None = None
+    exchanged: bool = False
     resamples: int = 1000
     seed: int = 0
 

@@ -58,10 +58,7 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Say whether runs differ on a test set: paired intervals, exact sign tests, seeds, wins and losses."""
-    from openvse.cli.json_output import print_json
-    from openvse.cli.progress import bar, warn
-    from openvse.evaluation import contrast_rows
-    from openvse.evaluation.comparison_text import comparison_text, comparison_values
+    from openvse.cli.progress import bar
     from openvse.tasks.runs import parse_rows
     from openvse.training.kind import Request
 
@@ -80,6 +77,23 @@ def compare(
             seed=seed,
         )
         compared = measure(rows, request, device)
+    say(rows, compared, out, examples, as_json=as_json)
+
+
+def say(
+    rows: Mapping[str, Sequence[NamedRun]],
+    compared: Compared,
+    out: Path | None,
+    examples: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the comparison of the rows as tables or as JSON, warn of unfinished runs and leakage, write files."""
+    from openvse.cli.json_output import print_json
+    from openvse.cli.progress import warn
+    from openvse.evaluation import contrast_rows
+    from openvse.evaluation.comparison_text import comparison_text, comparison_values
+
     comparison = contrast_rows(joined(rows, compared))
     for line in (*unfinished(rows), *(warning for run in compared.runs for warning in run.warnings)):
         warn(line)

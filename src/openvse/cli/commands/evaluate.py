@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,7 @@ from openvse.cli.options import AllowOutside, Device, Json, Quiet, Rerank, Threa
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
+    from openvse.model import Model
     from openvse.training.kind import Evaluation
 
 
@@ -41,6 +42,9 @@ def evaluate(
         typer.Option(min=0, max=1, help="Weight w of its score; that of the other models has 1 - w."),
     ] = 1.0,
     folds: Annotated[int, typer.Option(min=1, help="Average over so many equal folds (COCO 1K: 5).")] = 1,
+    exchanged: Annotated[
+        bool, typer.Option("--exchanged", help="Answer each question about another image, too: a control.")
+    ] = False,
     allow_outside: AllowOutside = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Images, sentences or questions at a time.")] = 128,
     device: Device = "cpu",
@@ -51,15 +55,9 @@ def evaluate(
     """Measure retrieval both ways (R@1/5/10, RSUM, MedR, MeanR), or the accuracy of answers, with intervals."""
     from openvse.cli.progress import bar, note
     from openvse.tasks import kind_of
-    from openvse.tasks.load import load
     from openvse.training.kind import Request
 
-    loaded = [load(model, device=device) for model in (*models, *filter(None, [rerank]))]
-    task, *others = dict.fromkeys(model.task for model in loaded)
-    if others:
-        raise OpenVSEError(
-            f"the models are for different tasks ({task}, {', '.join(others)}): evaluate those of one task together"
-        )
+    loaded, task = load_all([*models, *filter(None, [rerank])], device)
     with bar() as progress:
         request = Request(
             data,
@@ -72,11 +70,29 @@ def evaluate(
             allow_outside=allow_outside,
             batch_size=batch_size,
             progress=progress.show,
+            exchanged=exchanged,
         )
         evaluation = kind_of(task).evaluate(loaded, request)
     say(evaluation, {"task": task, "data": data, "split": split} if as_json else None)
     if out is not None:
         note(f"written: {', '.join(map(str, evaluation.write(out)))}")
+
+
+def load_all(names: Sequence[str], device: str) -> tuple[list[Model], str]:
+    """Return models of one task, and the task.
+
+    Raises:
+        OpenVSEError: they are for different tasks, or one cannot be loaded.
+    """
+    from openvse.tasks.load import load
+
+    loaded = [load(name, device=device) for name in names]
+    task, *others = dict.fromkeys(model.task for model in loaded)
+    if others:
+        raise OpenVSEError(
+            f"the models are for different tasks ({task}, {', '.join(others)}): evaluate those of one task together"
+        )
+    return loaded, task
 
 
 def say(evaluation: Evaluation, asked: Mapping[str, object] | None) -> None:
