@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, TypeAlias
 
@@ -81,4 +82,27 @@ Quiet: TypeAlias = Annotated[
 ]
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON document, and nothing else.")
+]
+RerankTop: TypeAlias = Annotated[int, typer.Option(min=1, help="Proposals of each query to rank again.")]
+RerankWeight: TypeAlias = Annotated[
+    float,
+    typer.Option(min=0, max=1, help="Weight w of its score; that of the other models has 1 - w."),
+]
+Exchanged: TypeAlias = Annotated[
+    bool, typer.Option("--exchanged", help="Answer each question about another image, too: a control.")
+]
+Features: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Feature store to read instead of images: one for all models, one a model, or a folder of stores."
+    ),
+]
+Annotations: TypeAlias = Annotated[
+    Path | None, typer.Option(help="The files that cxc or eccv_caption reads.")
+]
+Every: TypeAlias = Annotated[
+    bool, typer.Option("--every", help="Also mAP@R, R-P, nDCG@10, MRR of all positives.")
+]
+ProtocolName: TypeAlias = Annotated[
+    str, typer.Option(help="A published protocol, such as coco_1k: 'openvse protocols'.")
 ]

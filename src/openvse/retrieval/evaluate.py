@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openvse.corpus import Corpus, seen_in_training
 from openvse.datasets import open_corpus
+from openvse.datasets.registry import DATASETS, QUESTION_SETS
+from openvse.datasets.source import parse_source
 from openvse.errors import OpenVSEError
-from openvse.evaluation import Report, Reranker, embed_ensemble, evaluate
+from openvse.evaluation import EmbeddedEnsemble, Report, Reranker, embed_ensemble, evaluate
+from openvse.evaluation.judged import JudgedReport
+from openvse.evaluation.protocols import PROTOCOLS
 from openvse.features import open_store
 from openvse.model import Model, TwoTower
-from openvse.training.kind import Request, published_for
+from openvse.retrieval.judged import judge_cxc, judge_eccv_caption, number_items
+from openvse.training.kind import Request, check_data, published_for, under_protocol
 
 
 @dataclass(frozen=True)
 class RetrievalEvaluation:
     """A retrieval report; see ``training.kind.Evaluation``."""
 
-    report: Report
+    report: Report | JudgedReport
     warnings: tuple[str, ...] = ()
 
     def to_markdown(self) -> str:
@@ -44,37 +49,70 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         request: what to evaluate, and how.
 
     Raises:
-        OpenVSEError: there are more stores than models, or the data or stores cannot be used.
+        OpenVSEError: there are more stores than models, the data or stores cannot be used, or the data are not those
+            of the protocol.
     """
     if request.exchanged:
         raise OpenVSEError("--exchanged is for models that answer questions: leave it out for retrieval")
+    request, protocol = under_protocol(request, "retrieval")
     corpus = open_corpus(
         request.data, require_images=not request.features, allow_outside=request.allow_outside
     )
+    check_data(protocol, corpus.name)
     chosen = corpus if request.split == "all" else corpus.split(request.split)
     paths = _one_store_each(request.features, len(models))
     stores = [open_store(path, model.image.encoder) for model, path in zip(models, paths, strict=True)]
     embedded = embed_ensemble(
         models, chosen, stores, batch_size=request.batch_size, progress=request.progress
     )
-    first, *others = embedded.members
     leaks = leakage_lines(models, embedded.corpus)
+    if protocol is not None and protocol.annotations:
+        judged = _judge(models, embedded, request)
+        return RetrievalEvaluation(replace(judged, problems=(*leaks, *judged.problems)), leaks)
+    size = len(embedded.corpus), len(embedded.corpus.captions)
+    other = () if protocol is None else filter(None, [protocol.mismatch(*size)])
+    report = _report(models, embedded, request, chosen.name)
+    warnings = (*leaks, *other)
+    return RetrievalEvaluation(replace(report, problems=(*warnings, *report.problems)), warnings)
+
+
+def _report(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Request, name: str) -> Report:
+    first, *others = embedded.members
     again = Reranker(others.pop(), request.rerank_top, request.rerank_weight) if request.rerank else None
-    report = evaluate(
+    return evaluate(
         first.images,
         first.texts,
         embedded.corpus.relevance,
         first.similarity,
         reranker=again,
         others=others,
-        name=chosen.name,
+        name=name,
         model=", ".join(model.fingerprint for model in models),
         folds=request.folds,
         published=_published(models, embedded.corpus.relevance.num_images, request.folds),
-        problems=(*leaks, *embedded.corpus.problems),
+        problems=embedded.corpus.problems,
+        every=request.every,
         progress=request.progress,
     )
-    return RetrievalEvaluation(report, leaks)
+
+
+def _judge(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Request) -> JudgedReport:
+    """Evaluate one model on published judgements of pairs.
+
+    Raises:
+        OpenVSEError: there are several models, or the files of the protocol are not given.
+    """
+    wanted = PROTOCOLS[request.protocol].annotations
+    if len(models) > 1 or request.rerank:
+        raise OpenVSEError(f"protocol {request.protocol} evaluates one model by itself: name one model")
+    if request.annotations is None:
+        raise OpenVSEError(f"protocol {request.protocol} needs --annotations: {wanted}")
+    (model,), (member,) = models, embedded.members
+    root = parse_source(request.data, {*DATASETS, *QUESTION_SETS})[1]
+    items = number_items(root, embedded.corpus, member.images, member.texts)
+    if request.protocol == "cxc":
+        return judge_cxc(items, model.similarity, request.annotations, request.split, model=model.fingerprint)
+    return judge_eccv_caption(items, model.similarity, request.annotations, model=model.fingerprint)
 
 
 def leakage_lines(models: Sequence[Model], corpus: Corpus) -> tuple[str, ...]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from openvse.errors import ModelError
+from openvse.errors import ModelError, OpenVSEError
 from openvse.specs import ModelSpec, RunRecipe
 from openvse.types import OnProgress
 
 if TYPE_CHECKING:
     from openvse.evaluation import Comparison, Examples, MeasuredRun, Row
+    from openvse.evaluation.protocols import TestProtocol
     from openvse.model import Model
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
@@ -35,6 +36,9 @@ class Request:
         batch_size: images, sentences or questions at a time.
         progress: called after every batch.
         exchanged: answer each question about another image, too.
+        every: place all relevant items, and not only the best: mAP@R and the like.
+        protocol: the published protocol to follow, by name, or "".
+        annotations: the files that the protocol needs beside the data set.
         resamples: resamples of the bootstrap.
         seed: seed of the bootstrap.
     """
@@ -50,6 +54,9 @@ class Request:
     batch_size: int = 128
     progress: OnProgress | None = None
     exchanged: bool = False
+    every: bool = False
+    protocol: str = ""
+    annotations: Path | None = None
     resamples: int = 1000
     seed: int = 0
 
@@ -139,6 +146,38 @@ class TaskKind(ABC):
             ModelError: the task has no comparison.
         """
         raise ModelError("models of this task cannot be compared: evaluate each of them")
+
+
+def under_protocol(request: Request, task: str) -> tuple[Request, TestProtocol | None]:
+    """Return a request with the split, folds and metrics of its protocol, and the protocol if there is one.
+
+    Raises:
+        OpenVSEError: the protocol is unknown, for another task, or has other folds; or files are given without one.
+    """
+    from openvse.evaluation.protocols import protocol_named
+
+    if not request.protocol:
+        if request.annotations is not None:
+            raise OpenVSEError(
+                "--annotations is for a --protocol that reads them, such as cxc or eccv_caption"
+            )
+        return request, None
+    protocol = protocol_named(request.protocol)
+    if protocol.task != task:
+        raise OpenVSEError(f"protocol {protocol.name} is for {protocol.task}, and the model is for {task}")
+    if request.folds not in (1, protocol.folds):
+        raise OpenVSEError(f"protocol {protocol.name} has {protocol.folds} fold(s): leave out --folds")
+    split = protocol.split if request.split == "test" else request.split
+    every = request.every or protocol.every
+    return replace(request, split=split, folds=protocol.folds, every=every), protocol
+
+
+def check_data(protocol: TestProtocol | None, name: str) -> None:
+    """Raise OpenVSEError if a data set is not the one of a protocol."""
+    if protocol is not None and name != protocol.data:
+        raise OpenVSEError(
+            f"protocol {protocol.name} is on {protocol.data}, and the data set is {name}: give {protocol.data}:ROOT"
+        )
 
 
 def published_for(provenance: Mapping[str, Any], protocol: Mapping[str, int]) -> dict[str, dict[str, float]]:

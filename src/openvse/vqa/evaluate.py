@@ -12,7 +12,7 @@ from openvse.corpus import QuestionSet, seen_in_training
 from openvse.datasets import open_questions
 from openvse.errors import DataError, OpenVSEError
 from openvse.features import open_store
-from openvse.training.kind import Request, published_for
+from openvse.training.kind import Request, check_data, published_for, under_protocol
 from openvse.types import FeatureSource
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.evaluator import evaluate_answers
@@ -61,6 +61,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     Raises:
         OpenVSEError: there are several models, folds, or several stores, or the data cannot be used.
     """
+    request, protocol = under_protocol(request, "vqa")
     model, *others = models
     if others or request.rerank:
         raise OpenVSEError("a model that answers questions is evaluated by itself: name one model")
@@ -76,12 +77,14 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         require_images=model.sees and store is None,
         allow_outside=request.allow_outside,
     )
+    check_data(protocol, questions.name)
     chosen = questions if request.split == "all" else questions.split(request.split)
     kept, answers = _answer(model, chosen, store, request)
     left_out = len(chosen) - len(kept)
     warnings = (f"{left_out} question(s) are left out: their images cannot be used",) if left_out else ()
-    leak = seen_in_training(model.provenance, kept.as_corpus()).describe("the model")
-    warnings, problems = (*warnings, *filter(None, [leak])), (*filter(None, [leak]), *kept.problems)
+    told = [seen_in_training(model.provenance, kept.as_corpus()).describe("the model")]
+    told += [] if protocol is None else [protocol.mismatch(len(kept), 0)]
+    warnings, problems = (*warnings, *filter(None, told)), (*filter(None, told), *kept.problems)
     if not any(question.answers for question in kept.questions):
         return AnswersEvaluation(None, kept, answers, (*warnings, NO_ANSWERS))
     report = evaluate_answers(

@@ -59,8 +59,7 @@ def evaluate_answers(
     Raises:
         DataError: the numbers of predictions and questions differ, or no question has an answer.
     """
-    answered = _answered(questions, predictions)
-    scored = questions.select(np.array(answered, dtype=np.int64))
+    scored = questions.select(np.array(answered := _answered(questions, predictions), dtype=np.int64))
     scorer = _Scorer(scored, wordnet)
     columns = scorer.columns([predictions[number] for number in answered])
     others = _baselines(training, scored, None if exchanged is None else [exchanged[n] for n in answered])

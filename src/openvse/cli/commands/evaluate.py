@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Device, Json, Quiet, Rerank, Threads
+from openvse.cli.options import (
+    AllowOutside,
+    Annotations,
+    Device,
+    Every,
+    Exchanged,
+    Features,
+    Json,
+    ProtocolName,
+    Quiet,
+    Rerank,
+    RerankTop,
+    RerankWeight,
+    Threads,
+)
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
@@ -28,23 +42,16 @@ def evaluate(
         str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
     ],
     split: Annotated[str, typer.Option(help="train, validation, test, or all.")] = "test",
-    features: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Feature store to read instead of images: one for all models, one a model, or a folder of stores."
-        ),
-    ] = None,
+    features: Features = None,
     out: Annotated[Path | None, typer.Option(help="Folder for report.json and report.md.")] = None,
     rerank: Rerank = None,
-    rerank_top: Annotated[int, typer.Option(min=1, help="Proposals of each query to rank again.")] = 20,
-    rerank_weight: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Weight w of its score; that of the other models has 1 - w."),
-    ] = 1.0,
+    rerank_top: RerankTop = 20,
+    rerank_weight: RerankWeight = 1.0,
     folds: Annotated[int, typer.Option(min=1, help="Average over so many equal folds (COCO 1K: 5).")] = 1,
-    exchanged: Annotated[
-        bool, typer.Option("--exchanged", help="Answer each question about another image, too: a control.")
-    ] = False,
+    protocol: ProtocolName = "",
+    annotations: Annotations = None,
+    every: Every = False,
+    exchanged: Exchanged = False,
     allow_outside: AllowOutside = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Images, sentences or questions at a time.")] = 128,
     device: Device = "cpu",
@@ -71,6 +78,9 @@ def evaluate(
             batch_size=batch_size,
             progress=progress.show,
             exchanged=exchanged,
+            every=every,
+            protocol=protocol,
+            annotations=annotations,
         )
         evaluation = kind_of(task).evaluate(loaded, request)
     say(evaluation, {"task": task, "data": data, "split": split} if as_json else None)
