@@ -173,10 +173,16 @@ def recalls(ranked: QueryRanks) -> Direction:
     return Direction(len(ranked.queries), ranked.num_candidates, metrics)
 
 
-def precisions(ranked: QueryRanks) -> Direction:
-    """Return mAP@R, R-Precision and R@1 of one direction whose positives are all placed."""
+def precisions(ranked: QueryRanks, missing: Int[np.ndarray, "M"]) -> Direction:
+    """Return mAP@R, R-Precision and R@1 of one direction whose positives are all placed.
+
+    Args:
+        ranked: the ranks, with places.
+        missing: the query of each positive item that is not in the gallery; R counts these items, too.
+    """
     assert ranked.places is not None
-    means = dict(zip(SEVERAL, 100.0 * ranked.places.columns().mean(axis=0), strict=True))
+    columns = ranked.places.with_missing(missing).columns()
+    means = dict(zip(SEVERAL, 100.0 * columns.mean(axis=0), strict=True))
     metrics = {name: float(means[name]) for name in ("map_at_r", "rprecision")}
     return Direction(
         len(ranked.queries), ranked.num_candidates, {**metrics, "r1": recall_at_k(ranked.ranks, 1)}

@@ -35,6 +35,19 @@ class Places:
     gains: Float[np.ndarray, "P"]
     num_candidates: int
 
+    def with_missing(self, queries: Int[np.ndarray, "M"]) -> Places:
+        """Return the same with relevant items that are not in the gallery, and are therefore never found.
+
+        Args:
+            queries: the query of each missing item; each of them has an item in the gallery, too.
+        """
+        every = np.concatenate([self.queries, queries])
+        beyond = np.full(len(queries), self.num_candidates + 1 + len(every))
+        places = np.concatenate([self.places, beyond])
+        order = np.lexsort((places, every))
+        gains = np.concatenate([self.gains, np.ones(len(queries))])
+        return Places(every[order], places[order], gains[order], self.num_candidates)
+
     def columns(self) -> Float[np.ndarray, "Q M"]:
         """Return the metrics ``SEVERAL`` of each query that has a relevant candidate, from 0 to 1.
 

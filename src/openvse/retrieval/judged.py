@@ -174,10 +174,19 @@ def judge_eccv_caption(
             True,
         ),
     ):
-        queries, relevant, lines = _listed(positives, asking[1], asked[1], folder)
-        problems += lines
+        queries, relevant, missing = _listed(positives, asking[1], asked[1], folder)
+        missing = missing[np.isin(missing, queries)]
+        if len(missing):
+            problems.append(
+                f"{name}: {len(missing):,} positive items are not in the gallery; they count as not found"
+            )
+        lost = len(positives) - len(np.unique(queries))
+        if lost:
+            problems.append(
+                f"{name}: {lost:,} of {len(positives):,} queries are not in the data set and are left out"
+            )
         ranked = rank_among(asking[0], asked[0], (queries, relevant), similarity, every=True, swapped=swapped)
-        retrieval[name] = precisions(ranked)
+        retrieval[name] = precisions(ranked, np.searchsorted(np.unique(queries), missing))
     return JudgedReport(
         "ECCV Caption", items.corpus.name, retrieval, {}, model, tuple(problems), tuple(notes)
     )
@@ -268,8 +277,8 @@ def _correlations(
 
 def _listed(
     positives: Positives, asking: Int[np.ndarray, "Q"], asked: Int[np.ndarray, "C"], folder: Path
-) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"], list[str]]:
-    """Return the positions of all positive pairs, and a line about those that are not in the data set."""
+) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"], Int[np.ndarray, "M"]]:
+    """Return the positions of all positive pairs, and the query of each whose item is not in the gallery."""
     queries = np.repeat(np.array(list(positives)), [len(items) for items in positives.values()])
     items = np.array([item for each in positives.values() for item in each], dtype=np.int64)
     one, other = _positions(queries, asking), _positions(items, asked)
@@ -278,13 +287,7 @@ def _listed(
         raise DataError(
             f"{folder}: it names none of the images and captions of this data set: give COCO's test split"
         )
-    missing = len(there) - int(there.sum())
-    lines = (
-        [f"{missing:,} of {len(there):,} positive pairs are not in the data set and are left out"]
-        if missing
-        else []
-    )
-    return one[there], other[there], lines
+    return one[there], other[there], one[(one >= 0) & (other < 0)]
 
 
 def _left_out(listed: Int[np.ndarray, "L"], known: Int[np.ndarray, "A"], what: str) -> Iterator[str]:
