@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from coco_judgements import write_coco, write_cxc, write_eccv
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
+from openvse.datasets.cxc import read_cxc
+from openvse.datasets.eccv_caption import read_eccv_caption
 from openvse.errors import DataError, OpenVSEError
 from openvse.evaluation.judged import bootstrap_correlation, spearman
 from openvse.evaluation.protocols import PROTOCOLS, protocol_named
@@ -44,7 +46,7 @@ def slow_recalls(scores: np.ndarray, positives: dict[int, set[int]], *, itself: 
 
 
 def test_crisscrossed_captions_equal_a_loop(items: NumberedItems, tmp_path: Path) -> None:
-    report = judge_cxc(items, SetMax(), write_cxc(tmp_path / "cxc"), "test", model="abc")
+    report = judge_cxc(items, SetMax(), read_cxc(write_cxc(tmp_path / "cxc"), "test"), model="abc")
     images, texts = items.images.vectors[:, 0].numpy(), items.texts.vectors[:8, 0].numpy()
     fits = {0: {0, 1}, 1: {2}, 2: {1, 4, 5}, 3: {6, 7}}
     fitted = {0: {0}, 1: {0, 2}, 2: {1}, 4: {2}, 5: {2}, 6: {3}, 7: {3}}
@@ -90,16 +92,16 @@ def test_the_correlation_draws_one_pair_of_half_the_queries() -> None:
 
 
 def test_eccv_caption_on_its_tiny_files(items: NumberedItems, tmp_path: Path) -> None:
-    report = judge_eccv_caption(items, SetMax(), write_eccv(tmp_path))
+    report = judge_eccv_caption(items, SetMax(), read_eccv_caption(write_eccv(tmp_path)))
     assert [(one.queries, one.gallery) for one in report.retrieval.values()] == [(2, 8), (2, 4)]
     assert report.problems == ()
     (tmp_path / "original_caption_to_image.json").unlink()
-    whole = judge_eccv_caption(items, SetMax(), tmp_path)
+    whole = judge_eccv_caption(items, SetMax(), read_eccv_caption(tmp_path))
     assert whole.retrieval["image to text"].gallery == 9
     assert "which lists 25,000, is not there" in whole.notes[-1]
     (tmp_path / "eccv_image_to_caption.json").write_text('{"1": [2]}')
     with pytest.raises(DataError, match="names none of the images and captions of this data set"):
-        judge_eccv_caption(items, SetMax(), tmp_path)
+        judge_eccv_caption(items, SetMax(), read_eccv_caption(tmp_path))
 
 
 @pytest.mark.slow
@@ -120,7 +122,9 @@ def test_eccv_caption_equals_the_package_of_its_authors() -> None:
     names, texts = tuple(map(str, images)), tuple(map(str, captions))
     pairs = Relevance(owners, np.arange(len(captions)), len(images), len(captions))
     corpus = Corpus("coco/test", names, tuple(map(Path, names)), texts, pairs, ("test",) * len(images))
-    report = judge_eccv_caption(NumberedItems(corpus, *sets, images, captions, owners), SetMax(), folder)
+    report = judge_eccv_caption(
+        NumberedItems(corpus, *sets, images, captions, owners), SetMax(), read_eccv_caption(folder)
+    )
     scores = sets[0].vectors[:, 0] @ sets[1].vectors[:, 0].T
     theirs = package.Metrics().eccv_metrics(
         {

@@ -66,10 +66,8 @@ _ALL = (
     TestProtocol(
         "vatex", "vatex", "VATEX: 1,500 test clips of HGR's halves, ten sentences each", 1500, 15_000
     ),
-    TestProtocol("tgif", "tgif", "TGIF: 11,360 test clips (read MedR and nMR beside recall)", 11_360),
-    TestProtocol(
-        "mrw", "mrw", "MRW: 5,000 test clips, a sentence each (read MedR and nMR beside recall)", 5000, 5000
-    ),
+    TestProtocol("tgif", "tgif", "TGIF: 11,360 test clips (PVSE reads MedR and nMR)", 11_360),
+    TestProtocol("mrw", "mrw", "MRW: 5,000 test clips, a sentence each (PVSE reads MedR)", 5000, 5000),
     TestProtocol(
         "vqa2",
         "vqa2",
@@ -81,14 +79,14 @@ _ALL = (
     TestProtocol(
         "cxc",
         "coco",
-        "Crisscrossed Captions: recall in four directions, Spearman's correlation with ratings",
+        "Crisscrossed Captions: recall in four directions, Spearman's r",
         5000,
-        annotations="the folder of its CSV files (sits_test.csv, sts_test.csv, sis_test.csv)",
+        annotations="the folder of its CSV files (sits_test.csv, ...)",
     ),
     TestProtocol(
         "eccv_caption",
         "coco",
-        "ECCV Caption: mAP@R, R-Precision and R@1 on extended positives",
+        "ECCV Caption: mAP@R, R-P and R@1 on extended positives",
         5000,
         annotations="the folder eccv_caption/data of its package",
         every=True,

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openvse.corpus import Corpus, seen_in_training
 from openvse.datasets import open_corpus
+from openvse.datasets.cxc import read_cxc
+from openvse.datasets.eccv_caption import read_eccv_caption
 from openvse.datasets.registry import DATASETS, QUESTION_SETS
 from openvse.datasets.source import parse_source
 from openvse.errors import OpenVSEError
 from openvse.evaluation import EmbeddedEnsemble, Report, Reranker, embed_ensemble, evaluate
 from openvse.evaluation.judged import JudgedReport
-from openvse.evaluation.protocols import PROTOCOLS
+from openvse.evaluation.protocols import TestProtocol
 from openvse.features import open_store
 from openvse.model import Model, TwoTower
-from openvse.retrieval.judged import judge_cxc, judge_eccv_caption, number_items
+from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
+from openvse.similarities import Similarity
 from openvse.training.kind import Request, check_data, published_for, under_protocol
 
 
@@ -59,6 +62,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         request.data, require_images=not request.features, allow_outside=request.allow_outside
     )
     check_data(protocol, corpus.name)
+    judge = _judge(protocol, models, request)
     chosen = corpus if request.split == "all" else corpus.split(request.split)
     paths = _one_store_each(request.features, len(models))
     stores = [open_store(path, model.image.encoder) for model, path in zip(models, paths, strict=True)]
@@ -66,9 +70,8 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         models, chosen, stores, batch_size=request.batch_size, progress=request.progress
     )
     leaks = leakage_lines(models, embedded.corpus)
-    if protocol is not None and protocol.annotations:
-        judged = _judge(models, embedded, request)
-        return RetrievalEvaluation(replace(judged, problems=(*leaks, *judged.problems)), leaks)
+    if judge is not None:
+        return _judged(judge, models[0], embedded, request, leaks)
     size = len(embedded.corpus), len(embedded.corpus.captions)
     other = () if protocol is None else filter(None, [protocol.mismatch(*size)])
     report = _report(models, embedded, request, chosen.name)
@@ -96,23 +99,36 @@ def _report(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Req
     )
 
 
-def _judge(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Request) -> JudgedReport:
-    """Evaluate one model on published judgements of pairs.
+Judge = Callable[[NumberedItems, Similarity, str], JudgedReport]
+
+
+def _judge(protocol: TestProtocol | None, models: Sequence[TwoTower], request: Request) -> Judge | None:
+    """Read the judgements of a protocol, before anything is embedded, and return what evaluates on them.
 
     Raises:
-        OpenVSEError: there are several models, or the files of the protocol are not given.
+        OpenVSEError: there are several models, or the files of the protocol are not given or cannot be used.
     """
-    wanted = PROTOCOLS[request.protocol].annotations
+    if protocol is None or not protocol.annotations:
+        return None
     if len(models) > 1 or request.rerank:
-        raise OpenVSEError(f"protocol {request.protocol} evaluates one model by itself: name one model")
+        raise OpenVSEError(f"protocol {protocol.name} evaluates one model by itself: name one model")
     if request.annotations is None:
-        raise OpenVSEError(f"protocol {request.protocol} needs --annotations: {wanted}")
-    (model,), (member,) = models, embedded.members
+        raise OpenVSEError(f"protocol {protocol.name} needs --annotations: {protocol.annotations}")
+    if protocol.name == "cxc":
+        rated = read_cxc(request.annotations, request.split)
+        return lambda items, similarity, model: judge_cxc(items, similarity, rated, model=model)
+    judged = read_eccv_caption(request.annotations)
+    return lambda items, similarity, model: judge_eccv_caption(items, similarity, judged, model=model)
+
+
+def _judged(
+    judge: Judge, model: TwoTower, embedded: EmbeddedEnsemble, request: Request, leaks: tuple[str, ...]
+) -> RetrievalEvaluation:
+    (member,) = embedded.members
     root = parse_source(request.data, {*DATASETS, *QUESTION_SETS})[1]
     items = number_items(root, embedded.corpus, member.images, member.texts)
-    if request.protocol == "cxc":
-        return judge_cxc(items, model.similarity, request.annotations, request.split, model=model.fingerprint)
-    return judge_eccv_caption(items, model.similarity, request.annotations, model=model.fingerprint)
+    report = judge(items, model.similarity, model.fingerprint)
+    return RetrievalEvaluation(replace(report, problems=(*leaks, *report.problems)), leaks)
 
 
 def leakage_lines(models: Sequence[Model], corpus: Corpus) -> tuple[str, ...]:

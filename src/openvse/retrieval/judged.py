@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from jaxtyping import Bool, Int
 
 from openvse.corpus import Corpus
 from openvse.datasets.coco_ids import caption_numbers, image_numbers
-from openvse.datasets.cxc import POSITIVE, RatedPairs, read_cxc
-from openvse.datasets.eccv_caption import Positives, read_eccv_caption
+from openvse.datasets.cxc import POSITIVE, RatedPairs
+from openvse.datasets.eccv_caption import EccvCaption, Positives
 from openvse.errors import DataError
 from openvse.evaluation.judged import (
     BOOTSTRAPS,
@@ -83,7 +83,7 @@ def number_items(root: Path, corpus: Corpus, images: EmbeddingSet, texts: Embedd
 
 
 def judge_cxc(
-    items: NumberedItems, similarity: Similarity, folder: Path, split: str, *, model: str = ""
+    items: NumberedItems, similarity: Similarity, rated: Mapping[str, RatedPairs], *, model: str = ""
 ) -> JudgedReport:
     """Evaluate on Crisscrossed Captions.
 
@@ -92,17 +92,22 @@ def judge_cxc(
     The gallery holds the captions and images of the ratings, without the query itself. Queries without a positive item
     are left out.
 
+    Args:
+        items: the embedded images and texts.
+        similarity: the similarity of the model.
+        rated: the ratings; see ``read_cxc``.
+        model: the fingerprint of the model, for the report.
+
     Raises:
-        DataError: a file is missing or has another form, or rates other images.
+        DataError: the ratings are of other images, or of too few queries.
     """
-    rated = read_cxc(folder, split)
     listed = np.unique(rated["sits"].first)
     problems = [*_left_out(listed, items.text_numbers, "captions"), *items.corpus.problems]
     items = items.with_texts(np.isin(items.text_numbers, listed))
     sides = {"image": (items.images, items.image_numbers), "text": (items.texts, items.text_numbers)}
     kinds = {"sits": ("text", "image"), "sts": ("text", "text"), "sis": ("image", "image")}
     found = {
-        task: _present(rated[task], sides[first][1], sides[second][1], folder)
+        task: _present(rated[task], sides[first][1], sides[second][1])
         for task, (first, second) in kinds.items()
     }
     text, image = _positive(found["sits"])
@@ -140,14 +145,19 @@ def judge_cxc(
 
 
 def judge_eccv_caption(
-    items: NumberedItems, similarity: Similarity, folder: Path, *, model: str = ""
+    items: NumberedItems, similarity: Similarity, judged: EccvCaption, *, model: str = ""
 ) -> JudgedReport:
     """Evaluate on ECCV Caption: mAP@R, R-Precision and R@1 of the queries of its files.
 
+    Args:
+        items: the embedded images and texts.
+        similarity: the similarity of the model.
+        judged: the positives; see ``read_eccv_caption``.
+        model: the fingerprint of the model, for the report.
+
     Raises:
-        DataError: a file is missing or has another form, or is about other images.
+        DataError: the positives are of other images.
     """
-    judged = read_eccv_caption(folder)
     problems = [*items.corpus.problems]
     notes = ["queries are those of ECCV Caption; ties are pessimistic"]
     if judged.captions is None:
@@ -174,7 +184,7 @@ def judge_eccv_caption(
             True,
         ),
     ):
-        queries, relevant, missing = _listed(positives, asking[1], asked[1], folder)
+        queries, relevant, missing = _listed(positives, asking[1], asked[1])
         missing = missing[np.isin(missing, queries)]
         if len(missing):
             problems.append(
@@ -201,15 +211,13 @@ class _Found:
     ratings: np.ndarray
 
 
-def _present(
-    rated: RatedPairs, first: Int[np.ndarray, "A"], second: Int[np.ndarray, "B"], folder: Path
-) -> _Found:
+def _present(rated: RatedPairs, first: Int[np.ndarray, "A"], second: Int[np.ndarray, "B"]) -> _Found:
     one, other = _positions(rated.first, first), _positions(rated.second, second)
     there = (one >= 0) & (other >= 0)
     if not there.any():
         raise DataError(
-            f"{folder}: it rates none of the images and captions of this data set: give COCO in Karpathy's split, and "
-            f"the --split of the ratings"
+            "the ratings are of none of the images and captions of this data set: give COCO in Karpathy's split, and "
+            "the --split of the ratings"
         )
     return _Found(one[there], other[there], rated.ratings[there])
 
@@ -276,7 +284,7 @@ def _correlations(
 
 
 def _listed(
-    positives: Positives, asking: Int[np.ndarray, "Q"], asked: Int[np.ndarray, "C"], folder: Path
+    positives: Positives, asking: Int[np.ndarray, "Q"], asked: Int[np.ndarray, "C"]
 ) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"], Int[np.ndarray, "M"]]:
     """Return the positions of all positive pairs, and the query of each whose item is not in the gallery."""
     queries = np.repeat(np.array(list(positives)), [len(items) for items in positives.values()])
@@ -285,7 +293,7 @@ def _listed(
     there = (one >= 0) & (other >= 0)
     if not there.any():
         raise DataError(
-            f"{folder}: it names none of the images and captions of this data set: give COCO's test split"
+            "ECCV Caption names none of the images and captions of this data set: give COCO's test split"
         )
     return one[there], other[there], one[(one >= 0) & (other < 0)]
 
