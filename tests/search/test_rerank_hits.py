@@ -94,7 +94,7 @@ def test_an_image_that_is_gone_stays_behind(
     with caplog.at_level(logging.WARNING):
         after, _ = HitReranker(fused, top=3)(QUERIES, hits)
     assert [hit.id for hit in after[2:]] == ["red.png", "deeper/white.png"]
-    assert "a hit is not ranked again" in caplog.text and "red.png" in caplog.text
+    assert "a hit is not re-ranked" in caplog.text and "red.png" in caplog.text
 
 
 def test_stored_features_stand_in_for_images(
@@ -130,7 +130,7 @@ def test_nothing_found_and_nothing_readable(
 
 @pytest.mark.parametrize(("top", "weight"), [(0, 1.0), (5, 1.5), (5, -0.1)])
 def test_options_out_of_range_are_refused(fused: TwoTower, top: int, weight: float) -> None:
-    with pytest.raises(DataError, match=f"top is {top} and weight {weight}"):
+    with pytest.raises(DataError, match=f"top is {top} and weight is {weight}"):
         HitReranker(fused, top=top, weight=weight)
 
 

@@ -67,8 +67,7 @@ def seen_in_training(provenance: Mapping[str, Any], corpus: Corpus) -> Seen:
     """
     data = provenance.get("data")
     stated = data.get("trained_on") if isinstance(data, Mapping) else None
-    sample = _read(stated) if isinstance(stated, Mapping) else None
-    if sample is None:
+    if not isinstance(stated, Mapping) or (sample := _read(stated)) is None:
         return Seen(0, 0)
     hashes = _hashes(corpus)
     if stated["images"] > len(sample):

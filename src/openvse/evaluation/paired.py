@@ -143,4 +143,4 @@ def _two_sided(better: int, worse: int) -> float:
     for successes in range(fewer):
         term = term * (count - successes) // (successes + 1)
         total += term
-    return min(1.0, 2 * total / 2**count)
+    return min(1.0, float(2 * total / (1 << count)))

@@ -223,7 +223,7 @@ def _check(relevance: Relevance, gains: Float[np.ndarray, "P"] | None) -> None:
         outside = ids[(ids < 0) | (ids >= count)]
         if len(outside):
             raise DataError(
-                f"relevance names {name} {outside[0]}, allowed are 0 to {count - 1}: correct the pairs"
+                f"relevance names {name} {outside[0]}, but {name}s are 0 to {count - 1}: correct the pairs"
             )
     if gains is not None and not (np.isfinite(gains).all() and (gains > 0).all()):
         raise DataError(

@@ -93,8 +93,8 @@ class Report:
         published: the published results of each label (paper and setting), under the same names as ``metrics``.
         problems: what was skipped, one line each.
         reranked: how the first proposals were reranked, if they were.
-        replicates: the metrics on every resample of the bootstrap, means over the folds. The same data and seed draw
-            the same resamples, so that the replicates of two models are pairs. They are not written.
+        replicates: the metrics on every resample of the bootstrap, averaged over the folds. The same data and seed give
+            the same resamples, so the replicates of two models can be compared in pairs. They are not written.
         outcomes: the rank and the first candidates of each query, if they were asked for. They are not written.
     """
 

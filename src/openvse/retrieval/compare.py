@@ -107,7 +107,8 @@ def compare_towers(models: Iterable[tuple[str, TwoTower]], request: Request) -> 
         request.data, require_images=not request.features, allow_outside=request.allow_outside
     )
     corpus = corpus if request.split == "all" else corpus.split(request.split)
-    runs, outcomes = [], []
+    runs: list[MeasuredRun] = []
+    outcomes: list[Outcomes] = []
     for number, (source, model) in enumerate(models):
         store = open_store(request.store(number), model.image.encoder)
         corpus = _same_images(corpus, store, source, is_first=not runs)

@@ -11,7 +11,9 @@ from openvse.specs import ModelSpec, RunRecipe, TwoTowerSpec
 from openvse.training.kind import Compared, Evaluation, Request, TaskKind
 
 if TYPE_CHECKING:
+    from openvse.evaluation import Report
     from openvse.model import Model, TwoTower
+    from openvse.retrieval.evaluate import RetrievalEvaluation
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
 
@@ -45,3 +47,7 @@ class Retrieval(TaskKind):
         from openvse.retrieval.compare import compare_towers
 
         return compare_towers(cast("Iterable[tuple[str, TwoTower]]", models), request)
+
+    def score(self, evaluation: Evaluation) -> tuple[str, float]:
+        """Return RSUM."""
+        return "rsum", cast("Report", cast("RetrievalEvaluation", evaluation).report).metrics["rsum"]

@@ -1,4 +1,4 @@
-"""Search results as one web page that holds its images itself."""
+"""Search results as one web page, which contains its images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openvse.output.thumbnails import thumbnail
 from openvse.search.engine import Hit
 
 TAIL_CHARACTERS = 12
-"""Of a name, how many characters at its end are shown in any case."""
+"""The number of characters at the end of a name that are always shown."""
 
 
 def contact_sheet(
@@ -26,18 +26,18 @@ def contact_sheet(
     captions: Mapping[str, Sequence[str]] | None = None,
     examples: Mapping[str, Path] | None = None,
 ) -> str:
-    """Return an HTML page with a row of thumbnails for every query; it needs no other file and no network.
+    """Return an HTML page with a row of thumbnails for every query; it needs neither other files nor a network.
 
-    Each card links to its image, and says so where that is gone or cannot be read.
+    Each card links to its image. If the image is gone or cannot be read, the card says so.
 
     Args:
         results: the hits of each query, best first.
-        title: heading of the page.
-        note: a sentence under the heading, for instance what was searched.
-        badges: by ``Hit.id``, a short label on its image (such as "held out").
-        correct: by query, the ids of the right answers, which are marked.
-        captions: by ``Hit.id``, sentences about its image, of which the first is shown.
-        examples: by query, the image that was asked with.
+        title: the heading of the page.
+        note: a sentence under the heading, for instance on what was searched.
+        badges: short labels on the images, such as "held out", by ``Hit.id``.
+        correct: the ids of the right answers, which are marked, by query.
+        captions: sentences about the images, of which the first is shown, by ``Hit.id``.
+        examples: the images that were used as queries, by query.
     """
     right, asked = correct or {}, examples or {}
     small = cache(thumbnail)  # an image that answers several queries is read once
@@ -59,7 +59,7 @@ def contact_sheet(
 
 
 def _heading(query: str, example: Path | None, small: Callable[[Path], str | None]) -> str:
-    """Return what was asked, with the image that it was asked with."""
+    """Return the query as a heading, with its image if the query is one."""
     image = None if example is None else small(example)
     shown = f'<img class="asked" src="{image}" alt="">' if image else ""
     return f"<h2>{shown}{escape(query)}</h2>"
@@ -92,7 +92,7 @@ def _card(hit: Hit, *, badge: str, is_right: bool, caption: str, image: str | No
 
 
 def _name(name: str) -> str:
-    """Return a name whose middle gives way where it is too long: beginning and end tell files apart."""
+    """Return a name whose middle is cut if it is too long; its beginning and end distinguish files."""
     head, tail = name[:-TAIL_CHARACTERS], name[-TAIL_CHARACTERS:]
     return (
         f'<span class="name" title="{escape(name)}"><span class="head">{escape(head)}</span>'

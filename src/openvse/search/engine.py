@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float
+import numpy as np
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from openvse.encoders import UnknownWord
-from openvse.errors import DataError
+from openvse.errors import DataError, ModelError
 from openvse.media.images import one_or_many
 from openvse.media.videos import ClipSource
-from openvse.search.backend import ExactBackend, VectorBackend
-from openvse.search.index import Index, check_model
+from openvse.search.backend import ExactBackend, FilteringBackend, VectorBackend
+from openvse.search.filters import Condition, allowed_items, parse_condition
+from openvse.search.index import Index
+from openvse.search.manifest import check_model
+from openvse.search.query import Query, embed_queries
+from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet
 
 _logger = logging.getLogger(__name__)
@@ -72,6 +79,12 @@ class Hit:
     unknown_words: tuple[UnknownWord, ...] = ()
 
 
+def _is_inner(model: QueryEmbedder) -> bool:
+    """Return whether the score of a model is the largest inner product, and nothing else."""
+    similarity = getattr(model, "similarity", None)
+    return isinstance(similarity, SetMax) and type(similarity).forward is SetMax.forward
+
+
 class SearchEngine:
     """Finds the images of an index that fit sentences, or resemble images.
 
@@ -92,10 +105,14 @@ class SearchEngine:
     def __init__(self, model: QueryEmbedder, index: Index, backend: VectorBackend | None = None) -> None:
         check_model(index.path, index.manifest, model.fingerprint)
         self._model, self._index = model, index
-        names = [item.id for item in index.items]
-        self._backend = (
-            ExactBackend(index.vectors, score=model.score, names=names) if backend is None else backend
-        )
+        exact = ExactBackend(index.segments, score=self._score, names=index.table.ids, inner=_is_inner(model))
+        self._backend: VectorBackend = exact if backend is None else backend
+
+    def _score(self, items: EmbeddingSet, queries: EmbeddingSet) -> Float[Tensor, "I T"]:
+        """Score items against queries; sentences take the side of the texts, and what asks for them the other."""
+        if self._index.manifest.holds == "sentences":
+            return self._model.score(queries, items).T
+        return self._model.score(items, queries)
 
     @property
     def root(self) -> Path:
@@ -118,7 +135,7 @@ class SearchEngine:
         asked = [query for query in queries if query.strip()]
         if not asked:
             if queries:
-                raise DataError("every query is empty: say what the image should show")
+                raise DataError("all queries are empty: give a sentence that says what the image should show")
             return []
         if len(asked) < len(queries):
             _logger.warning(
@@ -141,6 +158,72 @@ class SearchEngine:
         given = one_or_many(images)
         return self._hits(self._model.encode_image(given), top_k, [()] * len(given)) if given else []
 
+    def find(
+        self,
+        queries: Query | Sequence[Query],
+        top_k: int = 10,
+        *,
+        skip: int = 0,
+        min_score: float | None = None,
+        where: Sequence[Condition | str] = (),
+    ) -> list[list[Hit]]:
+        """Return the best items for queries of several parts, of those that fulfil some conditions.
+
+        Args:
+            queries: any number of queries; one that is given by itself is a sequence of one.
+            top_k: how many items of each.
+            skip: how many of the best to leave out, for a page after the first; ranks go on.
+            min_score: the lowest score of a hit.
+            where: conditions that all hits fulfil, such as ``"date >= 2024"``; see ``search.filters``.
+
+        Raises:
+            BadImageError: an image cannot be decoded.
+            DataError: a number is outside its range, a condition cannot be understood, or the index holds no item of an
+                id.
+            ModelError: the backend takes no queries of several parts, or no conditions.
+        """
+        asked = [queries] if isinstance(queries, Query) else list(queries)
+        if top_k < 1 or skip < 0:
+            raise DataError(f"top_k is {top_k} and skip {skip}: allowed are 1 and more, and 0 and more")
+        if not asked:
+            return []
+        given = [parse_condition(each) if isinstance(each, str) else each for each in where]
+        allowed = allowed_items(self._index, given) if given else None
+        embedded = embed_queries(asked, self._model.encode_text, self._model.encode_image, self._stored)
+        wanted = top_k + skip + any(query.like is not None for query in asked)
+        if embedded.weights is None and allowed is None:
+            scores, positions = self._backend.search(embedded.parts, wanted)
+        elif isinstance(self._backend, FilteringBackend):
+            scores, positions = self._backend.search_some(
+                embedded.parts, wanted, weights=embedded.weights, allowed=allowed
+            )
+        else:
+            raise ModelError(
+                "this backend takes neither queries of several parts nor conditions: leave them out, or take the exact "
+                "search"
+            )
+        unknown = self._unknown_words([query.text for query in asked])
+        lowest = -math.inf if min_score is None else min_score
+        return [
+            [
+                replace(hit, rank=rank)
+                for rank, hit in enumerate((hit for hit in hits if hit.id != query.like), start=1)
+                if skip < rank <= skip + top_k and hit.score >= lowest
+            ]
+            for query, hits in zip(asked, self._named(scores, positions, unknown), strict=True)
+        ]
+
+    def _stored(self, ids: Sequence[str]) -> EmbeddingSet:
+        """Return the embeddings of items of the index."""
+        positions = []
+        for item_id in ids:
+            position = self._index.position(item_id)
+            if position is None:
+                raise DataError(f"the index holds no item {item_id}: give the path below the indexed folder")
+            positions.append(position)
+        vectors = torch.from_numpy(self._index.gather(np.array(positions)).astype(np.float32))
+        return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool))
+
     def _unknown_words(self, queries: Sequence[str]) -> list[tuple[UnknownWord, ...]]:
         if not isinstance(self._model, WordChecker):
             return [()] * len(queries)
@@ -150,12 +233,20 @@ class SearchEngine:
         self, queries: EmbeddingSet, top_k: int, unknown: Sequence[tuple[UnknownWord, ...]]
     ) -> list[list[Hit]]:
         if top_k < 1:
-            raise DataError(f"top_k is {top_k}, allowed are 1 and more")
-        scores, positions = self._backend.search(queries, top_k)
-        items = self._index.items
+            raise DataError(f"top_k is {top_k}: give 1 or more")
+        return self._named(*self._backend.search(queries, top_k), unknown)
+
+    def _named(
+        self,
+        scores: Float[Tensor, "Q k"],
+        positions: Int[Tensor, "Q k"],
+        unknown: Sequence[tuple[UnknownWord, ...]],
+    ) -> list[list[Hit]]:
+        """Return the items at some positions as hits."""
+        ids = self._index.table.ids
         return [
             [
-                Hit(rank, score, items[position].id, self._index.image_path(position), words)
+                Hit(rank, score, ids[position], self._index.image_path(position), words)
                 for rank, (score, position) in enumerate(zip(*row, strict=True), start=1)
             ]
             for words, *row in zip(unknown, scores.tolist(), positions.tolist(), strict=True)

@@ -87,7 +87,8 @@ def compare_answerers(models: Iterable[tuple[str, Answerer]], request: Request) 
         request.data, require_images=not request.features, allow_outside=request.allow_outside
     )
     asked = every if request.split == "all" else every.split(request.split)
-    runs, scored = [], []
+    runs: list[MeasuredRun] = []
+    scored: list[ScoredAnswers] = []
     for number, (source, model) in enumerate(models):
         store = None if model.image is None else open_store(request.store(number), model.image.encoder)
         found = predict(model, asked, store, batch_size=request.batch_size, progress=request.progress)
