@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from openvse.evaluation.comparison import Comparison, Contrast, MeasuredRun, Row, contrast_rows
 from openvse.evaluation.embed import EmbeddedCorpus, EmbeddedEnsemble, embed_corpus, embed_ensemble
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.evaluator import evaluate
@@ -17,15 +18,25 @@ from openvse.evaluation.metrics import (
     recall_at_k,
     retrieval_metrics,
 )
+from openvse.evaluation.paired import Difference, Signs, paired_differences, sign_test
+from openvse.evaluation.places import Places
 from openvse.evaluation.ranking import QueryRanks, Ranks, rank_by_counting
 from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Proposals, Reranker, rerank
+from openvse.evaluation.win_loss import Example, Examples, Shown
 
 __all__ = [
+    "Comparison",
+    "Contrast",
+    "Difference",
     "EmbeddedCorpus",
     "EmbeddedEnsemble",
+    "Example",
+    "Examples",
+    "MeasuredRun",
     "Member",
     "Metrics",
+    "Places",
     "Proposals",
     "Protocol",
     "QueryRanks",
@@ -34,9 +45,13 @@ __all__ = [
     "Report",
     "Reranked",
     "Reranker",
+    "Row",
     "Scorer",
+    "Shown",
+    "Signs",
     "bootstrap_replicates",
     "chance_metrics",
+    "contrast_rows",
     "embed_corpus",
     "embed_ensemble",
     "evaluate",
@@ -45,9 +60,11 @@ __all__ = [
     "mean_scores",
     "median_rank",
     "normalized_median_rank",
+    "paired_differences",
     "percentile_intervals",
     "rank_by_counting",
     "recall_at_k",
     "rerank",
     "retrieval_metrics",
+    "sign_test",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from openvse.cli.commands import (
     ask,
     blend,
+    compare,
     convert,
     data,
     data_import,
@@ -22,6 +23,7 @@ from openvse.cli.commands import (
 __all__ = [
     "ask",
     "blend",
+    "compare",
     "convert",
     "data",
     "data_import",
