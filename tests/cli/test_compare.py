@@ -16,6 +16,8 @@ from album import digest, write_album
 import openvse
 from openvse.tasks.runs import find_run, parse_rows
 
+pytestmark = pytest.mark.medium
+
 Invoke = Callable[..., object]
 
 

@@ -12,6 +12,8 @@ from PIL import Image
 
 from coco_judgements import CAPTIONS, image_name, write_coco, write_cxc, write_eccv
 
+pytestmark = pytest.mark.medium
+
 Invoke = Callable[..., Result]
 
 

@@ -90,6 +90,21 @@ def test_seeds_make_one_row_and_widen_the_interval() -> None:
     assert other.interval == pytest.approx((1.0, 3.0))
 
 
+def test_skewed_ranks_do_not_favour_a_row_of_one_run() -> None:
+    """Three runs that are equally good: a single one is best as often as it is worst."""
+    generator = np.random.default_rng(0)
+    ranks = [-np.exp(generator.normal(0, 2, 3000)) for _ in range(3)]
+    runs = [
+        MeasuredRun(str(n), "", {"rsum": 1.0}, {"rsum": np.ones(3)}, {"i2t": each})
+        for n, each in enumerate(ranks)
+    ]
+    rows = Row("a", tuple(runs[:2])), Row("b", (runs[2],))
+    signs = contrast_rows(Comparison("toy", {}, 0, 3, rows)).contrasts[0].signs["i2t"]
+    assert signs.p > 0.05
+    assert signs.better == pytest.approx(1000, rel=0.1)
+    assert sign_test(rows[0].queries()["i2t"], rows[1].queries()["i2t"]).p < 1e-6
+
+
 def test_one_row_and_other_queries_are_refused() -> None:
     with pytest.raises(DataError, match="only one row, a"):
         contrast_rows(Comparison("toy", {}, 0, 500, (Row("a", (run(1.0, 0),)),)))

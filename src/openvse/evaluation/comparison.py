@@ -153,7 +153,19 @@ def _drawn(first: Row, second: Row, seed: int) -> Sequence[Replicates]:
 
 
 def _signs(first: Row, second: Row) -> dict[str, Signs]:
-    one, other = first.queries(), second.queries()
+    """Return the sign test of each direction.
+
+    With several runs, a row is better on a query if it is better in more of the pairs of runs. The means of ranks would
+    not do: ranks are skewed, so the mean of several runs is more often worse than a single run that is equally good.
+    """
+    one, other = first.runs[0].queries, second.runs[0].queries
     if {side: len(each) for side, each in one.items()} != {side: len(each) for side, each in other.items()}:
         raise DataError(f"{first.name} and {second.name} have answered different queries: ask both the same")
-    return {side: sign_test(one[side], other[side]) for side in one}
+    return {side: sign_test(np.zeros(len(one[side])), _majority(first, second, side)) for side in one}
+
+
+def _majority(first: Row, second: Row, side: str) -> Float[np.ndarray, "Q"]:
+    """Return in how many more pairs of runs the second row is better than worse, for each query."""
+    signs = [np.sign(b.queries[side] - a.queries[side]) for a in first.runs for b in second.runs]
+    total: Float[np.ndarray, "Q"] = np.sum(signs, axis=0)
+    return total

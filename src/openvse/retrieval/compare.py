@@ -54,7 +54,10 @@ class ComparedTowers:
         ranks = tuple(-row.queries()[side] for row in (first, second))
         found = tuple(self._outcomes(row, side) for row in (first, second))
         better, worse = (
-            tuple(self._example(side, int(query), ranks, found) for query in queries)
+            tuple(
+                self._example(side, int(query), ranks, found, (len(first.runs), len(second.runs)))
+                for query in queries
+            )
             for queries in largest_changes(np.log(ranks[0] / ranks[1]), count)
         )
         return Examples(title, better, worse)
@@ -70,6 +73,7 @@ class ComparedTowers:
         number: int,
         ranks: Sequence[Float[np.ndarray, "Q"]],
         found: Sequence[QueryOutcomes],
+        runs: tuple[int, int],
     ) -> Example:
         query = int(found[0].queries[number])
         pairs = self.corpus.relevance
@@ -83,7 +87,7 @@ class ComparedTowers:
                 self._shown(first[0], is_image=side != "i2t"),
                 self._shown(first[1], is_image=side != "i2t"),
             ),
-            results=(_place(ranks[0][number]), _place(ranks[1][number])),
+            results=(_place(ranks[0][number], runs[0]), _place(ranks[1][number], runs[1])),
             hits=(first[0] in right, first[1] in right),
         )
 
@@ -153,8 +157,9 @@ def _same_images(
     return readable
 
 
-def _place(rank: float) -> str:
-    return "first hit" if rank == 1 else f"first hit; right at {rank:g}"
+def _place(rank: float, runs: int) -> str:
+    mean = f" (mean of {runs} runs)" if runs > 1 else ""
+    return "first hit" if rank == 1 else f"first hit; right at {rank:.4g}{mean}"
 
 
 def _warnings(source: str, model: TwoTower, corpus: Corpus) -> Iterator[str]:
