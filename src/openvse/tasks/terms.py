@@ -289,7 +289,7 @@ EVALUATION = (
         "COCO 1K: mean of 5 folds",
         "VSE-infinity, Table 2; VSE+2AD, 4.1",
         (),
-        ("openvse evaluate runs/mine/best coco:ROOT --folds 5",),
+        ("openvse evaluate runs/mine/best coco:ROOT --protocol coco_1k",),
     ),
     PaperTerm(
         "ensemble of models",
