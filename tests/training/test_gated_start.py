@@ -29,15 +29,6 @@ SPLITS = {"train": 24, "validation": 12}
 pytestmark = pytest.mark.medium
 
 
-class Notes(Recorder):
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-
 @pytest.fixture(scope="module")
 def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("album")
@@ -101,7 +92,7 @@ def test_step_0_scores_as_the_start(family: str, pool: Any, start_of: Any, album
 def test_a_run_on_stored_tokens_of_both_sides(
     family: str, start_of: Any, album: Path, tmp_path: Path
 ) -> None:
-    watcher = Notes()
+    watcher = Recorder()
     recipe = heads(start_of(family), album, phases=[{"epochs": 2}])
     frozen = recipe.training.phases[0].model_copy(update={"learning_rate": 1e-12})
     recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"phases": (frozen,)})})

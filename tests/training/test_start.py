@@ -28,15 +28,6 @@ from training.test_train import Recorder, Stop, StopAt
 ONE = [{"epochs": 1}]
 
 
-class Notes(Recorder):
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_corpus(tmp_path_factory.mktemp("tiny"))
@@ -56,7 +47,7 @@ def short(corpus: Path, start: Path, **model: Any) -> dict[str, Any]:
 
 
 def test_a_short_recipe_takes_the_model_of_its_start(corpus: Path, base: Path, tmp_path: Path) -> None:
-    recipe, watcher = parse_recipe(short(corpus, base)), Notes()
+    recipe, watcher = parse_recipe(short(corpus, base)), Recorder()
     assert recipe.embed_dim == 16 and recipe.text.encoder.name == "bigru"
     still = recipe.model_copy(
         update={"optimizer": recipe.optimizer.model_copy(update={"learning_rate": 1e-12})}
@@ -76,7 +67,7 @@ def test_a_short_recipe_takes_the_model_of_its_start(corpus: Path, base: Path, t
 def test_before_is_the_start_s_own_validation_and_after_is_paired_with_it(
     corpus: Path, base: Path, tmp_path: Path
 ) -> None:
-    watcher = Notes()
+    watcher = Recorder()
     result = train(parse_recipe(short(corpus, base)), tmp_path / "run", watcher=watcher)
     records = {record["kind"]: record for record in read_metrics(tmp_path / "run")}
     validation = open_corpus(corpus / "tiny.csv", require_images=False).split("validation")
@@ -102,7 +93,7 @@ def test_before_is_the_start_s_own_validation_and_after_is_paired_with_it(
 
 
 def test_a_run_that_ends_below_its_start_keeps_it(corpus: Path, base: Path, tmp_path: Path) -> None:
-    watcher = Notes()
+    watcher = Recorder()
     tree = short(corpus, base) | {"optimizer": {"learning_rate": 10.0}}
     result = train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert result.progress.best_epoch == 0
@@ -126,7 +117,7 @@ def test_a_better_run_replaces_its_start_and_says_where_it_is_from(corpus: Path,
 
 
 def test_other_parts_begin_anew_and_say_why(corpus: Path, base: Path, tmp_path: Path) -> None:
-    watcher = Notes()
+    watcher = Recorder()
     tree = short(corpus, base, text={"aggregator": "mean"}, image={"aggregator": {"size": 4}})
     with pytest.raises(RecipeError, match=r"unknown key image\.aggregator\.size"):
         train(parse_recipe(tree), tmp_path / "bad")
@@ -135,7 +126,7 @@ def test_other_parts_begin_anew_and_say_why(corpus: Path, base: Path, tmp_path: 
     assert "  text.aggregator: new (mean in place of gpo)" in watcher.notes
     assert "  text.encoder: taken" in watcher.notes
     tree = short(corpus, base, text={"encoder": {"name": "bigru", "word_dim": 6, "min_count": 1}})
-    watcher = Notes()
+    watcher = Recorder()
     train(parse_recipe(tree), tmp_path / "narrow", watcher=watcher)
     assert "  text.encoder: new (word_dim 6 in place of 8)" in watcher.notes
 
@@ -146,7 +137,7 @@ def test_another_width_begins_anew_where_named_and_is_refused_where_inherited(
     with pytest.raises(RecipeError, match=r"embed_dim is 24, and image\.encoder, .*was made for 16"):
         parse_recipe(short(corpus, base, embed_dim=24))
     named = {key: tiny_tree(corpus)[key] for key in ("image", "text")}
-    watcher = Notes()
+    watcher = Recorder()
     train(parse_recipe(short(corpus, base, embed_dim=24, **named)), tmp_path / "run", watcher=watcher)
     assert "  text.encoder.words: taken" in watcher.notes
     assert any(
@@ -176,7 +167,7 @@ def test_a_vocabulary_grows_and_old_words_keep_their_vectors(
     (corpus / "other.csv").write_text("\n".join(lines) + "\n")
     tree = short(corpus, base) | {"optimizer": {"learning_rate": 1e-12}}
     tree["data"] = {**tree["data"], "source": str(corpus / "other.csv")}
-    watcher = Notes()
+    watcher = Recorder()
     train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert "  text.encoder: taken (1 words added to 12)" in watcher.notes
     old = load_as(TwoTower, base / "best").text.encoder

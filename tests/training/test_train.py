@@ -40,6 +40,7 @@ class Recorder(Silent):
         self.steps: list[StepReport] = []
         self.epochs: list[EpochReport] = []
         self.warnings: list[str] = []
+        self.notes: list[str] = []
 
     def step(self, report: StepReport) -> None:
         self.steps.append(report)
@@ -49,6 +50,9 @@ class Recorder(Silent):
 
     def warn(self, message: str) -> None:
         self.warnings.append(message)
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 class Stop(Exception):
