@@ -55,6 +55,14 @@ def test_sound_data_have_neither_faults_nor_notes(tmp_path):
     assert len(found(root, "ok")) == 7
 
 
+def test_splits_are_those_that_training_takes(tmp_path):
+    stated = write(tmp_path / "x")
+    assert "6 items, 6 captions; splits 2 / 2 / 2, in no split 0" in found(stated, "ok")
+    unstated = write(tmp_path / "y", splits=("",), count=10)
+    text = "10 items, 10 captions; no splits are stated, a hash of the names makes 8 / 1 / 1"
+    assert text in found(unstated, "ok")
+
+
 def test_broken_images_are_listed(tmp_path):
     root = write(tmp_path / "x")
     (root / "1.png").write_bytes((root / "1.png").read_bytes()[:200])

@@ -10,7 +10,8 @@ from PIL import Image
 
 from openvse.errors import BadImageError
 from openvse.media import names
-from openvse.media.images import find_images, read_image
+from openvse.media.images import read_image
+from openvse.media.listing import list_media
 from openvse.media.listing import list_media
 
 heif = pytest.importorskip("pillow_heif")
@@ -38,7 +39,7 @@ def test_a_heic_photograph_becomes_rgb(tmp_path):
     assert (image.mode, image.size) == ("RGB", (64, 32))
     np.testing.assert_allclose(image.getpixel((8, 16)), (255, 0, 0), atol=12)
     np.testing.assert_allclose(image.getpixel((56, 16)), (0, 0, 255), atol=12)
-    assert find_images(tmp_path) == [path]
+    assert list_media(tmp_path).paths == [path]
 
 
 def test_a_heic_photograph_is_turned_upright_once():

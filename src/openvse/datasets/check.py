@@ -191,9 +191,13 @@ def _ends(corpus: Corpus, split: str, first: str, last: str) -> Finding:
 
 
 def _summary(corpus: Corpus) -> str:
-    form = _form(corpus)
-    splits = " / ".join(f"{count:,}" for count in form.splits)
-    return f"{form.num_items:,} items, {form.num_captions:,} captions; splits {splits}, in no split {form.outside:,}"
+    """Count items, captions and splits; where no splits are stated, those that training takes."""
+    form, labels = _form(corpus), Counter(corpus.split_labels())
+    counts = f"{form.num_items:,} items, {form.num_captions:,} captions; "
+    splits = " / ".join(f"{labels[split]:,}" for split in SPLITS)
+    if not any(corpus.splits):
+        return f"{counts}no splits are stated, a hash of the names makes {splits}"
+    return f"{counts}splits {splits}, in no split {form.outside:,}"
 
 
 def _features(features: ArrayFeatures) -> list[Finding]:

@@ -1,0 +1,153 @@
+"""How well models of own folders find held-out images, by the number of captioned images to learn from.
+
+python benchmarks/own_folder.py flickr8k:FOLDER --sizes 20 100 --settings "vse_infinity/folder_cpu" --out rows.csv
+
+Folders of each size are drawn from the training images of a data set. In each, every setting is trained with every seed
+by the command line, as a user would train it, and measured on the test images of the data set, which are the same for
+all. A setting is a recipe and overrides, as ``openvse train`` takes them. A run that is in the CSV file already is not
+made again. ``make bench`` leaves this script out, since it needs data and hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import random
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from openvse.corpus import Corpus
+from openvse.datasets import open_corpus
+
+COLUMNS = ("source", "size", "setting", "seed", "validation_rsum", "test_rsum", "i2t_r1", "t2i_r1", "minutes")
+VALIDATION_SHARE = 0.15
+LEAST_VALIDATION = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training: how many images, by what, from which seed."""
+
+    size: int
+    setting: str
+    seed: int
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Make the runs that the command line asks for and the CSV file lacks."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("source", help="a data set with the splits train and test, such as flickr8k:FOLDER")
+    parser.add_argument("--store", type=Path, help="feature store of all images of the source")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[20, 100, 800, 5000])
+    parser.add_argument("--settings", nargs="+", default=["vse_infinity/folder_cpu"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--test", type=int, default=1000, help="test images, at most")
+    parser.add_argument(
+        "--captions", type=int, help="captions of an image to learn from, at most; all of them if absent"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="CSV file that gets a row for each run")
+    options = parser.parse_args(arguments)
+    corpus = open_corpus(options.source)
+    if (most := len(corpus.split("train"))) < max(options.sizes):
+        parser.error(
+            f"{options.source} has {most} images to learn from, but --sizes asks for {max(options.sizes)}"
+        )
+    done = _rows(options.out)
+    for size in options.sizes:
+        for seed in options.seeds:
+            for setting in options.settings:
+                case = Case(size, setting, seed)
+                if (corpus.name, str(size), setting, str(seed)) in done:
+                    continue
+                with tempfile.TemporaryDirectory() as place:
+                    row = _measure(corpus, case, Path(place), options)
+                _append(options.out, row)
+                print(" ".join(str(value) for value in row), flush=True)
+
+
+def _measure(corpus: Corpus, case: Case, place: Path, options: argparse.Namespace) -> tuple[object, ...]:
+    folder = place / "images"
+    _write_folder(corpus, case, folder, options.test, options.captions)
+    recipe, *overrides = shlex.split(case.setting)
+    features = [f"data.features={options.store.resolve()}"] if options.store else []
+    started = time.perf_counter()
+    train = ["train", recipe, f"data.source={folder}", *features, *overrides, f"seed={case.seed}"]
+    _openvse([*train, "training.threads=1", "--out", str(place / "run")])
+    minutes = (time.perf_counter() - started) / 60
+    stored = ["--features", str(options.store.resolve())] if options.store else []
+    _openvse(["evaluate", str(place / "run/best"), str(folder), *stored, "--out", str(place / "test")])
+    report = json.loads((place / "test/report.json").read_text())
+    recall = report["metrics"]
+    validation = max(_validations(place / "run/metrics.jsonl"))
+    figures = (validation, recall["rsum"], recall["i2t_r1"], recall["t2i_r1"], minutes)
+    return (corpus.name, case.size, case.setting, case.seed, *(f"{figure:.2f}" for figure in figures))
+
+
+def _write_folder(corpus: Corpus, case: Case, folder: Path, num_test: int, captions: int | None) -> None:
+    """Write a folder as a user has it: images, and ``metadata.jsonl`` with captions and splits."""
+    chance = random.Random(f"{case.size} {case.seed}")
+    train, test = corpus.split("train"), corpus.split("test")
+    drawn = chance.sample(range(len(train)), case.size)
+    num_validation = max(LEAST_VALIDATION, round(VALIDATION_SHARE * case.size))
+    folder.mkdir()
+    with (folder / "metadata.jsonl").open("w") as lines:
+        for place, image in enumerate(drawn):
+            split = "validation" if place < num_validation else "train"
+            lines.write(_line(train, image, folder, split, captions))
+        for image in range(min(num_test, len(test))):
+            lines.write(_line(test, image, folder, "test", None))
+
+
+def _line(corpus: Corpus, image: int, folder: Path, split: str, captions: int | None) -> str:
+    target = folder / corpus.image_ids[image]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.hardlink_to(corpus.image_paths[image].resolve())
+    except OSError:  # another file system
+        shutil.copyfile(corpus.image_paths[image], target)
+    texts = corpus.relevance.texts[corpus.relevance.images == image].tolist()
+    sentences = [corpus.captions[text] for text in texts][:captions]
+    return json.dumps({"file_name": corpus.image_ids[image], "captions": sentences, "split": split}) + "\n"
+
+
+def _openvse(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "openvse.cli", *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"openvse {shlex.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+
+
+def _validations(path: Path) -> Iterator[float]:
+    for line in path.read_text().splitlines():
+        entry = json.loads(line)
+        if entry["kind"] == "validation":
+            yield entry["rsum"]
+
+
+def _rows(path: Path) -> set[tuple[str, ...]]:
+    if not path.exists():
+        return set()
+    with path.open(newline="") as lines:
+        return {(row["source"], row["size"], row["setting"], row["seed"]) for row in csv.DictReader(lines)}
+
+
+def _append(path: Path, row: tuple[object, ...]) -> None:
+    new = not path.exists()
+    with path.open("a", newline="") as lines:
+        writer = csv.writer(lines)
+        if new:
+            writer.writerow(COLUMNS)
+        writer.writerow(row)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
