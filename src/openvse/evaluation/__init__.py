@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from openvse.evaluation.calibrate import fit_calibration
+from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
 from openvse.evaluation.embed import EmbeddedCorpus, EmbeddedEnsemble, embed_corpus, embed_ensemble
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.evaluator import evaluate
@@ -20,6 +22,7 @@ from openvse.evaluation.metrics import (
 from openvse.evaluation.ranking import QueryRanks, Ranks, rank_by_counting
 from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Proposals, Reranker, rerank
+from openvse.evaluation.score_counts import ScoreCounts
 
 __all__ = [
     "EmbeddedCorpus",
@@ -34,12 +37,14 @@ __all__ = [
     "Report",
     "Reranked",
     "Reranker",
+    "ScoreCounts",
     "Scorer",
     "bootstrap_replicates",
     "chance_metrics",
     "embed_corpus",
     "embed_ensemble",
     "evaluate",
+    "fit_calibration",
     "mean_metrics",
     "mean_rank",
     "mean_scores",
@@ -50,4 +55,5 @@ __all__ = [
     "recall_at_k",
     "rerank",
     "retrieval_metrics",
+    "too_small_to_calibrate",
 ]

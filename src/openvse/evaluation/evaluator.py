@@ -22,7 +22,7 @@ from openvse.evaluation.metrics import (
     percentile_intervals,
     retrieval_metrics,
 )
-from openvse.evaluation.ranking import Ranks, rank_by_counting
+from openvse.evaluation.ranking import Ranks, SeeBlock, rank_by_counting
 from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Proposals, Reranker, rerank
 from openvse.types import EmbeddingSet, OnProgress, Relevance
@@ -56,6 +56,7 @@ def evaluate(
     device: torch.device | str | None = None,
     published: Mapping[str, Metrics] | None = None,
     problems: Sequence[str] = (),
+    see: SeeBlock | None = None,
     progress: OnProgress | None = None,
 ) -> Report:
     """Rank the texts of every image and the images of every text, and return a report.
@@ -76,6 +77,8 @@ def evaluate(
         device: the device of the scores; None is that of the images' embeddings.
         published: published results to show next to these, by label.
         problems: what was skipped before, one line each.
+        see: a function that is called once with every block of scores; with several folds, for each of them, with the
+            positions inside the fold.
         progress: a function that is called after every block of scores.
 
     Raises:
@@ -85,7 +88,7 @@ def evaluate(
     members = [Member(images, texts, similarity), *others]
     size, where = block_size or _default_block(members), device or images.vectors.device
     parts = list(_parts(_Part(members, relevance, reranker), folds))
-    ranked = [_rank(part, size, where, progress) for part in parts]
+    ranked = [_rank(part, size, where, progress, see) for part in parts]
     ranks, shape = [part_ranks for part_ranks, _ in ranked], (relevance.num_images, relevance.num_texts)
     again = None if reranker is None else Reranked(reranker.top, reranker.weight, sum(s for _, s in ranked))
     return Report(
@@ -103,7 +106,11 @@ def evaluate(
 
 @torch.inference_mode()
 def _rank(
-    part: _Part, block_size: int, device: torch.device | str, progress: OnProgress | None
+    part: _Part,
+    block_size: int,
+    device: torch.device | str,
+    progress: OnProgress | None,
+    also: SeeBlock | None,
 ) -> tuple[Ranks, float]:
     """Rank one part, holding a block of scores at a time; also return the seconds that reranking took."""
 
@@ -119,6 +126,8 @@ def _rank(
         nonlocal scored
         if proposals is not None:
             proposals.see(rows, columns, scores)
+        if also is not None:
+            also(rows, columns, scores)
         scored += scores.numel()
         if progress is not None:
             progress("scoring pairs", scored, math.prod(shape))

@@ -19,11 +19,12 @@ from openvse.batches import (
 )
 from openvse.corpus import Corpus, SharedTexts
 from openvse.datasets import open_corpus
-from openvse.evaluation import chance_metrics, embed_corpus, evaluate
+from openvse.evaluation import Member, chance_metrics, embed_corpus, evaluate
 from openvse.features import FeatureStore
 from openvse.model import TwoTower, tower_curves
 from openvse.objectives import Objective
 from openvse.retrieval.build import build_model
+from openvse.retrieval.calibrate import CountedCorpus, count_scores
 from openvse.retrieval.objective import build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.training.collapse import EQUAL_EMBEDDINGS
@@ -89,6 +90,7 @@ class RetrievalTask(Task[Batch]):
             validation = validation.select(spread(len(validation), recipe.training.validation_images))
         self._validation, self._features, self._text_features = validation, features, text_features
         self._chance = chance_metrics(validation.relevance)
+        self._counted: CountedCorpus | None = None
 
     def step(self, wrapped: nn.Module, batch: Batch, phase: int) -> Step:
         """Embed, gather over processes, score, and compute the objective of the phase."""
@@ -109,9 +111,21 @@ class RetrievalTask(Task[Batch]):
         embedded = embed_corpus(
             self.model, self._validation, self._features, text_features=self._text_features
         )
-        report = evaluate(embedded.images, embedded.texts, embedded.corpus.relevance, self.model.similarity)
+        member = Member(embedded.images, embedded.texts, self.model.similarity)
+        self._counted = count_scores(member, embedded.corpus)
+        report = evaluate(
+            member.images,
+            member.texts,
+            embedded.corpus.relevance,
+            member.similarity,
+            see=None if self._counted is None else self._counted.counts.see,
+        )
         self.intervals = report.intervals
         return dict(report.metrics)
+
+    def calibrate(self) -> None:
+        """Fit the curve from score to probability to the scores of the validation, if it has enough images."""
+        self.model.calibration = None if self._counted is None else self._counted.fit(self.model.fingerprint)
 
     def summary(self, metrics: Mapping[str, float]) -> str:
         """Return RSUM, its chance level, and both R@1."""

@@ -162,6 +162,7 @@ class Trainer:
             if best:
                 reached = {"epoch": progress.epoch, "metrics": metrics, "intervals": self.task.intervals}
                 self.model.provenance["validation"] = reached
+                self.task.calibrate()
                 self.model.save(self.folder / "best")
             if log is not None:
                 log.write("validation", progress.epoch, progress.global_step, metrics)
