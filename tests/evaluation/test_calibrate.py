@@ -1,4 +1,4 @@
-"""The curve from score to probability: where the truth is known, it is found; whatever the scores are, it keeps its rules."""
+"""The curve from score to probability: known truths are found, and whatever the scores are, it keeps its rules."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from openvse.errors import BadImageError
 from openvse.media import names
 from openvse.media.images import read_image
 from openvse.media.listing import list_media
-from openvse.media.listing import list_media
 
 heif = pytest.importorskip("pillow_heif")
 

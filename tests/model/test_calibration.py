@@ -104,8 +104,8 @@ def test_the_file_lists_thresholds_and_is_read_again() -> None:
     text = CURVE.to_json()
     assert Calibration.from_json(text) == CURVE
     assert json.loads(text)["thresholds"] == {
+        "0.2": pytest.approx(CURVE.threshold(0.2)),
         "0.5": pytest.approx(CURVE.threshold(0.5)),
-        "0.7": pytest.approx(CURVE.threshold(0.7)),
         "0.8": pytest.approx(CURVE.threshold(0.8)),
         "0.9": pytest.approx(1.0),
         "0.95": None,

@@ -71,6 +71,22 @@ Threads: TypeAlias = Annotated[
     int | None,
     typer.Option(min=1, help="Threads of the CPU; by default PyTorch's choice.", callback=use_threads),
 ]
+MinPrecision: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Leave out images that score too low for this expected share of relevant ones among all that score as "
+        "much. The model must know probabilities; see 'openvse calibrate'.",
+    ),
+]
+Expected: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        help="How many images of the index you expect to fit a sentence, for the probabilities; by default as many as "
+        "in the data that these were fitted on."
+    ),
+]
 Rerank: TypeAlias = Annotated[
     str | None,
     typer.Option(help="A model that ranks the first proposals of each query again, such as score attention."),

@@ -12,7 +12,7 @@ from openvse.cli.progress import warn
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
-    from openvse.search import Hit, SearchEngine
+    from openvse.search import Hit, HitReranker, SearchEngine
 
 _NAME = re.compile(
     r".*\.(avif|bmp|gif|heic|jfif|jp2|jpe?g|pgm|png|ppm|tiff?|webp|avi|flv|m4v|mkv|mov|mp4|mpe?g|webm|wmv)",
@@ -41,6 +41,21 @@ class Query:
     def title(self) -> str:
         """What was asked, for people."""
         return self.text if self.image is None else f"images like {self.text}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which hits are wanted.
+
+    Attributes:
+        top_k: how many of each query at most.
+        min_precision: the expected share of relevant images from the score of a hit on; None takes all hits.
+        expected: how many images of the index are expected to fit a sentence; None leaves it to the model's curve.
+    """
+
+    top_k: int
+    min_precision: float | None = None
+    expected: float | None = None
 
 
 def names_image(word: str) -> bool:
@@ -76,13 +91,40 @@ def read_queries(words: Sequence[str], images: Sequence[Path] = ()) -> list[Quer
     return queries
 
 
-def answers(engine: SearchEngine, queries: Sequence[Query], top_k: int) -> list[list[Hit]]:
+def find(
+    engine: SearchEngine, queries: Sequence[Query], wanted: Wanted, again: HitReranker | None
+) -> list[list[Hit]]:
+    """Return the hits of every query, ranked again if there is a model for it; warn of a precision out of reach.
+
+    Raises:
+        DataError: every query is empty.
+        ModelError: a precision is wanted, and the model whose scores rank the hits keeps no curve.
+    """
+    from openvse.search import at_least, require_curve
+
+    curve, precision = (engine if again is None else again).calibration, wanted.min_precision
+    if precision is not None:
+        best = require_curve(curve).best_precision(engine.num_images, wanted.expected)
+        if best < precision:
+            warn(
+                f"precision {precision:g} is out of reach in an index of {engine.num_images:,} images: the best score "
+                f"stands for {best:.2g}"
+            )
+    if again is None:
+        return answers(engine, queries, wanted)
+    first = answers(engine, queries, Wanted(max(wanted.top_k, again.top), expected=wanted.expected))
+    ranked = again([query.text for query in queries], first)
+    return [at_least(hits[: wanted.top_k], precision) for hits in ranked]
+
+
+def answers(engine: SearchEngine, queries: Sequence[Query], wanted: Wanted) -> list[list[Hit]]:
     """Return the best images for every query, in its order; sentences and images are each embedded together.
 
     An empty sentence has no hits.
 
     Raises:
         DataError: every query is empty.
+        ModelError: a precision is wanted, and the model keeps no curve.
     """
     found: dict[Query, list[Hit]] = {}
     texts = [query for query in queries if query.image is None]
@@ -90,9 +132,15 @@ def answers(engine: SearchEngine, queries: Sequence[Query], top_k: int) -> list[
         found, texts = {query: [] for query in texts}, []
         if found:
             warn("an empty query has no hits")
-    found |= zip(texts, engine.search([query.text for query in texts], top_k=top_k), strict=True)
+    hits = engine.search(
+        [query.text for query in texts],
+        top_k=wanted.top_k,
+        min_precision=wanted.min_precision,
+        expected=wanted.expected,
+    )
+    found |= zip(texts, hits, strict=True)
     images = {query: query.image for query in queries if query.image is not None}
-    found |= zip(images, engine.search_images([*images.values()], top_k=top_k), strict=True)
+    found |= zip(images, engine.search_images([*images.values()], top_k=wanted.top_k), strict=True)
     return [found[query] for query in queries]
 
 

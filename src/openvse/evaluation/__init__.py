@@ -20,6 +20,7 @@ from openvse.evaluation.metrics import (
     retrieval_metrics,
 )
 from openvse.evaluation.ranking import QueryRanks, Ranks, rank_by_counting
+from openvse.evaluation.reliability import Reliability, measure_reliability, shown_images
 from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Proposals, Reranker, rerank
 from openvse.evaluation.score_counts import ScoreCounts
@@ -33,6 +34,7 @@ __all__ = [
     "Protocol",
     "QueryRanks",
     "Ranks",
+    "Reliability",
     "Remarks",
     "Report",
     "Reranked",
@@ -48,6 +50,7 @@ __all__ = [
     "mean_metrics",
     "mean_rank",
     "mean_scores",
+    "measure_reliability",
     "median_rank",
     "normalized_median_rank",
     "percentile_intervals",
@@ -55,5 +58,6 @@ __all__ = [
     "recall_at_k",
     "rerank",
     "retrieval_metrics",
+    "shown_images",
     "too_small_to_calibrate",
 ]

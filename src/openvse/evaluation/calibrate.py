@@ -59,8 +59,8 @@ def fit_calibration(counts: ScoreCounts, *, model: str, name: str = "", digest: 
     """Fit a curve from score to probability by the method with the lower held-out log loss.
 
     Logistic regression (Platt, 1999) assumes that the log odds are linear in the score; isotonic regression
-    (Zadrozny and Elkan, KDD 2002) assumes only that a higher score is never less probable. Each is fitted to four fifths
-    of the sentences and tested on the rest, five times; the better one is fitted to all.
+    (Zadrozny and Elkan, KDD 2002) assumes only that a higher score is never less probable. Each is fitted to four
+    fifths of the sentences and tested on the rest, five times; the better one is fitted to all.
 
     Args:
         counts: the counted scores of all pairs.
@@ -97,8 +97,8 @@ def fit_calibration(counts: ScoreCounts, *, model: str, name: str = "", digest: 
 def isotonic(counts: Counts) -> tuple[Int[np.ndarray, "K"], Float[np.ndarray, "K"]]:
     """Pool adjacent violators: the likelihood ratio is constant in runs of bins, and rises from run to run.
 
-    A relevant pair is added to the lowest bin and an irrelevant one to the highest: so no pair is certain, and n relevant
-    pairs that score above all irrelevant ones have the odds n : 1.
+    A relevant pair is added to the lowest bin and an irrelevant one to the highest. So no pair is certain, and n
+    relevant pairs that score above all irrelevant ones have the odds n : 1.
     """
     relevant, irrelevant = counts.relevant.copy(), counts.irrelevant.copy()
     filled = np.flatnonzero(relevant + irrelevant)

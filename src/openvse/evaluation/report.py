@@ -9,6 +9,7 @@ from pathlib import Path
 
 from openvse.corpus import SharedTexts
 from openvse.evaluation.metrics import RECALL_AT, Metrics
+from openvse.evaluation.reliability import Reliability
 from openvse.output.documents import CONFIDENCE, markdown_table, write_report
 
 _RECALLS = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT), "rsum"]
@@ -89,6 +90,7 @@ class Report:
         published: the published results of each label (paper and setting), under the same names as ``metrics``.
         problems: what was skipped, one line each.
         reranked: how the first proposals were reranked, if they were.
+        reliability: how far the model's probabilities hold, if it knows any.
     """
 
     metrics: Metrics
@@ -100,6 +102,7 @@ class Report:
     published: Mapping[str, Metrics] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     reranked: Reranked | None = None
+    reliability: Reliability | None = None
 
     def to_json(self) -> str:
         """Return the whole report as indented JSON."""
@@ -113,6 +116,8 @@ class Report:
             markdown_table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], self._rank_rows()),
             "\n".join(f"- {line}" for line in self._protocol_lines()),
         ]
+        if self.reliability:
+            sections.append(self.reliability.to_markdown())
         if self.problems:
             sections += ["## Problems", "\n".join(f"- {problem}" for problem in self.problems)]
         return "\n\n".join(sections) + "\n"

@@ -14,7 +14,7 @@ BINS = 4096
 """The number of bins between the lowest and the highest score of a relevant pair."""
 
 FOLDS = 5
-"""The number of parts into which the sentences are divided, so that a curve can be tested on what it was not fitted to."""
+"""The number of parts of the sentences, so that a curve can be tested on what it was not fitted to."""
 
 _PAIRS_AT_ONCE = 2048
 
@@ -22,10 +22,10 @@ _PAIRS_AT_ONCE = 2048
 class ScoreCounts:
     """Counts how many relevant and how many irrelevant pairs have which score.
 
-    The scores of the relevant pairs are computed first, and set the bins: equal ones between the lowest and the highest,
-    one for all scores below and one for all above. So memory does not depend on the number of pairs, and no range of
-    scores has to be assumed. The captions of an image are in one fold, which depends on their scores alone: the counts do
-    not depend on the order of the items.
+    The scores of the relevant pairs are computed first, and set the bins: equal ones between the lowest and the
+    highest, one for all scores below and one for all above. So memory does not depend on the number of pairs, and no
+    range of scores has to be assumed. The captions of an image are in one fold, which depends on their scores alone, so
+    the counts do not depend on the order of the items.
 
     Args:
         member: the embeddings and the similarity.

@@ -28,7 +28,7 @@ from openvse.errors import DataError, ModelError
 CALIBRATION = "calibration.json"
 FORMAT = "openvse-calibration"
 VERSION = 1
-PRECISIONS = (0.5, 0.7, 0.8, 0.9, 0.95)
+PRECISIONS = (0.2, 0.5, 0.8, 0.9, 0.95)
 """The precisions whose thresholds the file lists and ``openvse calibrate`` shows."""
 
 _ROUNDING = 1e-9
@@ -177,7 +177,7 @@ class Calibration:
         return math.log(relevant) - math.log(max(count - relevant, relevant))
 
     def _precision_odds(self, gallery: int | None, expected: float | None) -> Float[np.ndarray, "K"]:
-        """Return the log odds of the mean probability of the scores from each knot on, weighted by how frequent they are.
+        """Return the log odds of the mean probability of the scores from each knot on, weighted by their frequency.
 
         A score between two knots counts with the probability of the lower one.
         """

@@ -98,7 +98,7 @@ class TwoTower(Model):
     def calibration(self) -> Calibration | None:
         """The curve from a score to the probability of relevance.
 
-        None if nothing has fitted one (``openvse calibrate``), or if the model has changed since; the fingerprint tells.
+        None if nothing has fitted one (``openvse calibrate``), or if the model has changed since, by its fingerprint.
         """
         kept = self._calibration
         if kept is None or kept.model == self.fingerprint:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openvse.datasets import open_corpus
 from openvse.errors import OpenVSEError
-from openvse.evaluation import Report, Reranker, embed_ensemble, evaluate
+from openvse.evaluation import (
+    Report,
+    Reranker,
+    embed_ensemble,
+    evaluate,
+    measure_reliability,
+    shown_images,
+)
 from openvse.features import open_store
+from openvse.files import replacing
 from openvse.model import TwoTower
 from openvse.training.kind import Request, published_for
+
+RELIABILITY = "reliability.png"
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -30,9 +43,19 @@ class RetrievalEvaluation:
         return self.report.to_json()
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the report as Markdown and JSON."""
+        """Write the report as Markdown and JSON, and the reliability plot, where there are probabilities to plot."""
         self.report.save(folder)
-        return [folder / "report.json", folder / "report.md"]
+        written = [folder / "report.json", folder / "report.md"]
+        if self.report.reliability is None:
+            return written
+        try:
+            figure = self.report.reliability.plot()
+        except OpenVSEError as error:
+            _logger.warning("%s is not written: %s", RELIABILITY, error)
+            return written
+        with replacing(folder / RELIABILITY) as partial:
+            figure.savefig(partial, format="png", dpi=120)
+        return [*written, folder / RELIABILITY]
 
 
 def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEvaluation:
@@ -55,21 +78,27 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         models, chosen, stores, batch_size=request.batch_size, progress=request.progress
     )
     first, *others = embedded.members
+    relevance = embedded.corpus.relevance
+    curve = models[0].calibration if len(models) == request.folds == 1 else None
+    shown = None if curve is None else shown_images(relevance, first.images.vectors)
     again = Reranker(others.pop(), request.rerank_top, request.rerank_weight) if request.rerank else None
     report = evaluate(
         first.images,
         first.texts,
-        embedded.corpus.relevance,
+        relevance,
         first.similarity,
         reranker=again,
         others=others,
         name=chosen.name,
         model=", ".join(model.fingerprint for model in models),
         folds=request.folds,
-        published=_published(models, embedded.corpus.relevance.num_images, request.folds),
+        published=_published(models, relevance.num_images, request.folds),
         problems=embedded.corpus.problems,
+        see=None if shown is None else shown.see,
         progress=request.progress,
     )
+    if curve is not None and shown is not None:
+        report = replace(report, reliability=measure_reliability(curve, shown, relevance))
     return RetrievalEvaluation(report)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from openvse.search.backend import ExactBackend, VectorBackend
 from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
-from openvse.search.engine import Hit, SearchEngine
+from openvse.search.engine import Hit, SearchEngine, at_least, require_curve
 from openvse.search.index import Index, Item
 from openvse.search.indexing import IndexProgress, IndexReport, build_index
 from openvse.search.model_place import FoundModel, find_model, place_of
@@ -24,10 +24,12 @@ __all__ = [
     "SearchEngine",
     "StoredImages",
     "VectorBackend",
+    "at_least",
     "build_index",
     "captions_beside",
     "contact_sheet",
     "find_model",
     "place_of",
+    "require_curve",
     "stored_images",
 ]

@@ -11,7 +11,7 @@ import torch
 
 from openvse.errors import BadImageError, DataError, ModelError
 from openvse.model import TwoTower
-from openvse.search.engine import Hit
+from openvse.search.engine import Hit, with_probabilities
 from openvse.types import EmbeddingSet, FeatureSource, Inputs
 
 _logger = logging.getLogger(__name__)
@@ -28,6 +28,13 @@ class HitReranker:
         weight: w, of the new score; the score of the index has 1 - w.
         features: stored local features of the images, by their path below the indexed folder; without them the
             images are decoded.
+        gallery: the number of images that the hits were chosen from, for the probabilities.
+        expected: how many of them are expected to be relevant; see ``SearchEngine.search``.
+
+    Attributes:
+        calibration: the curve from score to probability with which hits are given probabilities; None where the weight
+            is below 1 (a mixture of two scores has no curve), without ``gallery``, and where the model keeps none. The
+            hits that are ranked again then have no probability.
 
     Raises:
         DataError: ``top`` is below 1, or ``weight`` outside 0 to 1.
@@ -38,12 +45,21 @@ class HitReranker:
     """
 
     def __init__(
-        self, model: TwoTower, *, top: int = 20, weight: float = 1.0, features: FeatureSource | None = None
+        self,
+        model: TwoTower,
+        *,
+        top: int = 20,
+        weight: float = 1.0,
+        features: FeatureSource | None = None,
+        gallery: int | None = None,
+        expected: float | None = None,
     ) -> None:
         if top < 1 or not 0 <= weight <= 1:
             raise DataError(f"top is {top} and weight {weight}: allowed are 1 and more, and 0 to 1")
         self.top = top
         self._model, self._weight, self._features = model, weight, features
+        self._gallery, self._expected = gallery, expected
+        self.calibration = model.calibration if weight == 1 and gallery is not None else None
 
     @torch.inference_mode()
     def __call__(self, queries: Sequence[str], results: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
@@ -79,7 +95,7 @@ class HitReranker:
         anew: list[dict[str, float]] = [{} for _ in results]
         for (number, hit), score in zip(pairs, scores.tolist(), strict=True):
             anew[number][hit.id] = self._weight * score + (1 - self._weight) * hit.score
-        return [_ordered(hits, mine) for hits, mine in zip(results, anew, strict=True)]
+        return [self._ordered(hits, mine) for hits, mine in zip(results, anew, strict=True)]
 
     def _embed(self, paths: dict[str, Path]) -> tuple[EmbeddingSet | None, dict[str, int]]:
         """Embed the images that can be read, some at a time, and return the row of each."""
@@ -113,12 +129,13 @@ class HitReranker:
             )
         return known, self._features.gather(self._features.positions(known)) if known else None
 
-
-def _ordered(hits: Sequence[Hit], anew: dict[str, float]) -> list[Hit]:
-    """Put the hits with a new score first, the best of them foremost, and number all of them."""
-    scored = sorted((hit for hit in hits if hit.id in anew), key=lambda hit: -anew[hit.id])
-    rest = [hit for hit in hits if hit.id not in anew]
-    return [
-        replace(hit, rank=rank, score=anew.get(hit.id, hit.score))
-        for rank, hit in enumerate([*scored, *rest], start=1)
-    ]
+    def _ordered(self, hits: Sequence[Hit], anew: dict[str, float]) -> list[Hit]:
+        """Put the hits with a new score first, the best of them foremost, and number all of them."""
+        scored = [
+            replace(hit, score=anew[hit.id], probability=None, precision=None)
+            for hit in sorted((hit for hit in hits if hit.id in anew), key=lambda hit: -anew[hit.id])
+        ]
+        if self.calibration is not None and self._gallery is not None:
+            scored = with_probabilities(scored, self.calibration, self._gallery, self._expected)
+        rest = [hit for hit in hits if hit.id not in anew]
+        return [replace(hit, rank=rank) for rank, hit in enumerate([*scored, *rest], start=1)]

@@ -117,7 +117,7 @@ class Task(ABC, Generic[BatchT]):
         """Say in a few words what a validation has measured."""
 
     def calibrate(self) -> None:
-        """Give the model what its folder keeps of the last validation, before it is saved as the best; nothing by default."""
+        """Give the model what its folder keeps of the last validation, before it is saved; nothing by default."""
 
     def curves(self) -> dict[str, list[float]]:
         """Return what the model has learned that a paper plots."""

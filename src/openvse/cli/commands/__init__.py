@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from openvse.cli.commands import (
     ask,
+    calibrate,
     convert,
     data,
     data_import,
@@ -18,6 +19,7 @@ from openvse.cli.commands import (
 
 __all__ = [
     "ask",
+    "calibrate",
     "convert",
     "data",
     "data_import",

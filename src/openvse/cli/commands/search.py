@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device, Json, Quiet, Rerank, Threads
+from openvse.cli.options import Device, Expected, Json, MinPrecision, Quiet, Rerank, Threads
 from openvse.cli.stopping import going_on
 from openvse.errors import IndexFormatError, OpenVSEError
 from openvse.files import write_page
 
 if TYPE_CHECKING:
-    from openvse.cli.queries import Query
+    from openvse.cli.queries import Query, Wanted
     from openvse.search import Hit, HitReranker, Index, IndexReport, SearchEngine
 
 
@@ -116,6 +116,8 @@ def search(
     top_k: Annotated[
         int, typer.Option("--top-k", "-k", min=1, help="How many hits to list for each query.")
     ] = 10,
+    min_precision: MinPrecision = None,
+    expected: Expected = None,
     rerank: Rerank = None,
     rerank_top: Annotated[int, typer.Option(min=1, help="How many hits of each query it ranks again.")] = 20,
     rerank_weight: Annotated[
@@ -138,37 +140,61 @@ def search(
     quiet: Quiet = False,
 ) -> None:
     """Find the images that fit a sentence, or resemble an image."""
-    from openvse.cli.queries import answers, read_queries
+    from openvse.cli.queries import Wanted, find, read_queries
     from openvse.model import TwoTower
     from openvse.search import Index, SearchEngine
     from openvse.tasks.load import load_as
 
     named, index, queries = in_order(words)
     asked = read_queries(queries, image or [])
-    if rerank and any(query.image for query in asked):
-        raise OpenVSEError("--rerank reads sentences: leave it out, or leave the images out")
+    wanted = Wanted(top_k, min_precision, expected)
+    check_options(asked, wanted, rerank, rerank_weight)
     model = model_of(index) if named is None else named
     loaded = load_as(TwoTower, model, device=device)
     opened = Index.open(index, loaded.fingerprint, check=check)
     engine = SearchEngine(loaded, opened)
-    if rerank is None:
-        results = answers(engine, asked, top_k)
-    else:
-        again = load_reranker(rerank, rerank_features, rerank_top, rerank_weight, device)
-        first = answers(engine, asked, max(top_k, rerank_top))
-        results = [hits[:top_k] for hits in again([query.text for query in asked], first)]
+    again = None
+    if rerank is not None:
+        again = load_reranker(
+            rerank,
+            rerank_features,
+            device,
+            top=rerank_top,
+            weight=rerank_weight,
+            gallery=len(opened),
+            expected=expected,
+        )
+    results = find(engine, asked, wanted, again)
     warn_of_gone(opened, results)
-    print_hits(index, asked, results, as_json=as_json)
+    print_hits(index, asked, results, wanted, as_json=as_json)
     if html is not None:
         write_sheet(html, engine, asked, results)
 
 
+def check_options(asked: Sequence[Query], wanted: Wanted, rerank: str | None, rerank_weight: float) -> None:
+    """Refuse images for what reads sentences, and a precision for scores that have no curve."""
+    with_images = any(query.image for query in asked)
+    for option, given in (("--rerank", rerank), ("--min-precision", wanted.min_precision)):
+        if given is not None and with_images:
+            raise OpenVSEError(f"{option} reads sentences: leave it out, or leave the images out")
+    if wanted.min_precision is not None and rerank is not None and rerank_weight < 1:
+        raise OpenVSEError(
+            "--min-precision needs the score of one model, and --rerank-weight mixes two: leave one of them out"
+        )
+
+
 def print_hits(
-    index: Path, asked: Sequence[Query], results: Sequence[Sequence[Hit]], *, as_json: bool
+    index: Path,
+    asked: Sequence[Query],
+    results: Sequence[Sequence[Hit]],
+    wanted: Wanted,
+    *,
+    as_json: bool,
 ) -> None:
     """Print what was asked and what was found, as a table or as JSON."""
     from openvse.cli.json_output import print_json
     from openvse.media.names import escaped
+    from openvse.output.documents import percent
 
     if as_json:
         queries = [
@@ -177,7 +203,14 @@ def print_hits(
                 "kind": query.kind,
                 "unknown_words": [asdict(word) for word in (hits[0].unknown_words if hits else ())],
                 "hits": [
-                    {"rank": hit.rank, "score": hit.score, "id": hit.id, "path": str(hit.path)}
+                    {
+                        "rank": hit.rank,
+                        "score": hit.score,
+                        "probability": hit.probability,
+                        "precision": hit.precision,
+                        "id": hit.id,
+                        "path": str(hit.path),
+                    }
                     for hit in hits
                 ],
             }
@@ -188,7 +221,10 @@ def print_hits(
     for query, hits in zip(asked, results, strict=True):
         typer.echo(query.title)
         for hit in hits:
-            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {escaped(hit.path)}")
+            likely = "" if hit.probability is None else f"{percent(hit.probability):>5}  "
+            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{escaped(hit.path)}")
+        if wanted.min_precision is not None and not hits:
+            typer.echo(f"  no hit of precision {wanted.min_precision:g}")
 
 
 def write_sheet(
@@ -259,7 +295,16 @@ def model_of(index: Path) -> str:
     return found.source
 
 
-def load_reranker(model: str, features: Path | None, top: int, weight: float, device: str) -> HitReranker:
+def load_reranker(
+    model: str,
+    features: Path | None,
+    device: str,
+    *,
+    top: int,
+    weight: float,
+    gallery: int,
+    expected: float | None,
+) -> HitReranker:
     """Load the model that ranks hits again, and the store that it reads, if one is named."""
     from openvse.features import open_store
     from openvse.model import TwoTower
@@ -268,4 +313,4 @@ def load_reranker(model: str, features: Path | None, top: int, weight: float, de
 
     loaded = load_as(TwoTower, model, device=device)
     store = open_store(features, loaded.image.encoder)
-    return HitReranker(loaded, top=top, weight=weight, features=store)
+    return HitReranker(loaded, top=top, weight=weight, features=store, gallery=gallery, expected=expected)

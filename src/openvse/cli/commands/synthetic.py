@@ -38,8 +38,8 @@ def synthetic(
         SyntheticReport,
         Unfinished,
         find_all,
-        import_figure,
     )
+    from openvse.output.figures import import_figure
 
     import_figure()  # what is missing must not be missed after the work
     schedule = Schedule(steps=steps, learning_rate=learning_rate)
