@@ -53,9 +53,10 @@ def test_thresholds_reach_the_wanted_precision_on_new_data() -> None:
         threshold = curve.threshold(wanted, gallery=800)
         assert threshold is not None
         above = scores >= threshold
-        assert relevant[above].mean() == pytest.approx(wanted, abs=0.06)
+        assert relevant[above].mean() > wanted
+        near = (scores >= threshold - 0.1) & (scores < threshold + 0.1)  # and not by being too high
+        assert relevant[near].mean() == pytest.approx(wanted, abs=0.15)
         assert curve.found(threshold) == pytest.approx((above & relevant).sum() / relevant.sum(), abs=0.05)
-        assert curve.precisions(np.array(threshold), 800) == pytest.approx(wanted, abs=1e-6)
 
 
 def test_a_line_is_fitted_to_few_data_and_any_rising_curve_to_many() -> None:
@@ -84,10 +85,8 @@ def test_whatever_the_scores_it_rises_and_stays_between_0_and_1(
     curve = fitted(scores, relevant)
     asked = np.linspace(scores.min() - 10, scores.max() + 10, 200)
     for gallery in (1, 2, 24, 10**9):
-        probable, precise = curve.probabilities(asked, gallery), curve.precisions(asked, gallery)
+        probable = curve.probabilities(asked, gallery)
         assert (np.diff(probable) >= 0).all() and probable.min() > 0 and probable.max() < 1
-        assert (np.diff(precise) >= -1e-12).all()
-        assert (precise >= probable - 1e-9).all()  # the images above are no less probable
     assert (curve.probabilities(asked, 1000) <= curve.probabilities(asked, 100)).all()
     assert (curve.probabilities(asked, 1000, 5.0) >= curve.probabilities(asked, 1000, 1.0)).all()
     assert Calibration.from_json(curve.to_json()) == curve
@@ -112,9 +111,9 @@ def test_scores_that_tell_nothing_leave_what_was_known_before(distance: float) -
 
 def test_a_pair_is_never_certain() -> None:
     curve = fitted(*drawn(100, 1, distance=100.0))
-    best = curve.best_precision()
+    best = curve.highest()
     assert 0.9 < best < 1
-    assert curve.best_precision(gallery=100_000) < 0.5 < best
+    assert curve.highest(gallery=100_000) < 0.5 < best
 
 
 def test_counts_do_not_depend_on_the_blocks() -> None:

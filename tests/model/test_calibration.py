@@ -25,7 +25,6 @@ CURVE = Calibration(
     scores=(0.0, 0.5, 1.0),
     log_ratios=(np.log(0.1), np.log(100.0), np.log(900.0)),
     relevant_above=(1.0, 0.8, 0.5),
-    irrelevant_above=(1.0, 0.01, 0.001),
 )
 
 
@@ -60,16 +59,19 @@ def test_more_than_half_of_the_images_are_never_expected() -> None:
     assert CURVE.probabilities(np.array(0.5), gallery=3, expected=50.0) == pytest.approx(100 / 101)
 
 
-def test_precision_is_the_mean_probability_from_a_score_on() -> None:
-    masses = [0.3 + 100 * 0.009, 0.5 + 100 * 0.001]  # of the last two knots, for one relevant image
-    middle = (masses[0] * 0.5 + masses[1] * 0.9) / sum(masses)
-    assert CURVE.precisions(np.array([0.5, 1.0])) == pytest.approx([middle, 0.9])
-    assert CURVE.threshold(0.9) == pytest.approx(1.0)
-    assert CURVE.threshold(middle) == pytest.approx(0.5)
-    assert CURVE.threshold(0.91) is None
-    assert CURVE.best_precision() == pytest.approx(0.9)
+def test_a_threshold_is_the_score_of_a_probability() -> None:
+    for wanted in (0.05, 0.5, 0.75, 0.89):
+        threshold = CURVE.threshold(wanted)
+        assert threshold is not None
+        assert CURVE.probabilities(np.array(threshold)) == pytest.approx(wanted)
+    assert CURVE.threshold(0.5) == pytest.approx(0.5)
+    assert CURVE.threshold(0.91) is None and CURVE.threshold(1.0) is None
+    assert CURVE.highest() == pytest.approx(0.9)
     assert CURVE.threshold(1e-9) == 0.0
+    assert (CURVE.threshold(0.5, gallery=500) or 0.0) > 0.5
     assert CURVE.found(0.5) == pytest.approx(0.8)
+    assert CURVE.found(0.75) == pytest.approx(0.65)
+    assert CURVE.found(1.1) == 0.0
 
 
 @pytest.mark.parametrize("precision", [0.0, 1.1, float("nan")])
@@ -107,7 +109,7 @@ def test_the_file_lists_thresholds_and_is_read_again() -> None:
         "0.2": pytest.approx(CURVE.threshold(0.2)),
         "0.5": pytest.approx(CURVE.threshold(0.5)),
         "0.8": pytest.approx(CURVE.threshold(0.8)),
-        "0.9": pytest.approx(1.0),
+        "0.9": pytest.approx(CURVE.threshold(0.9)),
         "0.95": None,
     }
 

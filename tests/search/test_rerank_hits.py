@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 
 from openvse.errors import DataError, ModelError
 from openvse.features import FeatureStore, FeatureStoreWriter
-from openvse.model import TwoTower
+from openvse.model import Calibration, CalibrationData, TwoTower
 from openvse.retrieval.build import build_model
 from openvse.search import Hit, HitReranker
 from openvse.tasks.recipes import parse_recipe
@@ -140,3 +141,30 @@ def test_scores_that_are_no_numbers_are_refused(
     monkeypatch.setattr(fused.similarity, "pairs", lambda images, texts, i, t: torch.full(i.shape, torch.nan))
     with pytest.raises(ModelError, match=rf"scores {hits[0][0].id} as NaN or infinite"):
         HitReranker(fused)(QUERIES, hits)
+
+
+def test_probabilities_are_those_of_the_model_that_ranks_again(
+    fused: TwoTower, hits: list[list[Hit]]
+) -> None:
+    curve = Calibration(
+        model=fused.fingerprint,
+        data=CalibrationData("drawn", num_images=50, num_texts=10, num_pairs=10),
+        method="isotonic",
+        log_loss={},
+        scores=(-1.0, 1.0),
+        log_ratios=(-3.0, 3.0),
+        relevant_above=(1.0, 0.5),
+    )
+    known = [[replace(hit, probability=0.1) for hit in found] for found in hits]
+    fused.calibration = curve
+    try:
+        again = HitReranker(fused, top=3, gallery=4)
+        mixed = HitReranker(fused, top=3, weight=0.5, gallery=4)
+    finally:
+        fused.calibration = None
+    for found in again(QUERIES, known):
+        scores = np.array([hit.score for hit in found[:3]])
+        assert [hit.probability for hit in found[:3]] == pytest.approx(curve.probabilities(scores, 4))
+        assert found[3].probability == 0.1  # which keeps its score
+    assert mixed.calibration is None  # a mixture of two scores has no curve
+    assert {hit.probability for hit in mixed(QUERIES, known)[0][:3]} == {None}

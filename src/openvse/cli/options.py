@@ -76,8 +76,8 @@ MinPrecision: TypeAlias = Annotated[
     typer.Option(
         min=0,
         max=1,
-        help="Leave out images that score too low for this expected share of relevant ones among all that score as "
-        "much. The model must know probabilities; see 'openvse calibrate'.",
+        help="Leave out images that are less probable than this, so that at least this share of the rest is expected "
+        "to be relevant; the model must know probabilities, see 'openvse calibrate'.",
     ),
 ]
 Expected: TypeAlias = Annotated[

@@ -49,7 +49,7 @@ class Wanted:
 
     Attributes:
         top_k: how many of each query at most.
-        min_precision: the expected share of relevant images from the score of a hit on; None takes all hits.
+        min_precision: the lowest probability of a hit; None takes all hits.
         expected: how many images of the index are expected to fit a sentence; None leaves it to the model's curve.
     """
 
@@ -104,11 +104,11 @@ def find(
 
     curve, precision = (engine if again is None else again).calibration, wanted.min_precision
     if precision is not None:
-        best = require_curve(curve).best_precision(engine.num_images, wanted.expected)
+        best = require_curve(curve).highest(engine.num_images, wanted.expected)
         if best < precision:
             warn(
                 f"precision {precision:g} is out of reach in an index of {engine.num_images:,} images: the best score "
-                f"stands for {best:.2g}"
+                f"stands for probability {best:.2g}"
             )
     if again is None:
         return answers(engine, queries, wanted)

@@ -90,7 +90,6 @@ def fit_calibration(counts: ScoreCounts, *, model: str, name: str = "", digest: 
         scores=_plain(all_counts.scores[knots]),
         log_ratios=_plain(log_ratios),
         relevant_above=_plain(_above(all_counts.relevant)[knots]),
-        irrelevant_above=_plain(_above(all_counts.irrelevant)[knots]),
     )
 
 

@@ -50,7 +50,7 @@ class PrecisionReached:
 
     Attributes:
         wanted: the precision.
-        score: the threshold; None if no score reaches the precision.
+        score: the threshold, from which on every image is at least so probable; None if no score is.
         hits: how many hits score at least as much.
         reached: the share of them that is relevant; None if there are none.
         found: the share of all relevant pairs that is among them.

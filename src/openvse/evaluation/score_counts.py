@@ -99,8 +99,8 @@ def _scores_of_pairs(
     parts = [
         member.score_pairs(i, t, device).float().cpu()
         for i, t in zip(
-            torch.from_numpy(images).split(_PAIRS_AT_ONCE),
-            torch.from_numpy(texts).split(_PAIRS_AT_ONCE),
+            torch.split(torch.from_numpy(images), _PAIRS_AT_ONCE),
+            torch.split(torch.from_numpy(texts), _PAIRS_AT_ONCE),
             strict=True,
         )
     ]

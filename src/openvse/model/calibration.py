@@ -31,8 +31,6 @@ VERSION = 1
 PRECISIONS = (0.2, 0.5, 0.8, 0.9, 0.95)
 """The precisions whose thresholds the file lists and ``openvse calibrate`` shows."""
 
-_ROUNDING = 1e-9
-
 _logger = logging.getLogger(__name__)
 
 
@@ -70,7 +68,6 @@ class Calibration:
         scores: the K knots, ascending.
         log_ratios: ``log LR`` at each knot, which never falls.
         relevant_above: the share of the relevant pairs that score at least the knot.
-        irrelevant_above: the same share of the irrelevant pairs.
 
     Raises:
         DataError: the lists are not of one length, not ordered as stated, or not finite.
@@ -83,15 +80,18 @@ class Calibration:
     scores: tuple[float, ...]
     log_ratios: tuple[float, ...]
     relevant_above: tuple[float, ...]
-    irrelevant_above: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        lists = [self.scores, self.log_ratios, self.relevant_above, self.irrelevant_above]
+        lists = [self.scores, self.log_ratios, self.relevant_above]
         if not self.scores or len({len(each) for each in lists}) > 1 or not np.isfinite(lists).all():
             raise DataError("the knots of a curve must be lists of one length above 0, of finite numbers")
         if any((np.diff(each) < 0).any() for each in lists[:2]):
             raise DataError("the knots of a curve must be ascending scores, whose log ratios never fall")
-        if any((np.diff(each) > 0).any() or each[0] > 1 or each[-1] < 0 for each in lists[2:]):
+        if (
+            (np.diff(self.relevant_above) > 0).any()
+            or self.relevant_above[0] > 1
+            or self.relevant_above[-1] < 0
+        ):
             raise DataError("the shares above the knots of a curve must never rise, and be within 0 and 1")
         sizes = self.data
         if min(sizes.num_images, sizes.num_texts, sizes.num_pairs) < 1:
@@ -119,20 +119,13 @@ class Calibration:
         log_odds = np.interp(scores, self._knots[0], self._knots[1]) + self._prior(gallery, expected)
         return np.asarray(_sigmoid(log_odds))
 
-    def precisions(
-        self, scores: Float[np.ndarray, "*b"], gallery: int | None = None, expected: float | None = None
-    ) -> Float[np.ndarray, "*b"]:
-        """Return for each score the precision of all images that score at least as much.
-
-        This is the expected share of relevant ones among them; see ``probabilities`` for the arguments.
-        """
-        log_odds = np.interp(scores, self._knots[0], self._precision_odds(gallery, expected))
-        return np.asarray(_sigmoid(log_odds))
-
     def threshold(
         self, precision: float, gallery: int | None = None, expected: float | None = None
     ) -> float | None:
-        """Return the lowest score from which on the images have a precision; None if no score reaches it.
+        """Return the lowest score that stands for a probability; None if no score does.
+
+        Every image from this score on is at least so probable, so at least this share of any selection of them is
+        expected to be relevant, whatever the sentence.
 
         Args:
             precision: the wanted share of relevant images, above 0 and at most 1.
@@ -143,19 +136,20 @@ class Calibration:
             DataError: an argument is outside its range.
         """
         check_precision(precision)
-        knots, reached = self._knots[0], self._precision_odds(gallery, expected)
-        wanted = math.log(precision) - math.log1p(-precision) if precision < 1 else math.inf
-        place = int(np.searchsorted(reached, wanted - _ROUNDING))
+        knots, ratios = self._knots
+        wanted = math.inf if precision == 1 else math.log(precision) - math.log1p(-precision)
+        wanted -= self._prior(gallery, expected)
+        place = int(np.searchsorted(ratios, wanted))
         if place == len(knots):
             return None
         if place == 0:
             return float(knots[0])
-        share = min(1.0, (wanted - reached[place - 1]) / (reached[place] - reached[place - 1]))
+        share = (wanted - ratios[place - 1]) / (ratios[place] - ratios[place - 1])
         return float(knots[place - 1] + share * (knots[place] - knots[place - 1]))
 
-    def best_precision(self, gallery: int | None = None, expected: float | None = None) -> float:
-        """Return the highest precision that any threshold reaches; see ``probabilities`` for the arguments."""
-        return float(_sigmoid(self._precision_odds(gallery, expected)[-1]))
+    def highest(self, gallery: int | None = None, expected: float | None = None) -> float:
+        """Return the probability of the best possible score; see ``probabilities`` for the arguments."""
+        return float(self.probabilities(self._knots[0][-1:], gallery, expected)[0])
 
     def found(self, score: float) -> float:
         """Return the share of the relevant pairs that score at least as much (the recall of a threshold)."""
@@ -175,21 +169,6 @@ class Calibration:
                 f"numbers above 0"
             )
         return math.log(relevant) - math.log(max(count - relevant, relevant))
-
-    def _precision_odds(self, gallery: int | None, expected: float | None) -> Float[np.ndarray, "K"]:
-        """Return the log odds of the mean probability of the scores from each knot on, weighted by their frequency.
-
-        A score between two knots counts with the probability of the lower one.
-        """
-        prior = self._prior(gallery, expected)
-        share, log_odds = float(_sigmoid(prior)), self._knots[1] + prior
-        masses = share * _steps(self.relevant_above) + (1 - share) * _steps(self.irrelevant_above)
-        masses[-1] = max(masses[-1], 1e-300)  # a score may be above all that were counted
-        relevant, irrelevant = (
-            np.cumsum((masses * _sigmoid(odds))[::-1])[::-1] for odds in (log_odds, -log_odds)
-        )
-        reached: Float[np.ndarray, "K"] = np.maximum.accumulate(np.log(relevant) - np.log(irrelevant))
-        return reached
 
     def to_json(self) -> str:
         """Return the curve as indented JSON, with the thresholds of some precisions for its own number of images."""
@@ -236,12 +215,6 @@ def check_precision(precision: float) -> None:
     """Raise DataError unless a wanted precision is above 0 and at most 1."""
     if not 0 < precision <= 1:
         raise DataError(f"the wanted precision is {precision}, allowed are numbers above 0 and at most 1")
-
-
-def _steps(above: tuple[float, ...]) -> Float[np.ndarray, "K"]:
-    """Return the share between each knot and the next, of shares from each knot on."""
-    steps: Float[np.ndarray, "K"] = -np.diff(above, append=0.0)
-    return steps
 
 
 def _sigmoid(log_odds: Any) -> Any:

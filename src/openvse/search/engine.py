@@ -78,7 +78,6 @@ class Hit:
         unknown_words: words of the query that the model does not know; the same for all hits of a query.
         probability: that the image is relevant to the sentence, in an index of this size; None where the model keeps no
             curve from score to probability, and where an image is the query.
-        precision: expected share of relevant images among all that score at least as much; None as above.
     """
 
     rank: int
@@ -87,7 +86,6 @@ class Hit:
     path: Path
     unknown_words: tuple[UnknownWord, ...] = ()
     probability: float | None = None
-    precision: float | None = None
 
 
 class SearchEngine:
@@ -144,10 +142,10 @@ class SearchEngine:
         Args:
             queries: any number of sentences; one that is given by itself is a sequence of one.
             top_k: how many images of each.
-            min_precision: leave out the images that score too low for this expected share of relevant images among all
-                that score at least as much; above 0 and at most 1.
-            expected: how many images of the index are expected to be relevant to a sentence, for probability and
-                precision; by default as many as in the data that the model's curve was fitted on (often 1).
+            min_precision: leave out the images that are less probable than this; so at least this share of the rest is
+                expected to be relevant. Above 0 and at most 1.
+            expected: how many images of the index are expected to be relevant to a sentence, for the probabilities; by
+                default as many as in the data that the model's curve was fitted on (often 1).
 
         Raises:
             DataError: ``top_k`` is below 1, every sentence is empty, or one of the other numbers is out of its range.
@@ -212,7 +210,7 @@ class SearchEngine:
 def with_probabilities(
     hits: Sequence[Hit], calibration: Calibration, gallery: int, expected: float | None = None
 ) -> list[Hit]:
-    """Return hits with the probability and the precision of their scores.
+    """Return hits with the probabilities of their scores.
 
     Args:
         hits: of one sentence, with scores of the model that the curve is of.
@@ -225,18 +223,16 @@ def with_probabilities(
     """
     scores = np.array([hit.score for hit in hits], dtype=np.float64)
     probabilities = calibration.probabilities(scores, gallery, expected).tolist()
-    precisions = calibration.precisions(scores, gallery, expected).tolist()
     return [
-        replace(hit, probability=probability, precision=precision)
-        for hit, probability, precision in zip(hits, probabilities, precisions, strict=True)
+        replace(hit, probability=probability) for hit, probability in zip(hits, probabilities, strict=True)
     ]
 
 
 def at_least(hits: Sequence[Hit], min_precision: float | None) -> list[Hit]:
-    """Leave out the hits of a lower precision, and those of none; None keeps all."""
+    """Leave out the hits that are less probable, and those without a probability; None keeps all."""
     if min_precision is None:
         return list(hits)
-    return [hit for hit in hits if hit.precision is not None and hit.precision >= min_precision]
+    return [hit for hit in hits if hit.probability is not None and hit.probability >= min_precision]
 
 
 def require_curve(calibration: Calibration | None) -> Calibration:

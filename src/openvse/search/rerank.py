@@ -132,7 +132,7 @@ class HitReranker:
     def _ordered(self, hits: Sequence[Hit], anew: dict[str, float]) -> list[Hit]:
         """Put the hits with a new score first, the best of them foremost, and number all of them."""
         scored = [
-            replace(hit, score=anew[hit.id], probability=None, precision=None)
+            replace(hit, score=anew[hit.id], probability=None)
             for hit in sorted((hit for hit in hits if hit.id in anew), key=lambda hit: -anew[hit.id])
         ]
         if self.calibration is not None and self._gallery is not None:

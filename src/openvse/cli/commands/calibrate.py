@@ -61,7 +61,7 @@ def calibrate(
         warn(warning)
     write_whole(folder / CALIBRATION, fitted.calibration.to_json())
     if as_json:
-        print_json("calibrate", {"model": str(folder), **json.loads(fitted.calibration.to_json())})
+        print_json("calibrate", {"folder": str(folder), **json.loads(fitted.calibration.to_json())})
     else:
         print_curve(fitted.calibration)
     note(f"written: {folder / CALIBRATION}")

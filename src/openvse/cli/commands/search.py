@@ -207,7 +207,6 @@ def print_hits(
                         "rank": hit.rank,
                         "score": hit.score,
                         "probability": hit.probability,
-                        "precision": hit.precision,
                         "id": hit.id,
                         "path": str(hit.path),
                     }
@@ -224,7 +223,7 @@ def print_hits(
             likely = "" if hit.probability is None else f"{percent(hit.probability):>5}  "
             typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{escaped(hit.path)}")
         if wanted.min_precision is not None and not hits:
-            typer.echo(f"  no hit of precision {wanted.min_precision:g}")
+            typer.echo(f"  no image of probability {wanted.min_precision:g}")
 
 
 def write_sheet(
