@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, TypeAlias
 
@@ -90,6 +91,13 @@ Expected: TypeAlias = Annotated[
 Rerank: TypeAlias = Annotated[
     str | None,
     typer.Option(help="A model that ranks the first proposals of each query again, such as score attention."),
+]
+RerankWeight: TypeAlias = Annotated[
+    float, typer.Option(min=0, max=1, help="Weight w of its score; the score of the index has 1 - w.")
+]
+RerankFeatures: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="A feature store that the re-ranking model reads instead of the images."),
 ]
 Quiet: TypeAlias = Annotated[
     bool,

@@ -77,8 +77,7 @@ def evaluate(
         device: the device of the scores; None is that of the images' embeddings.
         published: published results to show next to these, by label.
         problems: what was skipped before, one line each.
-        see: a function that is called once with every block of scores; with several folds, for each of them, with the
-            positions inside the fold.
+        see: a function that is called once with every block of scores, of each fold for itself.
         progress: a function that is called after every block of scores.
 
     Raises:
@@ -88,14 +87,12 @@ def evaluate(
     members = [Member(images, texts, similarity), *others]
     size, where = block_size or _default_block(members), device or images.vectors.device
     parts = list(_parts(_Part(members, relevance, reranker), folds))
-    ranked = [_rank(part, size, where, progress, see) for part in parts]
-    ranks, shape = [part_ranks for part_ranks, _ in ranked], (relevance.num_images, relevance.num_texts)
-    again = None if reranker is None else Reranked(reranker.top, reranker.weight, sum(s for _, s in ranked))
+    ranks, seconds = zip(*(_rank(part, size, where, progress, see) for part in parts), strict=True)
     return Report(
         metrics=mean_metrics([retrieval_metrics(part_ranks) for part_ranks in ranks]),
-        protocol=Protocol(name, *shape, folds, size, seed, resamples, num_models=len(members)),
+        protocol=Protocol(name, *_shape(relevance), folds, size, seed, resamples, num_models=len(members)),
         remarks=_remarks(ranks, relevance),
-        reranked=again,
+        reranked=None if reranker is None else Reranked(reranker.top, reranker.weight, sum(seconds)),
         intervals=_intervals(ranks, parts, resamples, seed) if resamples else {},
         chance=mean_metrics([chance_metrics(part.relevance) for part in parts]),
         model=model,
@@ -118,7 +115,7 @@ def _rank(
         return mean_scores(part.members, rows, columns, device)
 
     relevance, again = part.relevance, part.reranker
-    shape = relevance.num_images, relevance.num_texts
+    shape = _shape(relevance)
     proposals = None if again is None else Proposals(*shape, again.top, device)
     scored = 0
 
@@ -136,6 +133,10 @@ def _rank(
     if again is None or proposals is None:
         return ranks, 0.0
     return rerank(ranks, proposals, again, relevance, device, progress)
+
+
+def _shape(relevance: Relevance) -> tuple[int, int]:
+    return relevance.num_images, relevance.num_texts
 
 
 def _intervals(

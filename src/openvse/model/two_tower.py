@@ -113,6 +113,7 @@ class TwoTower(Model):
 
     @calibration.setter
     def calibration(self, calibration: Calibration | None) -> None:
+        """Let the model keep a curve, or none."""
         self._calibration = calibration
 
     def encode_image(self, images: ClipSource | Sequence[ClipSource], batch_size: int = 64) -> EmbeddingSet:

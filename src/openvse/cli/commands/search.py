@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device, Expected, Json, MinPrecision, Quiet, Rerank, Threads
+from openvse.cli.options import (
+    Device,
+    Expected,
+    Json,
+    MinPrecision,
+    Quiet,
+    Rerank,
+    RerankFeatures,
+    RerankWeight,
+    Threads,
+)
 from openvse.cli.stopping import going_on
 from openvse.errors import IndexFormatError, OpenVSEError
 from openvse.files import write_page
@@ -18,6 +28,23 @@ from openvse.files import write_page
 if TYPE_CHECKING:
     from openvse.cli.queries import Query, Wanted
     from openvse.search import Hit, HitReranker, Index, IndexReport, SearchEngine
+
+
+@dataclass(frozen=True)
+class Reranking:
+    """The model that ranks hits again, and how.
+
+    Attributes:
+        model: its folder or name.
+        features: the feature store that it reads; None reads the images.
+        top: how many hits of each query it ranks again.
+        weight: of its score; the score of the index has the rest of 1.
+    """
+
+    model: str
+    features: Path | None
+    top: int
+    weight: float
 
 
 @app.command()
@@ -120,13 +147,8 @@ def search(
     expected: Expected = None,
     rerank: Rerank = None,
     rerank_top: Annotated[int, typer.Option(min=1, help="How many hits of each query it ranks again.")] = 20,
-    rerank_weight: Annotated[
-        float, typer.Option(min=0, max=1, help="Weight w of its score; the score of the index has 1 - w.")
-    ] = 1.0,
-    rerank_features: Annotated[
-        Path | None,
-        typer.Option(help="A feature store that the re-ranking model reads instead of the images."),
-    ] = None,
+    rerank_weight: RerankWeight = 1.0,
+    rerank_features: RerankFeatures = None,
     check: Annotated[
         bool,
         typer.Option(
@@ -149,21 +171,13 @@ def search(
     asked = read_queries(queries, image or [])
     wanted = Wanted(top_k, min_precision, expected)
     check_options(asked, wanted, rerank, rerank_weight)
-    model = model_of(index) if named is None else named
-    loaded = load_as(TwoTower, model, device=device)
+    loaded = load_as(TwoTower, model_of(index) if named is None else named, device=device)
     opened = Index.open(index, loaded.fingerprint, check=check)
     engine = SearchEngine(loaded, opened)
     again = None
     if rerank is not None:
-        again = load_reranker(
-            rerank,
-            rerank_features,
-            device,
-            top=rerank_top,
-            weight=rerank_weight,
-            gallery=len(opened),
-            expected=expected,
-        )
+        reranking = Reranking(rerank, rerank_features, rerank_top, rerank_weight)
+        again = load_reranker(reranking, device, len(opened), expected)
     results = find(engine, asked, wanted, again)
     warn_of_gone(opened, results)
     print_hits(index, asked, results, wanted, as_json=as_json)
@@ -294,22 +308,19 @@ def model_of(index: Path) -> str:
     return found.source
 
 
-def load_reranker(
-    model: str,
-    features: Path | None,
-    device: str,
-    *,
-    top: int,
-    weight: float,
-    gallery: int,
-    expected: float | None,
-) -> HitReranker:
+def load_reranker(given: Reranking, device: str, gallery: int, expected: float | None) -> HitReranker:
     """Load the model that ranks hits again, and the store that it reads, if one is named."""
     from openvse.features import open_store
     from openvse.model import TwoTower
     from openvse.search import HitReranker
     from openvse.tasks.load import load_as
 
-    loaded = load_as(TwoTower, model, device=device)
-    store = open_store(features, loaded.image.encoder)
-    return HitReranker(loaded, top=top, weight=weight, features=store, gallery=gallery, expected=expected)
+    loaded = load_as(TwoTower, given.model, device=device)
+    return HitReranker(
+        loaded,
+        top=given.top,
+        weight=given.weight,
+        features=open_store(given.features, loaded.image.encoder),
+        gallery=gallery,
+        expected=expected,
+    )
