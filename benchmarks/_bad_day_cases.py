@@ -167,10 +167,19 @@ def mode_of_weights(stage: Stage) -> Outcome:
 
 
 def sigterm(stage: Stage) -> Outcome:
-    run = stage.place / "terminated"
+    return stopped_by(stage, signal.SIGTERM)
+
+
+def sighup(stage: Stage) -> Outcome:
+    return stopped_by(stage, signal.SIGHUP)
+
+
+def stopped_by(stage: Stage, number: signal.Signals) -> Outcome:
+    """Judge whether a training that a signal stops says how to continue."""
+    run = stage.place / f"stopped_by_{number.name}"
     words = stage.training(MANY_EPOCHS, out=run)
-    answer = stage.stop(words, (run / "best/model.safetensors").exists, signal.SIGTERM)
-    return answer.told("interrupted by SIGTERM", "--resume", code=143)
+    answer = stage.stop(words, (run / "best/model.safetensors").exists, number)
+    return answer.told(f"interrupted by {number.name}", "--resume", code=128 + number)
 
 
 def metrics_after_kills(stage: Stage) -> Outcome:
@@ -224,6 +233,7 @@ BAD_DAY: dict[str, Callable[[Stage], Outcome]] = {
     "`embed_dim=1000000000`": huge_width,
     "The mode of the weights": mode_of_weights,
     "SIGTERM in `train`": sigterm,
+    "SIGHUP in `train`": sighup,
     "`metrics.jsonl` after three kills": metrics_after_kills,
     "`train --resume` without a run": resume_without_checkpoint,
     "A mistyped path of the data": mistyped_path,

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from _bad_day_cases import BAD_DAY
 from _first_hour_stage import ONE_EPOCH, TWO_PHASES, Outcome, Stage
 
 LONG = 20_000
@@ -202,10 +201,11 @@ def columns(stage: Stage) -> Outcome:
     drawn = stage.terminal(
         *stage.training(TWO_PHASES, "data.features=auto", out=stage.place / "terminal_run")
     )
-    bars = [line.strip(SPINNER) for line in re.split(r"[\r\n]+", drawn) if "━" in line]
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn)
+    bars = [line.strip(SPINNER) for line in re.split(r"[\r\n]+", plain) if "━" in line]
     cut = [line for line in bars if "…" in line or "..." in line or len(line) > 80]
     if not bars:
-        return Outcome(False, f"no bar is drawn: `{drawn[-100:]}`")
+        return Outcome(False, f"no bar is drawn: `{plain[-100:]}`")
     return Outcome(not cut, f"`{re.sub('━+', '━━', (cut or bars)[-1])}`")
 
 
@@ -322,6 +322,3 @@ FIRST_HOUR: dict[str, Callable[[Stage], Outcome]] = {
     "Terminal: chance beside validation, and a small split": chance,
     "Terminal: a phase changes the loss": phase_change,
 }
-
-CASES = FIRST_HOUR | BAD_DAY
-"""What is tried, by the point of the table."""

@@ -151,6 +151,22 @@ class Stage:
         """The training of another model, which keeps the words that stand twice in the captions."""
         return self._done(self.train(ONE_EPOCH, "text.encoder.min_count=2", out=self.place / "second"))
 
+    @cached_property
+    def answerer(self) -> Path:
+        """The run of a model that answers a question about the colour of each image."""
+        folder, run = self.new("questions"), self.place / "answerer"
+        lines = []
+        for number, colour in enumerate(COLOURS):
+            Image.new("RGB", (96, 96), colour).save(folder / f"{number}.png")
+            for word in ("what colour is it?", "which colour do you see?"):
+                split = {5: "validation", 6: "test"}.get(number, "train")
+                line = {"file_name": f"{number}.png", "question": word, "answers": [colour], "split": split}
+                lines.append(json.dumps(line) + "\n")
+        (folder / "metadata.jsonl").write_text("".join(lines))
+        recipe = ("train", "score_attention/folder_cpu", f"data.source={folder}", *TINY, ONE_EPOCH)
+        self._done(self.openvse(*recipe, "--out", run))
+        return run
+
     def _done(self, answer: Answer) -> Answer:
         if answer.code:
             raise RuntimeError(f"what the cases need cannot be made: {answer.end}")
@@ -234,8 +250,8 @@ class Stage:
         process.send_signal(number)
         return self._finish(process)
 
-    def terminal(self, *words: object) -> str:
-        """Run a command on a terminal of 80 columns, and return what it draws."""
+    def terminal(self, *words: object, env: dict[str, str] | None = None) -> str:
+        """Run a command on a terminal of 80 columns, and return what it draws, colours and all."""
         ours, theirs = pty.openpty()
         ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         process = subprocess.Popen(
@@ -244,7 +260,10 @@ class Stage:
             stdout=theirs,
             stderr=theirs,
             cwd=self.work,
-            env={**{key: value for key, value in os.environ.items() if key != "COLUMNS"}, "TERM": "xterm"},
+            env={
+                **{key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR")},
+                **{"TERM": "xterm", **(env or {})},
+            },
         )
         os.close(theirs)
         drawn = b""
@@ -253,7 +272,7 @@ class Stage:
                 drawn += block
         os.close(ours)
         process.wait(LIMIT_S)
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.decode(errors="replace"))
+        return drawn.decode(errors="replace")
 
     def _finish(self, process: subprocess.Popen[str]) -> Answer:
         try:

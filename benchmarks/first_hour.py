@@ -19,9 +19,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from _first_hour_cases import CASES
+from _bad_day_cases import BAD_DAY
+from _first_hour_cases import FIRST_HOUR
 from _first_hour_stage import STAMPS, Outcome, Stage
 from _measure import table
+from _wider_cases import WIDER
+
+CASES = FIRST_HOUR | WIDER | BAD_DAY
+"""What is tried, by the point of the table."""
 
 MOST_LETTERS = 150
 """Of a sentence in the table."""

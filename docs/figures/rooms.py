@@ -1,8 +1,9 @@
 """Draw the rooms of the package as an SVG: floors, files, lines, and which room imports which.
 
-    python docs/figures/rooms.py docs/images/rooms.svg before=PATH_OF_AN_EARLIER_CHECKOUT after=.
+    python docs/figures/rooms.py docs/images/rooms.svg openvse=.
 
-The floors are those of each checkout's own ``tests/test_floors.py``, the imports those of its source.
+The floors are read from ``tests/test_floors.py`` of a checkout, and the imports from its source. To compare two
+checkouts side by side, give both: ``before=PATH after=.``
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-WIDTH, ROW, GAP, BOX = 820, 74, 14, 42  # pixels: of a panel, of a step, between rooms, a room's height
+WIDTH, ROW, GAP, BOX = (
+    820,
+    74,
+    14,
+    42,
+)  # pixels: width of a panel, height of a step, space between rooms, height of a room
 NARROWEST, PIXELS_PER_LINE = 106, 0.055
-EVERYWHERE = {
-    "errors",
-    "types",
-    "functional",
-    "registry",
-    "files",
-}  # nearly all rooms use them: arrows not drawn
+# Arrows to these rooms are not drawn, because nearly all rooms use them.
+EVERYWHERE = {"errors", "types", "functional", "registry", "files"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def imported(path: Path) -> set[str]:
 
 
 def read_steps(tests: Path) -> list[tuple[int, list[str]]]:
-    """Return floors and rooms, from the ground up, as the test of the floors has them."""
+    """Return the floors and their rooms in the test of the floors, from the ground up."""
     tree = ast.parse((tests / "test_floors.py").read_text())
     (value,) = (n.value for n in tree.body if isinstance(n, ast.AnnAssign) and n.target.id == "STEPS")  # type: ignore[union-attr]
     steps = []

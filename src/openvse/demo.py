@@ -37,7 +37,7 @@ ANSWERED = (
     "insect",
     "fruit",
 )
-"""Queries that a model of seed 0 answers well; no training text is equal to most of them."""
+"""Queries that a model of seed 0 answers well; most of them are not equal to a training text."""
 
 BEYOND: Mapping[str, str] = {
     "vehicle on water": "answered in part: it finds vehicles and boats, and hardly how the two words combine",
@@ -69,10 +69,10 @@ class DemoResult:
         table: a text table that compares the trained model with the untrained one and chance, on held-out emoji.
         answers: the best images for each of ``QUERIES``.
         remarks: for each query, why the model does not answer it well, or "" where it does.
-        report: the full report on the test split.
-        contact_sheet: the answers as a page.
-        model: the model folder.
-        index: the index of all images.
+        report: the path of the full report on the test split.
+        contact_sheet: the path of the page with the answers.
+        model: the folder of the model.
+        index: the folder of the index of all images.
     """
 
     table: str
@@ -89,7 +89,7 @@ def run_demo(
 ) -> DemoResult:
     """Train GPO with AdOpt on OpenMoji, test it on emoji that it never saw, and answer queries over all of them.
 
-    A demo that was interrupted, or has run before, goes on from what is there.
+    A demo that was interrupted, or has run before, continues from its files.
 
     Args:
         out: the folder for all files.
@@ -121,7 +121,7 @@ def run_demo(
         trained,
         Path(str(corpus.image_paths[0])).parent,
         out / "index",
-        overwrite=True,  # of another seed
+        overwrite=True,  # the index may be of another seed
         model_place=place_of(result.best, out / "index"),
         progress=lambda state: on_images(state.done, state.total, state.images_per_s),
     )
@@ -165,7 +165,7 @@ def _names(corpus: Corpus) -> dict[str, str]:
 
 
 def _page(hits: Sequence[Sequence[Hit]], names: dict[str, str], held_out: set[str]) -> str:
-    """Name the images, and mark those that the model never trained on."""
+    """Return the contact sheet, with the names of the images and a mark on those that were held out of training."""
     labelled = {
         f"{query} ({BEYOND[query]})" if query in BEYOND else query: [
             replace(hit, id=names[hit.id]) for hit in answer

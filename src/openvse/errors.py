@@ -18,7 +18,7 @@ class DataError(OpenVSEError):
 
 
 class BadImageError(DataError):
-    """One image cannot be used; the message says why. Code that reads many images reports it and goes on."""
+    """One image cannot be used; the message says why. Code that reads many images reports it and continues."""
 
 
 class BadVideoError(BadImageError):
@@ -30,7 +30,7 @@ class StoreError(OpenVSEError):
 
 
 class BadFeaturesError(StoreError):
-    """Features of one item cannot be used; the message says why. Code that reads many items reports it and goes on."""
+    """The features of an item cannot be used; the message says why. Code that reads many items reports it."""
 
 
 class ModelError(OpenVSEError):
@@ -49,18 +49,22 @@ class IndexVersionError(IndexFormatError):
     """A search index is of a format that this openvse does not read."""
 
 
+class IndexDamagedError(IndexFormatError):
+    """A search index is not what was written."""
+
+
 class TrainingError(OpenVSEError):
-    """Training cannot start or go on (a NaN loss, a run folder that belongs to another recipe)."""
+    """Training cannot start or continue (a NaN loss, a run folder that belongs to another recipe)."""
 
 
 class DiskError(OpenVSEError, OSError):
-    """A file cannot be written: the disk is full, or refuses. What was there before is whole.
+    """A file cannot be written, because the disk is full or refuses it. Earlier files are complete.
 
-    It is an OSError too, so that code which expects one of whoever writes goes on working.
+    It is also an OSError, so that code which expects one from a writer keeps working.
 
     Args:
-        message: the one line.
-        reason: the system's words, as ``strerror``.
+        message: the message of one line.
+        reason: the message of the system, which is the ``strerror``.
     """
 
     def __init__(self, message: str, reason: str) -> None:

@@ -32,10 +32,10 @@ _REFUSALS = {
 
 
 def refusal_of_disk(error: BaseException | None) -> str | None:
-    """Return why the disk refused, if that is behind an error, and None otherwise.
+    """Return the reason of the system if an error was caused by a full or unwritable disk, and None otherwise.
 
-    Libraries that write by themselves hide the system's error: PyTorch behind one about its own format, the
-    Rust ones in the text of a class of their own.
+    Libraries that write files hide the error of the system: PyTorch raises one about its own format, and Rust libraries
+    put it into the text of their own class.
     """
     while error is not None:
         if isinstance(error, DiskError):
@@ -51,13 +51,13 @@ def refusal_of_disk(error: BaseException | None) -> str | None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Make one line of what is raised when the disk refuses, whichever library writes.
+    """Turn the error of a full or unwritable disk into one line, for any library that writes.
 
     Args:
         path: the file or folder that is written, for the message.
 
     Raises:
-        DiskError: the disk is full, or refuses.
+        DiskError: the disk is full or cannot be written to.
     """
     try:
         yield
@@ -78,23 +78,23 @@ def writing(path: Path) -> Iterator[None]:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; when the block ends, the file is renamed to ``path``.
 
-    Whoever reads ``path`` sees the old file or the new one, whole, whenever the writer is stopped. A block
-    that raises leaves the old file and nothing else. The new one is on the disk before it takes the name, so
-    that a power cut cannot leave an empty file in its place. Who may read it follows from the umask, also where
-    a library writes it through a private temporary file.
+    A reader of ``path`` always sees a complete file, the old or the new one, even if the writer is stopped. A block
+    that raises only leaves the old file. The new file is on the disk before the rename, so that a power cut cannot
+    leave an empty file. Its permissions follow from the umask, even if a library writes it through a private
+    temporary file.
 
     Args:
         path: the file; its folder must exist.
 
     Raises:
-        DiskError: the disk is full, or refuses.
+        DiskError: the disk is full or cannot be written to.
         OSError: the folder does not exist.
 
     Examples:
         >>> with replacing(Path("figure.png")) as partial:  # doctest: +SKIP
         ...     figure.savefig(partial, format="png")
     """
-    # Every process uses the same name, so that the leftovers of killed processes do not pile up.
+    # Every process uses the same name, so that killed processes leave at most one file.
     partial = path.with_name(f".{path.name}.partial")
     try:
         with writing(path):
@@ -110,15 +110,15 @@ def replacing(path: Path) -> Iterator[Path]:
 def replacing_files(folder: Path, last: Sequence[str] = ()) -> Iterator[Path]:
     """Yield an empty folder to write to; when the block ends, its files take their places below ``folder``.
 
-    Nothing in ``folder`` changes before all of them are whole and on the disk; then they are renamed, which
-    needs no room. A block that raises leaves what was there, and no folder where there was none.
+    Nothing in ``folder`` changes before all files are complete and on the disk; then they are renamed, which needs no
+    space. A block that raises leaves the old files, or no folder if there was none.
 
     Args:
-        folder: created where it is missing; files that the block does not write stay.
-        last: names of the files that take their places after all others, in this order.
+        folder: the folder, which is created if it is missing; files that the block does not write stay.
+        last: the names of the files that are renamed after all others, in this order.
 
     Raises:
-        DiskError: the disk is full, or refuses.
+        DiskError: the disk is full or cannot be written to.
     """
     partial = folder / PARTIAL
     with made(folder), writing(folder):
@@ -143,7 +143,7 @@ def _place(name: str, last: Sequence[str]) -> int:
 
 
 def _new_file(path: Path) -> int:
-    """Make an empty file, also in the place of one that was left behind, and return the mode that it has."""
+    """Make an empty file, replacing an old one, and return its mode."""
     path.unlink(missing_ok=True)
     path.touch()
     return stat.S_IMODE(path.stat().st_mode)
@@ -159,7 +159,7 @@ def _settle(path: Path, mode: int) -> None:
 
 @contextmanager
 def made(folder: Path) -> Iterator[None]:
-    """Make a folder with those above it; a block that raises leaves none of them in which there is nothing."""
+    """Make a folder and its parents; if the block raises, those of them that are empty are removed."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -175,16 +175,16 @@ def made(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new folder beside ``folder`` to write to; when the block ends, it takes the name.
+    """Yield a new folder next to ``folder`` to write to; when the block ends, it is renamed to ``folder``.
 
-    Whoever reads ``folder`` sees all of it or nothing. A block that raises leaves nothing; what a killed process left
-    beside is removed by the next that writes the same folder.
+    A reader of ``folder`` sees all of it or nothing. A block that raises leaves nothing. The files of a killed process
+    are removed by the next one that writes the same folder.
 
     Args:
-        folder: must not exist, or be empty.
+        folder: the folder, which must be empty or not exist.
 
     Raises:
-        DiskError: the disk is full, or refuses.
+        DiskError: the disk is full or cannot be written to.
     """
     folder = folder.resolve()
     partial = folder.with_name(f".{folder.name}.partial")
@@ -205,19 +205,19 @@ def write_whole(path: Path, content: str) -> None:
 
 
 def write_page(path: Path, content: str) -> None:
-    """Write a text as ``write_whole`` does, in a folder that is made where it is missing."""
+    """Write a text as ``write_whole`` does, and make its folder if it is missing."""
     with made(path.parent):
         write_whole(path, content)
 
 
 def checksum(path: Path, *, skip: int = 0, size: int | None = None, start: int = 0) -> int:
-    """Return the CRC-32 of a part of a file: cheap, and different after any flipped byte.
+    """Return the CRC-32 of a part of a file, which is cheap and changes with any single byte.
 
     Args:
         path: the file.
-        skip: bytes before the part.
-        size: bytes of the part; None goes to the end.
-        start: the checksum of what comes before the part, to go on with it.
+        skip: the number of bytes before the part.
+        size: the number of bytes of the part; None means all up to the end.
+        start: the checksum of earlier parts, which is continued.
 
     Raises:
         OSError: the file cannot be read.
@@ -234,15 +234,15 @@ def checksum(path: Path, *, skip: int = 0, size: int | None = None, start: int =
 def locked(folder: Path, what: str, refusal: type[OpenVSEError]) -> Iterator[None]:
     """Hold the lock of a folder while the block runs, so that no other process writes there.
 
-    The kernel lets go of the lock when the process ends, however it ends. Reading needs no lock.
+    The kernel releases the lock when the process ends, in whatever way. Reading does not need the lock.
 
     Args:
         folder: the folder, which must exist.
-        what: the kind of folder as the message calls it, for instance "feature store".
-        refusal: the error to raise when another process writes.
+        what: the name of the kind of folder in the message, for instance "feature store".
+        refusal: the class of the error if another process writes.
 
     Raises:
-        DiskError: the disk is full, or refuses.
+        DiskError: the disk is full or cannot be written to.
     """
     import fcntl  # POSIX only
 
@@ -269,7 +269,7 @@ def locked(folder: Path, what: str, refusal: type[OpenVSEError]) -> Iterator[Non
 
 @cache
 def _let_go_in_children() -> None:
-    """Keep forked processes, such as a data loader's workers, from holding a lock longer than its owner lives."""
+    """Release the locks in forked processes, such as the workers of a data loader, which could outlive the owner."""
 
     def let_go() -> None:
         for file in _held:

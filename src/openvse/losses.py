@@ -197,8 +197,8 @@ def _positives(scores: Float[Tensor, "I T"], positives: Tensor | None) -> Bool[T
         owners = positives.to(scores.device)
         if num_texts and not 0 <= int(owners.min()) <= int(owners.max()) < num_images:
             raise DataError(
-                f"positives names images {int(owners.min())} to {int(owners.max())}, allowed are 0 to "
-                f"{num_images - 1}: give the row of each text's image"
+                f"positives names images {int(owners.min())} to {int(owners.max())}, but there are "
+                f"images 0 to {num_images - 1}: give the row of each text's image"
             )
         pairs = images.unsqueeze(1) == owners
     else:

@@ -147,7 +147,7 @@ def test_images_that_are_none(recipe: Path, album: Path, trained: Path, tmp_path
     assert refused("index", model, album, "--out", tmp_path / "index")
     words = ("pretrained=false", "image_size=64")
     line = refused("extract", "efficientnet_lite0", album, tmp_path / "store", *words)
-    assert "not one image can be read" in line
+    assert "none of the images can be read" in line
     assert digest(album) == before
 
 
@@ -158,7 +158,7 @@ def test_empty_folder(recipe: Path, trained: Path, tmp_path: Path, refused) -> N
     expected = "no image(s) and no captions there (expected metadata.jsonl"
     assert expected in refused("train", recipe, f"data.source={empty}", "--out", tmp_path / "run")
     assert expected in refused("evaluate", model, empty)
-    assert "give a folder that holds images" in refused("index", model, empty, "--out", tmp_path / "index")
+    assert "give a folder with images" in refused("index", model, empty, "--out", tmp_path / "index")
     assert "there is no such file or folder" in refused("evaluate", model, tmp_path / "none")
     assert "there is no such folder" in refused(
         "index", model, tmp_path / "none", "--out", tmp_path / "index"
@@ -189,7 +189,7 @@ def test_no_index(trained: Path, tmp_path: Path, refused) -> None:
 
 
 def test_empty_query(trained: Path, refused) -> None:
-    assert "every query is empty" in refused("search", trained / "run" / "best", trained / "index", " ")
+    assert "all queries are empty" in refused("search", trained / "run" / "best", trained / "index", " ")
 
 
 @pytest.mark.medium
@@ -200,7 +200,7 @@ def test_half_written_checkpoint(size: float, trained: Path, tmp_path: Path, ref
     (run / "last.pt").write_bytes(whole[: int(len(whole) * size) if size < 1 else int(size)])
     before = digest(run)
     line = refused("train", trained / "tiny.yaml", "--out", run, "--resume")
-    assert f"checkpoint {run / 'last.pt'} is damaged" in line and "begin anew with --overwrite" in line
+    assert f"checkpoint {run / 'last.pt'} is damaged" in line and "start again with --overwrite" in line
     assert digest(run) == before
 
 
@@ -213,7 +213,7 @@ def test_checkpoint_that_is_something_else(trained: Path, tmp_path: Path, refuse
 def test_a_run_that_is_there_already(trained: Path, refused) -> None:
     recipe = trained / "tiny.yaml"
     before = digest(trained / "run")
-    assert "go on with --resume" in refused("train", recipe, "--out", trained / "run")
+    assert "continue it with --resume" in refused("train", recipe, "--out", trained / "run")
     words = ("embed_dim=8", "--out", trained / "run", "--resume")
     assert "was started with another embed_dim" in refused("train", recipe, *words)
     assert digest(trained / "run") == before

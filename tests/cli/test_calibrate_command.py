@@ -26,7 +26,7 @@ def model(trained: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def calibrated(model: Path, trained: Path, invoke: Invoke) -> Path:
-    result = invoke("calibrate", model, trained / "album", "--split", "all")
+    result = invoke("calibrate", model, "--on", trained / "album", "--split", "all")
     assert result.exit_code == 0, result.output
     return model
 
@@ -34,7 +34,7 @@ def calibrated(model: Path, trained: Path, invoke: Invoke) -> Path:
 @pytest.mark.medium
 def test_calibrate_writes_the_curve_and_nothing_else(model: Path, trained: Path, invoke: Invoke) -> None:
     before = digest(model)
-    result = invoke("calibrate", model, trained / "album", "--split", "all")
+    result = invoke("calibrate", model, "--on", trained / "album", "--split", "all")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("album: 20 images, ")
     assert "| precision | score from | relevant pairs found |" in result.stdout
@@ -46,7 +46,7 @@ def test_calibrate_writes_the_curve_and_nothing_else(model: Path, trained: Path,
     assert after == before
     curve = Calibration.from_json((model / CALIBRATION).read_text())
     assert curve.data.name == "album" and curve.data.digest
-    shown = invoke("calibrate", model, trained / "album", "--split", "all", "--json", "--quiet")
+    shown = invoke("calibrate", model, "--on", trained / "album", "--split", "all", "--json", "--quiet")
     fields = json.loads(shown.stdout)["result"]
     assert fields.pop("folder") == str(model)
     assert Calibration.from_json(json.dumps(fields)) == curve  # the same every time
@@ -67,10 +67,10 @@ def test_search_shows_probabilities_and_takes_a_precision(
     assert 1 > first >= second >= third > 0
     result = invoke("search", calibrated, index, "red sky", "--min-precision", 0.999)
     assert result.stdout == "red sky\n  no image of probability 0.999\n"
-    assert "precision 0.999 is out of reach in an index of 20 images" in result.stderr
+    assert "precision 0.999 is out of reach in a search of 20 images" in result.stderr
     photo = trained / "album" / "00.png"
     line = refused("search", calibrated, index, photo, "--min-precision", 0.5)
-    assert line == "--min-precision reads sentences: leave it out, or leave the images out"
+    assert line.startswith("--min-precision only takes sentences as queries")
     given = (calibrated, index, "red", "--min-precision", 0.5, "--rerank", calibrated)
     assert "--rerank-weight mixes two" in refused("search", *given, "--rerank-weight", 0.5)
     assert "at most 1" in refused("search", calibrated, index, "red", "--min-precision", 0)
@@ -94,7 +94,9 @@ def test_a_model_without_a_curve_is_refused_a_precision(
     trained: Path, invoke: Invoke, refused: Callable[..., str]
 ) -> None:
     best, index = trained / "run" / "best", trained / "index"
-    assert "openvse calibrate MODEL DATA" in refused("search", best, index, "red", "--min-precision", 0.5)
+    assert "openvse calibrate MODEL --on DATA" in refused(
+        "search", best, index, "red", "--min-precision", 0.5
+    )
     result = invoke("search", best, index, "red sky", "-k", 2)
     assert "%" not in result.stdout
 
@@ -124,14 +126,16 @@ def test_evaluate_shows_how_far_they_hold(
 def test_what_cannot_be_calibrated_is_refused(
     model: Path, trained: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    few = refused("calibrate", model, trained / "album")
+    few = refused("calibrate", model, "--on", trained / "album")
     assert few == (
         "album/validation is too small for a curve from score to probability: 4 images have a relevant sentence, and a "
         "curve needs 20"
     )
-    assert "someone/model is no model folder" in refused("calibrate", "someone/model", trained / "album")
+    assert "someone/model is no model folder" in refused(
+        "calibrate", "someone/model", "--on", trained / "album"
+    )
     (tmp_path / "empty").mkdir()
-    assert "is not a model folder" in refused("calibrate", tmp_path / "empty", trained / "album")
+    assert "is not a model folder" in refused("calibrate", tmp_path / "empty", "--on", trained / "album")
     assert not (model / CALIBRATION).exists()
 
 
@@ -151,7 +155,7 @@ def test_training_keeps_the_curve_of_the_best_model(tmp_path: Path, invoke: Invo
     assert (curve.data.name, curve.data.num_images) == ("album/validation", 24)
     again = Path(shutil.copytree(run / "best", tmp_path / "copy"))
     (again / CALIBRATION).unlink()
-    result = invoke("calibrate", again, album, "--features", run / "features")
+    result = invoke("calibrate", again, "--on", album, "--features", run / "features")
     assert result.exit_code == 0, result.output
     fitted = Calibration.from_json((again / CALIBRATION).read_text())
     assert fitted.data == curve.data and fitted.method == curve.method

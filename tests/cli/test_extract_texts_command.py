@@ -40,7 +40,7 @@ def test_what_has_no_states_and_what_is_missing_is_one_line(tmp_path: Path, invo
         (
             "bigru",
             "min_count=1",
-        ): "bigru has no text model whose states could be stored: extract with transformers_text",
+        ): "bigru does not have a text model whose states can be stored: extract with transformers_text",
         ("transformers_text",): "recipe: transformers_text.model: field required",
         (
             "transformers_text",

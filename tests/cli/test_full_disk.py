@@ -119,5 +119,6 @@ def test_output_that_nobody_takes(invoke, monkeypatch) -> None:
     result = invoke("recipes")
     assert result.exit_code == 2
     assert result.stderr == (
-        "openvse: error: the disk refuses (No space left on device): make room, and run the command again\n"
+        "openvse: error: the disk cannot be written to (No space left on device): make room, and run the "
+        "command again\n"
     )

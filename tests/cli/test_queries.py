@@ -30,12 +30,12 @@ def test_a_path_of_an_image_is_an_image(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["gone.jpg", "a" * 300 + ".png"])
 def test_an_image_that_is_not_there_is_refused(word: str) -> None:
-    with pytest.raises(OpenVSEError, match=r"there is no such image: check the path"):
+    with pytest.raises(OpenVSEError, match=r"this image does not exist: check the path"):
         read_queries([word])
 
 
 def test_nothing_asked_is_refused() -> None:
-    with pytest.raises(OpenVSEError, match="nothing is asked"):
+    with pytest.raises(OpenVSEError, match="there is no query"):
         read_queries([])
 
 
@@ -59,8 +59,8 @@ def test_images_find_images(trained: Path, tmp_path: Path, invoke, refused) -> N
     assert asked["hits"][0]["probability"] is None
     assert asked["unknown_words"] == []
     assert Path(asked["hits"][0]["path"]).is_file()
-    assert "there is no such image" in refused("search", best, index, "gone.jpg")
-    assert "--rerank reads sentences" in refused("search", best, index, photo, "--rerank", best)
+    assert "this image does not exist" in refused("search", best, index, "gone.jpg")
+    assert "--rerank only takes sentences" in refused("search", best, index, photo, "--rerank", best)
 
 
 @pytest.mark.medium

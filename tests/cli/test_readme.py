@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from openvse.aggregators import AGGREGATORS
+from openvse.objectives import MINERS
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {name: (ROOT / name).read_text() for name in ("README.md", "docs/add_a_part.md")}
@@ -64,7 +66,7 @@ def test_training_in_python(monkeypatch) -> None:
     monkeypatch.setattr("openvse.tasks.run.train", lambda recipe, folder: calls.append((recipe, folder)))
     exec(block("load_recipe"), {})
     ((recipe, folder),) = calls
-    assert (recipe.name, recipe.data.source) == ("vse_infinity/folder_cpu", "photos")
+    assert (recipe.name, recipe.data.source) == ("gpo_adopt/folder_cpu", "photos")
     assert folder == Path("runs/mine")
 
 
@@ -95,8 +97,20 @@ def test_the_test_of_the_part_passes(page: str, plugin: Path, tmp_path: Path, mo
     monkeypatch.delitem(sys.modules, "soft_max")
     monkeypatch.syspath_prepend(tmp_path)
     scope: dict[str, object] = {}
-    exec(block("def test_soft_max", page), scope)
+    exec(block("def test_soft_max_equals", page), scope)
     scope["test_soft_max_equals_a_loop_and_ignores_padding"]()
+    exec(block("def test_soft_max_keeps", page), scope)
+    scope["test_soft_max_keeps_the_contract"]()
+
+
+def test_the_miner_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MINERS, "_parts", dict(MINERS._parts))
+    scope: dict[str, object] = {}
+    exec(block("MINERS.add(", "docs/add_a_part.md"), scope)
+    exec(block("def test_harder_half", "docs/add_a_part.md"), scope)
+    scope["test_harder_half_keeps_the_contract"]()
+    scores = torch.tensor([[0.1, 0.2, 0.3, 0.9]])
+    assert MINERS.get("harder_half")()(scores, scores == 0.9).tolist() == [[False, True, True, False]]
 
 
 def test_the_page_shows_how_to_add_a_part() -> None:
@@ -104,9 +118,9 @@ def test_the_page_shows_how_to_add_a_part() -> None:
 
 
 def test_plugins_that_are_none(tmp_path: Path, refused) -> None:
-    assert "is no Python file" in refused("--plugin", tmp_path / "none.py", "recipes")
+    assert "is not a Python file" in refused("--plugin", tmp_path / "none.py", "recipes")
     broken = tmp_path / "broken.py"
     broken.write_text("import nothing_of_this_name\n")
-    assert f"plug-in {broken} fails: ModuleNotFoundError" in refused("--plugin", broken, "recipes")
+    assert f"plug-in {broken} fails with ModuleNotFoundError" in refused("--plugin", broken, "recipes")
     broken.write_text("def (:\n")
-    assert f"plug-in {broken} fails: SyntaxError" in refused("--plugin", broken, "recipes")
+    assert f"plug-in {broken} fails with SyntaxError" in refused("--plugin", broken, "recipes")

@@ -18,7 +18,7 @@ from openvse.cli.stopping import Stopped, describe_stop, going_on, stop_behind, 
 # A test run in the background, or under nohup, hands ignored signals down.
 HEARS = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); s.signal(s.SIGHUP, s.SIG_DFL)"
 COMMAND = "from openvse.cli.app import main; main()"
-GO_ON = "the run is kept as its last checkpoint has it; run the same command with --resume to go on"
+GO_ON = "the run is kept up to its last checkpoint; run the same command with --resume to continue"
 
 
 started: list[subprocess.Popen[str]] = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from encoders.conftest import bert_checkpoint, vision_checkpoint  # noqa: F401 - fixtures
+from openvse.specs import read_recipe
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,12 @@ class Checkpoints:
 
     text: str
     vision: Callable[[str], str]
+
+
+def needs_no_start(name: str) -> bool:
+    """Return whether a shipped recipe names its model, and takes it from no other one."""
+    tree = read_recipe(name)
+    return "text" in tree and "start" not in tree
 
 
 @pytest.fixture

@@ -15,6 +15,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "adpool": [{"token_weights": "per_dimension"}],
     "conv1d": [{"length": 4}],
     "fs_pool": [{"num_pieces": 1}],
+    "gated": [
+        {"gate_start": -0.5, "base": "last_token", "pool": "adpool", "share_projection": False},
+        {"gate_start": 0.5, "pool": {"name": "pie_net", "num_embeddings": 3}},
+        {"gate_start": 0.5, "base": {"name": "multi_view", "num_views": 2}, "pool": "max"},
+        {"gate_start": 0.5, "base": "pie_net", "pool": {"name": "multi_view", "num_views": 2}},
+    ],
     "gcn": [{"aggregator": "seq2seq", "num_layers": 2}, {"aggregator": "pie_net"}],
     "gem": [{"exponent": 40.0}],
     "gpo": [

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from openvse.objectives import CRITERIA, MINERS
+from openvse.testing.objectives import CRITERION_PROMISES, MINER_PROMISES, made_criterion, made_miner
 
 
 def problem(anchors: int, candidates: int, seed: int, shift: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -18,6 +19,18 @@ def problem(anchors: int, candidates: int, seed: int, shift: float = 0.0) -> tup
     positives = torch.rand(anchors, candidates, generator=generator) > 0.7
     positives[torch.arange(anchors), torch.randint(candidates, (anchors,), generator=generator)] = True
     return scores, positives
+
+
+@pytest.mark.parametrize("promise", MINER_PROMISES)
+@pytest.mark.parametrize("name", MINERS)
+def test_the_miner_keeps_its_promises(name: str, promise: str) -> None:
+    MINER_PROMISES[promise](made_miner(name))
+
+
+@pytest.mark.parametrize("promise", CRITERION_PROMISES)
+@pytest.mark.parametrize("name", CRITERIA)
+def test_the_criterion_keeps_its_promises(name: str, promise: str) -> None:
+    CRITERION_PROMISES[promise](made_criterion(name))
 
 
 @pytest.mark.parametrize("name", MINERS)
@@ -34,28 +47,19 @@ def test_miner_takes_no_positive_and_at_least_one_negative(
 
 
 @pytest.mark.parametrize("name", CRITERIA)
-class TestCriterionContract:
-    def test_one_loss_a_positive_pair(self, name: str) -> None:
-        scores, positives = problem(5, 7, 0)
-        assert CRITERIA.get(name)().double()(scores, positives, ~positives).shape == (int(positives.sum()),)
+class TestOurCriteria:
+    """Promises that openvse's own criteria keep beyond the contract."""
 
-    def test_minimal_at_perfect_separation(self, name: str) -> None:
+    def test_no_loss_at_perfect_separation(self, name: str) -> None:
         positives = torch.eye(4, dtype=torch.bool)
         perfect = torch.where(positives, 1.0, -1.0).double()
-        criterion = CRITERIA.get(name)().double()
-        best = criterion(perfect, positives, ~positives).sum()
-        assert best >= 0
-        assert best < 1e-6
-        for seed in range(5):
-            worse = problem(4, 4, seed)[0]
-            assert criterion(worse, positives, ~positives).sum() >= best
+        assert 0 <= CRITERIA.get(name)().double()(perfect, positives, ~positives).sum() < 1e-6
 
-    def test_gradient_pulls_positives_up_and_pushes_negatives_down(self, name: str) -> None:
+    def test_every_negative_is_pushed_down(self, name: str) -> None:
         positives = torch.eye(4, dtype=torch.bool)
         scores = torch.zeros(4, 4, dtype=torch.float64, requires_grad=True)
         CRITERIA.get(name)().double()(scores, positives, ~positives).sum().backward()
         assert scores.grad is not None
-        assert (scores.grad[positives] < 0).all()
         assert (scores.grad[~positives] > 0).all()
 
     def test_an_anchor_without_negatives_costs_nothing(self, name: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from contracts.conftest import needs_no_start
 from openvse.functional import pad
 from openvse.specs import list_recipes
 from openvse.tasks.load import load_as
@@ -17,7 +18,7 @@ from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.build import build_answerer
 from openvse.vqa.training import cross_entropy
 
-ANSWERING = [name for name in list_recipes() if load_recipe(name).task == "vqa"]
+ANSWERING = [name for name in list_recipes() if needs_no_start(name) and load_recipe(name).task == "vqa"]
 QUESTIONS = [
     "what is on the table",
     "how many chairs are there",

@@ -62,7 +62,7 @@ def test_a_tensor_that_claims_more_than_its_storage_is_refused_without_copying_i
     checkpoint = put(tiny.vse_infinity(), name, torch.zeros(1, dtype=dtype).expand(elements))
     with LargestStorage() as largest:
         message = refusal(checkpoint, tmp_path)
-    assert f"'{name}' claim {elements:,} elements, and the file holds 1 of them" in message
+    assert f"'{name}' claim {elements:,} elements, but the file holds 1 of them" in message
     assert largest.nbytes < MIB
 
 
@@ -70,7 +70,7 @@ def test_a_tensor_that_claims_more_than_its_storage_is_refused_without_copying_i
 def test_rows_that_overlap_are_refused(tmp_path: Path, zipped: bool) -> None:
     windows = torch.randn(tiny.EMBED + tiny.REGION).as_strided((tiny.EMBED, tiny.REGION), (1, 1))
     message = refusal(put(tiny.vse_infinity(), "fc.weight", windows), tmp_path, zipped=zipped)
-    assert "'fc.weight' claim 80 elements, and the file holds 18" in message
+    assert "'fc.weight' claim 80 elements, but the file holds 18" in message
 
 
 def test_transposed_and_sliced_weights_are_none_of_this(tmp_path: Path) -> None:
@@ -155,13 +155,13 @@ def repacked(path: Path, kind: int, content: Callable[[bytes], bytes] = bytes) -
 def test_an_archive_that_unpacks_to_more_than_it_holds_is_refused(tmp_path: Path) -> None:
     path = tiny.save({"model": torch.zeros(MIB)}, tmp_path / "model.pth")
     assert read_checkpoint(repacked(path, zipfile.ZIP_STORED))["model"].shape == (MIB,)
-    with pytest.raises(CheckpointError, match=r"repacked.pth has [\d,]+ bytes, and its records claim 4,19"):
+    with pytest.raises(CheckpointError, match=r"repacked.pth has [\d,]+ bytes, but its records claim 4,19"):
         read_checkpoint(repacked(path, zipfile.ZIP_DEFLATED))
 
 
 def test_a_record_shorter_than_its_tensor_is_refused(tmp_path: Path) -> None:
     path = tiny.save({"model": torch.ones(1000)}, tmp_path / "model.pth")
-    with pytest.raises(CheckpointError, match="is damaged or no checkpoint"):
+    with pytest.raises(CheckpointError, match="is damaged or not a checkpoint"):
         read_checkpoint(repacked(path, zipfile.ZIP_STORED, lambda data: data[:16]))
 
 

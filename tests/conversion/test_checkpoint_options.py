@@ -56,7 +56,9 @@ def test_margins_are_those_of_the_command_line(
 
 def test_another_exponent_of_vse_2ad_is_a_note(tmp_path: Path) -> None:
     notes = converted(tiny.vse_2ad(scale=2.0), tmp_path).notes
-    assert any("--scale 2, and adaptive_top_k counts negatives as --scale 1.25" in note for note in notes)
+    assert any(
+        "--scale 2, but adaptive_top_k counts negatives as with --scale 1.25" in note for note in notes
+    )
     (tmp_path / "usual").mkdir()
     assert not any(
         "--scale" in note for note in converted(tiny.vse_2ad(scale=1.25), tmp_path / "usual").notes
@@ -85,7 +87,7 @@ def test_pvse_of_one_embedding_has_the_ranking_term_alone(tmp_path: Path) -> Non
 
 
 IMPLAUSIBLE: list[tuple[Maker, dict[str, Any], str]] = [
-    (tiny.vse_infinity, {"margin": NAN}, "--margin is nan, where a number from 0 to 2"),
+    (tiny.vse_infinity, {"margin": NAN}, "--margin is nan, but it must be a number from 0 to 2"),
     (tiny.vse_infinity, {"margin": INFINITE}, "--margin is inf"),
     (tiny.vse_infinity, {"margin": 200}, "--margin is 200"),
     (tiny.vse_infinity, {"margin": "0.2"}, "--margin is '0.2'"),
@@ -96,31 +98,39 @@ IMPLAUSIBLE: list[tuple[Maker, dict[str, Any], str]] = [
     (
         tiny.vse_infinity,
         {"no_imgnorm": torch.zeros(2)},
-        "--no_imgnorm is a value of type Tensor, where True or False",
+        "--no_imgnorm is a value of type Tensor, but it must be True or False",
     ),
     (tiny.vse_infinity, {"grid": True, "input_scale_factor": INFINITE}, "--input_scale_factor is inf"),
-    (tiny.vse_infinity, {"grid": True, "input_scale_factor": 0}, "--input_scale_factor is 0, where a number"),
+    (
+        tiny.vse_infinity,
+        {"grid": True, "input_scale_factor": 0},
+        "--input_scale_factor is 0, but it must be a number",
+    ),
     (
         tiny.vse_infinity,
         {"grid": True, "backbone_source": "a\nb"},
-        r"--backbone_source is 'a\\nb', where a name",
+        r"--backbone_source is 'a\\nb', but it must be a name",
     ),
-    (tiny.vse_2ad, {"tau": NAN}, "--tau is nan, where a number from 0.001 to 10"),
+    (tiny.vse_2ad, {"tau": NAN}, "--tau is nan, but it must be a number from 0.001 to 10"),
     (tiny.vse_2ad, {"tau": 0.0}, "--tau is 0.0"),
     (tiny.vse_2ad, {"tau": -0.05}, "--tau is -0.05"),
     (tiny.vse_2ad, {"tau": INFINITE}, "--tau is inf"),
     (tiny.vse_2ad, {"margin": -1.0}, "--margin is -1.0"),
     (tiny.vse_2ad, {"scale": NAN}, "--scale is nan"),
     (tiny.vse_2ad, {"grid": True, "input_scale_factor": NAN}, "--input_scale_factor is nan"),
-    (tiny.vse_2ad, {"data_name": ["f30k"]}, "--data_name is a value of type list, where a name"),
+    (tiny.vse_2ad, {"data_name": ["f30k"]}, "--data_name is a value of type list, but it must be a name"),
     (tiny.pvse, {"margin": NAN}, "--margin is nan"),
     (tiny.pvse, {"div_weight": NAN}, "--div_weight is nan"),
     (tiny.pvse, {"mmd_weight": -0.1}, "--mmd_weight is -0.1"),
     (tiny.pvse, {"lr": INFINITE}, "--lr is inf"),
     (tiny.pvse, {"weight_decay": NAN}, "--weight_decay is nan"),
-    (tiny.pvse, {"crop_size": "large"}, "--crop_size is 'large', where a whole number from 32 to 4096"),
+    (
+        tiny.pvse,
+        {"crop_size": "large"},
+        "--crop_size is 'large', but it must be a whole number from 32 to 4096",
+    ),
     (tiny.pvse, {"crop_size": 224.5}, "--crop_size is 224.5"),
-    (tiny.pvse, {"legacy": "yes"}, "--legacy is 'yes', where True or False"),
+    (tiny.pvse, {"legacy": "yes"}, "--legacy is 'yes', but it must be True or False"),
     (tiny.pvse, {"video": True, "max_video_length": 10**9}, "--max_video_length is 1000000000"),
 ]
 

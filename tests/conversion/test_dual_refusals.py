@@ -55,7 +55,7 @@ def changed(clip: Path, tmp_path: Path) -> Callable[..., Path]:
 
 def test_a_folder_of_anything_else(tmp_path: Path, refused: Any) -> None:
     (tmp_path / "photos").mkdir()
-    assert "is no dual encoder (it has neither config.json nor open_clip_config.json)" in refused(
+    assert "is not a dual encoder (it has neither config.json nor open_clip_config.json)" in refused(
         tmp_path / "photos"
     )
 
@@ -65,11 +65,11 @@ def test_a_folder_of_anything_else(tmp_path: Path, refused: Any) -> None:
     [
         (
             {"model_type": "bert"},
-            "says model_type 'bert', which is no dual encoder that is converted (CLIP, SigLIP",
+            "says model_type 'bert', but only these dual encoders are converted: CLIP, SigLIP",
         ),
         ({"model_type": "siglip2"}, "NaFlex model of SigLIP 2.*google/siglip2-base-patch16-224"),
         ({"format_version": 2}, "says model_type None"),
-        ([1], "config.json is no mapping"),
+        ([1], "config.json is not a mapping"),
     ],
 )
 def test_another_architecture(config: Any, told: str, tmp_path: Path, refused: Any) -> None:
@@ -84,7 +84,7 @@ def test_weights_that_are_missing(clip: Path, tmp_path: Path, refused: Any) -> N
         (tmp_path / name).write_bytes((clip / name).read_bytes())
     assert "holds no weights (none of model.safetensors, " in refused(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "one.safetensors"}}')
-    assert "names weights that are not there (one.safetensors)" in refused(tmp_path)
+    assert "names weights that are missing (one.safetensors)" in refused(tmp_path)
 
 
 def test_a_file_that_was_cut_short(changed: Any, refused: Any) -> None:
@@ -118,7 +118,7 @@ def test_a_tokenizer_that_is_missing(changed: Any, refused: Any) -> None:
 def test_a_tokenizer_with_more_words_than_the_model(changed: Any, tmp_path: Path, refused: Any) -> None:
     folder = changed(lambda weights: None)
     write_tokenizer("clip", tmp_path / "more", extra=80)
-    assert "its tokenizer has 95 words, and the model 64" in refused(folder, vocabulary=tmp_path / "more")
+    assert "its tokenizer has 95 words, but the model 64" in refused(folder, vocabulary=tmp_path / "more")
 
 
 def test_an_image_tower_without_a_head(tmp_path: Path, refused: Any) -> None:
@@ -133,7 +133,7 @@ def test_weights_that_exceed_the_memory(clip: Path, refused: Any, monkeypatch: A
     monkeypatch.setattr(memory, "memory_of_machine", lambda: 50_000)
     told = refused(clip)
     assert (
-        "weights, in single precision, take 0.0 GB of memory, and this machine has 0.0 GB: take a smaller"
+        "weights, in single precision, take 0.0 GB of memory, but this machine has 0.0 GB: take a smaller"
         in told
     )
 
@@ -142,7 +142,7 @@ def test_eight_gigabytes_on_a_machine_with_four(monkeypatch: Any) -> None:
     monkeypatch.setattr(memory, "memory_of_machine", lambda: 4_000_000_000)
     memory.expect_memory(3_900_000_000, "its weights")
     with pytest.raises(
-        CheckpointError, match=r"its weights take 8.0 GB of memory, and this machine has 4.0 GB"
+        CheckpointError, match=r"its weights take 8.0 GB of memory, but this machine has 4.0 GB"
     ):
         memory.expect_memory(8_000_000_000, "its weights")
 

@@ -85,10 +85,10 @@ def test_without_hub_and_cache_one_line_says_what_to_do(cache: Path, tmp_path: P
         openvse.load(NAME)
     message = str(caught.value)
     assert message.startswith(
-        f"{NAME} is {SOURCE}, which cannot be had: {SOURCE} is not in the hub's cache ("
+        f"{NAME} is {SOURCE}, which cannot be used: {SOURCE} is not in the hub's cache ("
     )
     assert (
-        f"run 'hf download {SOURCE} --local-dir FOLDER', bring the folder here, and run 'openvse convert"
+        f"run 'hf download {SOURCE} --local-dir FOLDER', copy the folder here, and run 'openvse convert"
         in message
     )
     assert "\n" not in message
@@ -126,8 +126,8 @@ def test_weights_larger_than_the_memory_are_not_downloaded(
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        ("RepositoryNotFoundError", "is no folder here and no public model of the hub: check the name"),
-        ("GatedRepoError", "is given only to those who accepted its terms"),
+        ("RepositoryNotFoundError", "is neither a folder nor a public model of the hub: check the name"),
+        ("GatedRepoError", "can only be downloaded after you accept its terms"),
         (None, r"the hub cannot be reached \(no route\)"),
     ],
 )

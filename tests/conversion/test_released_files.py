@@ -89,7 +89,7 @@ def test_a_bare_pickle_that_runs_a_command_is_refused(tmp_path: Path) -> None:
 
 def test_objects_of_other_classes_are_refused_by_name(tmp_path: Path) -> None:
     path = tiny.save({"model": torch.nn.Linear(1, 1)}, tmp_path / "whole.pth")
-    with pytest.raises(CheckpointError, match=r"Linear.*save its tensors alone"):
+    with pytest.raises(CheckpointError, match=r"Linear.*save only its tensors"):
         read_checkpoint(path)
 
 
@@ -100,7 +100,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, zipped: bool, share: float) -
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
     with pytest.raises(
-        CheckpointError, match=r"cut.pth is damaged or no checkpoint.*download it again"
+        CheckpointError, match=r"cut.pth is damaged or not a checkpoint.*download it again"
     ) as error:
         read_checkpoint(path)
     one_line(error)
@@ -110,13 +110,13 @@ def test_a_truncated_file_is_named(tmp_path: Path, zipped: bool, share: float) -
 def test_what_is_no_checkpoint_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "page.pth"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"page.pth is damaged or no checkpoint of PyTorch") as error:
+    with pytest.raises(CheckpointError, match=r"page.pth is damaged or not a checkpoint of PyTorch") as error:
         read_checkpoint(path)
     one_line(error)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is no file: give the .pth"):
+    with pytest.raises(CheckpointError, match="is not a file: give the .pth"):
         read_checkpoint(tmp_path / "gone.pth")
 
 
@@ -154,7 +154,9 @@ def test_a_vocabulary_that_runs_a_command_is_refused(tmp_path: Path, protocol: i
 def test_what_is_no_vocabulary_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=rf"{name} is no vocabulary.*give the .json or .pkl") as error:
+    with pytest.raises(
+        CheckpointError, match=rf"{name} is not a vocabulary.*give the .json or .pkl"
+    ) as error:
         read_vocabulary(path)
     one_line(error)
 

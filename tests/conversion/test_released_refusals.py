@@ -35,9 +35,12 @@ def without(checkpoint: dict[str, Any], part: str) -> dict[str, Any]:
 
 
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
-    "nothing": (dict, "holds no image and text encoder"),
-    "list": (lambda: [1, 2, 3], "holds no image and text encoder"),
-    "one side": (lambda: {"model": {"img_enc.fc.weight": torch.ones(1)}}, "holds no image and text encoder"),
+    "nothing": (dict, "does not hold an image and a text encoder"),
+    "list": (lambda: [1, 2, 3], "does not hold an image and a text encoder"),
+    "one side": (
+        lambda: {"model": {"img_enc.fc.weight": torch.ones(1)}},
+        "does not hold an image and a text encoder",
+    ),
     "VSE++": (
         lambda: {"model": [{"fc.weight": torch.ones(1)}, {"embed.weight": torch.ones(1)}]},
         r"its weights are not those of VSE-infinity \(GPO\), PVSE",
@@ -54,21 +57,21 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a flat matrix": (
         lambda: put(tiny.vse_infinity(), "fc.weight", torch.ones(8)),
-        r"'fc.weight' have the shape \(8,\), where 2 axes are expected",
+        r"'fc.weight' have the shape \(8,\), but must have 2 axes",
     ),
     "a matrix of words with one axis": (
         lambda: put(tiny.vse_2ad(text="bert"), "txt_enc.bert.embeddings.word_embeddings.weight"),
-        r"word_embeddings.weight' have the shape \(1,\), where 2 axes",
+        r"word_embeddings.weight' have the shape \(1,\), but must have 2 axes",
     ),
     "BERT of another width": (
         lambda: put(
             tiny.vse_2ad(text="bert"), "txt_enc.bert.embeddings.word_embeddings.weight", torch.ones(15, 100)
         ),
-        "BERT is 100 wide, no multiple of the 64",
+        "BERT has the width 100, which is not a multiple of 64",
     ),
     "unnormalised": (
         lambda: tiny.vse_infinity(no_imgnorm=True),
-        "--no_imgnorm, and openvse scores with unit",
+        "--no_imgnorm, but openvse scores with unit",
     ),
     "one direction": (
         lambda: without(tiny.vse_2ad(), "l0_reverse"),
@@ -79,13 +82,16 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: put(tiny.vse_2ad(), "img_enc.vit_model.embeddings.cls_token"),
         "random tenth of the patches",
     ),
-    "order": (lambda: tiny.pvse(order=True), "--order, and its embeddings are absolute"),
-    "no attention": (lambda: without(tiny.pvse(), "txt_enc.pie_net"), "no PIE-Net on both sides"),
+    "order": (
+        lambda: tiny.pvse(order=True),
+        "--order, but openvse has no PIE-Nets whose embeddings are absolute",
+    ),
+    "no attention": (lambda: without(tiny.pvse(), "txt_enc.pie_net"), "not have a PIE-Net on both sides"),
     "basic blocks": (
         lambda: without(tiny.vse_2ad(grid=True), "conv3"),
         "blocks of two convolutions",
     ),
-    "VGG": (lambda: without(tiny.pvse(), "cnn.layer"), "no ResNet or ResNeXt"),
+    "VGG": (lambda: without(tiny.pvse(), "cnn.layer"), "neither a ResNet nor a ResNeXt"),
 }
 
 
@@ -119,7 +125,7 @@ def test_without_its_vocabulary_the_place_in_the_repository_is_named(
 def test_another_vocabulary_is_refused_by_its_size(tmp_path: Path) -> None:
     path = tiny.save(tiny.vse_infinity(), tmp_path / "model.pth")
     short = tiny.write_vocabulary(tmp_path / "short.json", tiny.WORDS[:9])
-    with pytest.raises(CheckpointError, match=r"short.json has 9 words, the model 16"):
+    with pytest.raises(CheckpointError, match=r"short.json has 9 words, but the model 16"):
         convert(path, tmp_path / "out", vocabulary=short)
 
 
@@ -127,7 +133,7 @@ def test_word_pieces_of_another_bert_are_refused(tmp_path: Path) -> None:
     path = tiny.save(tiny.vse_infinity(text="bert"), tmp_path / "model.pth")
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n")
     with pytest.raises(
-        CheckpointError, match=r"2 word pieces, the model 15: give the vocab.txt of bert-base"
+        CheckpointError, match=r"2 word pieces, but the model 15: give the vocab.txt of bert-base"
     ):
         convert(path, tmp_path / "out", vocabulary=tmp_path / "vocab.txt")
     with pytest.raises(

@@ -53,9 +53,7 @@ def readme_commands() -> list[str]:
     """Return the README's lines that train, evaluate, index and search, the training made shorter."""
     blocks = re.findall(r"```bash\n(.*?)```", README.read_text(), flags=re.DOTALL)
     (block,) = (
-        block
-        for block in blocks
-        if block.startswith("openvse train vse_infinity/folder_cpu data.source=photos")
+        block for block in blocks if block.startswith("openvse train gpo_adopt/folder_cpu data.source=photos")
     )
     train, *others = block.splitlines()
     assert "openvse evaluate" in others[0] and "openvse index" in others[1] and "openvse search" in others[1]
@@ -87,7 +85,7 @@ def main(folder: Path) -> None:
     """Check where openvse comes from, then take the README's way in an empty folder."""
     check_origin()
     assert not any(folder.iterdir()), f"{folder} is not empty"
-    assert "vse_infinity/folder_cpu" in run("openvse recipes", folder).split()
+    assert "gpo_adopt/folder_cpu" in run("openvse recipes", folder).split()
     draw_album(folder / "photos")
     trained, evaluated, found = (run(command, folder) for command in readme_commands())
     assert trained.strip() == "runs/mine/best" and (folder / "runs/mine/best/model.safetensors").is_file()

@@ -198,7 +198,7 @@ def test_a_broken_model_is_an_error() -> None:
 
 @pytest.mark.parametrize("folds", [0, 41])
 def test_impossible_folds_are_refused(folds: int) -> None:
-    with pytest.raises(DataError, match="allowed are 1 to 40"):
+    with pytest.raises(DataError, match="give a number from 1 to 40"):
         evaluate(*corpus(), set_max_scores, folds=folds)
 
 

@@ -166,7 +166,7 @@ def test_a_learned_temperature_gets_a_gradient() -> None:
         ((2, 5), (2, 4), None, "images are 5 wide and those of the texts 4"),
         ((2,), (2, 5), None, r"images are torch.float32 \[2\]: give floats \[items, width\]"),
         ((0, 5), (0, 5), None, r"images are torch.float32 \[0, 5\]"),
-        ((2, 5), (3, 5), [0, 1, 2], "names images 0 to 2, allowed are 0 to 1"),
+        ((2, 5), (3, 5), [0, 1, 2], "names images 0 to 2, but there are images 0 to 1"),
         ((2, 5), (3, 5), [0, 1], r"positives is torch.int64 \[2\]: give the image of each text, int \[3\]"),
         ((2, 5), (3, 5), [0.0, 1.0, 1.0], "positives is torch.float32"),
         ((2, 5), (2, 5), [[False] * 2] * 2, "no pair is positive"),

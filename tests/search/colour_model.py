@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from openvse.functional import normalize, set_max_scores
@@ -52,7 +53,9 @@ class ColourModel:
 
 
 def paint(path: Path, colour: str) -> Path:
-    """Write a small image of one colour."""
+    """Write a small image of one colour; no two of different names are the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (12, 9), COLOURS[colour]).save(path)
+    told = PngInfo()
+    told.add_text("Title", path.name)
+    Image.new("RGB", (12, 9), COLOURS[colour]).save(path, pnginfo=told)
     return path

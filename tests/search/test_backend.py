@@ -116,7 +116,7 @@ def test_memory_is_bounded_by_the_block() -> None:
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=20), st.integers(0, 2**31))
 def test_keys_sort_like_scores_then_positions(values: list[float], start: int) -> None:
     scores = torch.tensor([values])
-    keys = _keys(scores, start)
+    keys = _keys(scores, torch.arange(start, start + len(values)))
     order = keys[0].argsort(descending=True).tolist()
     assert order == sorted(range(len(values)), key=lambda place: (-values[place], place))
     unpacked, positions = _unpack(keys)

@@ -66,7 +66,7 @@ def test_no_question_no_answer(engine: SearchEngine) -> None:
 
 
 def test_top_k_must_be_positive(engine: SearchEngine) -> None:
-    with pytest.raises(DataError, match="top_k is 0, allowed are 1 and more"):
+    with pytest.raises(DataError, match="top_k is 0: give 1 or more"):
         engine.search(["red"], top_k=0)
 
 
@@ -134,7 +134,7 @@ def test_an_empty_query_does_not_cancel_the_others(
     assert [hit.id for hit in (*first, *third)] == ["red.png", "blue.png"]
     assert second == []
     assert caplog.messages == ["an empty query has no hits (1 of 3 are empty)"]
-    with pytest.raises(DataError, match="every query is empty: say what the image should show"):
+    with pytest.raises(DataError, match="all queries are empty: give a sentence"):
         engine.search(["", " "])
 
 
@@ -143,7 +143,7 @@ def test_a_damaged_embedding_never_ranks(
     value: float, model: ColourModel, photos: Path, index: Index
 ) -> None:
     without_checksums(index.path)
-    file = np.load(index.path / index.manifest.vectors, mmap_mode="r+")
+    file = np.load(index.path / Index.open(index.path).manifest.vectors, mmap_mode="r+")
     file[2, 0, 0] = value
     file.flush()
     name = index.items[2].id
@@ -162,5 +162,5 @@ def test_a_query_without_numbers_is_refused(index: Index) -> None:
             embedded = super().encode_text(captions)
             return EmbeddingSet(embedded.vectors * torch.nan, embedded.mask)
 
-    with pytest.raises(ModelError, match="the embedding of a query is"):
+    with pytest.raises(ModelError, match="check the query and the weights of the model"):
         SearchEngine(Broken(), index).search(["red"])

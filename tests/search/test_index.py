@@ -12,9 +12,11 @@ from old_index import without_checksums
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import LOCK
 from openvse.search import Index, Item, build_index
-from openvse.search.index import MANIFEST
-from openvse.search.writer import IndexWriter
+from openvse.search.database import Root
+from openvse.search.manifest import MANIFEST
+from openvse.search.writer import Entry, IndexWriter
 
+ROOTS = [Root(0, "/photos", "")]
 ITEMS = [Item(f"{number}.jpg", 17 + number, 1000) for number in range(6)]
 
 
@@ -22,11 +24,17 @@ def vectors(count: int = 6, num_embeddings: int = 2, dim: int = 3) -> np.ndarray
     return np.arange(count * num_embeddings * dim, dtype=np.float32).reshape(count, num_embeddings, dim)
 
 
-def write(folder: Path, *, count: int = 6, dtype: str = "float32", model: str = "m1") -> Path:
+def entries(items: list[Item]) -> list[Entry]:
+    return [Entry(item) for item in items]
+
+
+def write(
+    folder: Path, *, count: int = 6, dtype: str = "float32", model: str = "m1", replace: bool = False
+) -> Path:
     """Write an index in two parts."""
-    with IndexWriter(folder, model=model, root=Path("/photos"), dtype=dtype) as writer:
-        writer.append(ITEMS[:2], vectors(count)[:2])
-        writer.append(ITEMS[2:count], vectors(count)[2:])
+    with IndexWriter(folder, model=model, roots=ROOTS, dtype=dtype, replace=replace) as writer:
+        writer.append(entries(ITEMS[:2]), vectors(count)[:2])
+        writer.append(entries(ITEMS[2:count]), vectors(count)[2:])
     return folder
 
 
@@ -48,58 +56,62 @@ def test_round_trip(tmp_path: Path, dtype: str) -> None:
 def test_vectors_are_mapped_and_the_file_is_plain_numpy(tmp_path: Path) -> None:
     index = Index.open(write(tmp_path))
     assert isinstance(index.vectors, np.memmap)
-    assert np.array_equal(np.load(tmp_path / index.manifest.vectors), vectors())
+    (file,) = tmp_path.glob("vectors-*.npy")
+    assert np.array_equal(np.load(file), vectors())
     index.vectors[0] = 99.0
-    assert np.array_equal(np.load(tmp_path / index.manifest.vectors), vectors())
+    assert np.array_equal(np.load(file), vectors())
 
 
 def test_file_names_outside_unicode_survive(tmp_path: Path) -> None:
     odd = Item(os.fsdecode(b"caf\xe9.jpg"), 1, 2), Item("ü\n\u2028.jpg", 1, 2)
-    with IndexWriter(tmp_path, model="m", root=tmp_path, dtype="float32") as writer:
-        writer.append(odd, vectors(2))
-    assert Index.open(tmp_path).items == odd
+    with IndexWriter(tmp_path, model="m", roots=ROOTS) as writer:
+        writer.append(entries([*odd]), vectors(2))
+    index = Index.open(tmp_path)
+    assert set(index.items) == set(odd)
+    assert [index.position(item.id) for item in index.items] == [0, 1]
+    assert index.position("gone.jpg") is None
 
 
-@pytest.mark.medium
 def test_a_large_count_fits_the_header(tmp_path: Path) -> None:
     """The header is written before the count is known, and again after."""
-    many = [Item("a", 0, 0)] * 12_345
-    with IndexWriter(tmp_path, model="m", root=tmp_path, dtype="float16") as writer:
-        writer.append(many[:1], np.zeros((1, 1, 1), np.float32))
-        writer.append(many[1:], np.ones((12_344, 1, 1), np.float32))
-    assert Index.open(tmp_path).vectors.sum(dtype=np.float64) == 12_344
+    many = [Item(f"{number:05d}", 0, 0) for number in range(2_345)]
+    with IndexWriter(tmp_path, model="m", roots=ROOTS, dtype="float16") as writer:
+        writer.append(entries(many[:1]), np.zeros((1, 1, 1), np.float32))
+        writer.append(entries(many[1:]), np.ones((2_344, 1, 1), np.float32))
+    assert Index.open(tmp_path).vectors.sum(dtype=np.float64) == 2_344
 
 
 def test_a_new_index_replaces_the_old_one_and_its_files(tmp_path: Path) -> None:
     old = Index.open(write(tmp_path))
     (tmp_path / "notes.txt").write_text("mine")
-    new = Index.open(write(tmp_path, count=4, model="m2"), "m2")
+    new = Index.open(write(tmp_path, count=4, model="m2", replace=True), "m2")
     assert len(new) == 4
+    (file,) = tmp_path.glob("vectors-*.npy")
     assert {path.name for path in tmp_path.iterdir()} == {
         MANIFEST,
         LOCK,
         "notes.txt",
-        new.manifest.vectors,
+        file.name,
         new.manifest.items,
     }
     assert np.array_equal(old.vectors, vectors())  # who reads the old one goes on reading it
 
 
-def test_a_failed_write_leaves_the_old_index(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_what_was_committed(tmp_path: Path) -> None:
     before = files_of(write(tmp_path))
     with (
-        pytest.raises(RuntimeError, match="on the way"),
-        IndexWriter(tmp_path, model="m2", root=tmp_path, dtype="float32") as writer,
+        pytest.raises(ModelError, match="fixed number"),
+        IndexWriter(tmp_path, model="m2", roots=ROOTS, replace=True) as writer,
     ):
-        writer.append(ITEMS, vectors())
-        raise RuntimeError("on the way")
+        writer.append(entries(ITEMS), vectors())
+        writer.append(entries(ITEMS), vectors(num_embeddings=3))
     assert files_of(tmp_path) == before
 
 
 def test_a_killed_write_is_never_opened_and_swept_by_the_next(tmp_path: Path) -> None:
-    killed = IndexWriter(tmp_path, model="m1", root=tmp_path, dtype="float32")
-    killed.append(ITEMS, vectors())
-    with pytest.raises(IndexFormatError, match="no index at"):
+    killed = IndexWriter(tmp_path, model="m1", roots=ROOTS)
+    killed.append(entries(ITEMS), vectors())
+    with pytest.raises(IndexFormatError, match="is not an index"):
         Index.open(tmp_path)
     del killed  # its lock ends with it
     write(tmp_path)
@@ -107,9 +119,37 @@ def test_a_killed_write_is_never_opened_and_swept_by_the_next(tmp_path: Path) ->
     assert len(Index.open(tmp_path)) == 6
 
 
+def test_what_was_committed_is_found_while_the_writer_goes_on(tmp_path: Path) -> None:
+    with IndexWriter(tmp_path, model="m1", roots=ROOTS) as writer:
+        writer.append(entries(ITEMS[:2]), vectors()[:2])
+        writer.commit()
+        first = Index.open(tmp_path)
+        writer.append(entries(ITEMS[2:]), vectors()[2:])
+        writer.commit()
+        assert (len(first), len(Index.open(tmp_path))) == (2, 6)
+        assert not first.is_complete
+        assert np.array_equal(first.vectors, vectors()[:2])
+    assert Index.open(tmp_path).is_complete
+
+
+def test_items_are_replaced_dropped_and_added(tmp_path: Path) -> None:
+    write(tmp_path)
+    more = [Item("1.jpg", 99, 5), Item("00.jpg", 1, 1)]
+    with IndexWriter(tmp_path, model="m1", roots=ROOTS) as writer:
+        writer.append(entries(more), vectors(2) + 100)
+        writer.drop(["5.jpg", "no such"])
+    index = Index.open(tmp_path, check=True)
+    assert index.items == (ITEMS[0], more[1], more[0], *ITEMS[2:5])
+    assert [item.id for item in index.items] == ["0.jpg", "00.jpg", "1.jpg", "2.jpg", "3.jpg", "4.jpg"]
+    expected = vectors()
+    expected = np.stack([expected[0], vectors(2)[1] + 100, vectors(2)[0] + 100, *expected[2:5]])
+    assert np.array_equal(index.vectors, expected)
+    assert np.array_equal(index.gather(np.array([4, 1])), expected[[4, 1]])
+
+
 def test_two_writers_at_once(tmp_path: Path) -> None:
-    with IndexWriter(tmp_path, model="m1", root=tmp_path, dtype="float32") as writer:
-        writer.append(ITEMS, vectors())
+    with IndexWriter(tmp_path, model="m1", roots=ROOTS) as writer:
+        writer.append(entries(ITEMS), vectors())
         with pytest.raises(IndexFormatError, match=f"is being written by process {os.getpid()}: wait"):
             write(tmp_path)
     assert len(Index.open(tmp_path)) == 6
@@ -125,12 +165,12 @@ def change(**fields: object) -> Callable[[Path], None]:
     return apply
 
 
-def truncate(pattern: str) -> Callable[[Path], None]:
+def truncate(pattern: str, bytes_: int) -> Callable[[Path], None]:
     """Return a cut through a file of the index."""
 
     def apply(folder: Path) -> None:
         (path,) = folder.glob(pattern)
-        path.write_bytes(path.read_bytes()[:-10])
+        path.write_bytes(path.read_bytes()[:-bytes_])
 
     return apply
 
@@ -138,17 +178,20 @@ def truncate(pattern: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (lambda folder: (folder / MANIFEST).unlink(), "no index at"),
+        (lambda folder: (folder / MANIFEST).unlink(), "is not an index"),
         (lambda folder: (folder / MANIFEST).write_text("{"), "cannot be understood"),
         (lambda folder: (folder / MANIFEST).write_text("[]"), "cannot be understood"),
-        (change(version=99), "has format openvse-index 99, this openvse reads openvse-index 1 to 2"),
-        (change(format="parquet"), "has format parquet 2"),
+        (change(version=99), "has format openvse-index 99, but this openvse reads openvse-index 1 to 3"),
+        (change(format="parquet"), "has format parquet 3"),
         (change(colour="red"), "cannot be understood"),
-        (change(count=5), "6 images, float32 .6, 2, 3. instead of float32 .5, 2, 3."),
-        (change(dtype="float16"), "instead of float16"),
-        (change(vectors="gone.npy"), "gone.npy"),
-        (truncate("vectors-*.npy"), "is damaged"),
-        (truncate("items-*.jsonl"), "is damaged"),
+        (change(dim=5), "holds float32 .6, 2, 3."),
+        (change(dtype="float16"), "holds float32"),
+        (change(items="gone.sqlite"), "gone.sqlite is missing"),
+        (change(items="../gone.sqlite"), "impossible values"),
+        (truncate("vectors-*.npy", 10), "is damaged"),
+        (truncate("items-*.sqlite", 5000), "is damaged"),
+        (lambda folder: next(folder.glob("vectors-*.npy")).unlink(), "is damaged"),
+        (lambda folder: next(folder.glob("items-*.sqlite")).write_text("no database"), "is damaged"),
     ],
 )
 def test_a_damaged_index_is_refused_in_one_line(
@@ -175,7 +218,8 @@ def test_an_index_next_to_its_images(tmp_path: Path, photos: Path, model: object
 
 def damage(index: Index, position: int, value: float = np.nan) -> None:
     """Overwrite a number of an embedding on disk."""
-    file = np.load(index.path / index.manifest.vectors, mmap_mode="r+")
+    (path,) = index.path.glob("vectors-*.npy")
+    file = np.load(path, mmap_mode="r+")
     file[position, -1, 0] = value
     file.flush()
 
@@ -187,9 +231,9 @@ def test_embeddings_that_are_not_finite_are_not_written(tmp_path: Path, value: f
     bad[3, 1, 2] = value
     with (
         pytest.raises(ModelError, match=f"embedding of 3.jpg holds NaN or infinite numbers as {dtype}"),
-        IndexWriter(tmp_path / "index", model="m1", root=Path("/photos"), dtype=dtype) as writer,
+        IndexWriter(tmp_path / "index", model="m1", roots=ROOTS, dtype=dtype) as writer,
     ):
-        writer.append(ITEMS, bad)
+        writer.append(entries(ITEMS), bad)
     assert files_of(tmp_path / "index") == before
 
 
@@ -204,9 +248,9 @@ def test_a_check_names_damaged_embeddings(tmp_path: Path) -> None:
     Index.open(tmp_path / "index")
 
 
-def test_a_check_compares_the_checksum_first(tmp_path: Path) -> None:
+def test_a_check_compares_the_checksums_first(tmp_path: Path) -> None:
     index = Index.open(write(tmp_path / "index"))
     index.check()
     damage(index, 4)
-    with pytest.raises(IndexFormatError, match="is not what was written, by its checksum"):
-        index.check()
+    with pytest.raises(IndexFormatError, match="1 of its items do not match their checksums, first 4.jpg"):
+        Index.open(tmp_path / "index")

@@ -11,7 +11,7 @@ from colour_model import ColourModel
 
 from openvse.errors import DataError, ModelError
 from openvse.model import Calibration, CalibrationData
-from openvse.search import Hit, Index, SearchEngine, at_least, build_index, contact_sheet
+from openvse.search import Hit, Index, Query, SearchEngine, build_index, contact_sheet
 
 CURVE = Calibration(
     model="colours-1",
@@ -39,7 +39,7 @@ def engine(photos: Path, tmp_path: Path) -> SearchEngine:
 def test_hits_have_the_probability_of_their_score_in_an_index_of_this_size(engine: SearchEngine) -> None:
     (hits,) = engine.search("red")
     scores = np.array([hit.score for hit in hits])
-    assert len(hits) == engine.num_images == 4
+    assert len(hits) == engine.chances().gallery == 4
     assert [hit.probability for hit in hits] == pytest.approx(CURVE.probabilities(scores, 4))
     assert hits[0].probability != pytest.approx(CURVE.probabilities(scores)[0])  # of 100 images
 
@@ -73,7 +73,7 @@ def test_without_a_curve_there_is_no_probability(model: ColourModel, photos: Pat
     engine = SearchEngine(model, Index.open(tmp_path / "index"))
     assert engine.calibration is None
     assert {hit.probability for hit in engine.search("red")[0]} == {None}
-    with pytest.raises(ModelError, match="openvse calibrate MODEL DATA"):
+    with pytest.raises(ModelError, match="openvse calibrate MODEL --on DATA"):
         engine.search("red", min_precision=0.8)
 
 
@@ -88,10 +88,30 @@ def test_an_impossible_expectation_is_refused(engine: SearchEngine) -> None:
         engine.search("red", expected=0.0)
 
 
-def test_hits_of_no_probability_are_left_out_where_one_is_wanted(tmp_path: Path) -> None:
-    hits = [Hit(1, 0.9, "a", tmp_path / "a", probability=0.9), Hit(2, 0.8, "b", tmp_path / "b")]
-    assert at_least(hits, 0.5) == hits[:1]
-    assert at_least(hits, None) == hits
+def test_a_refined_search_counts_the_images_that_fulfil_its_conditions(engine: SearchEngine) -> None:
+    given = ["path ~ *e.png"]
+    (hits,) = engine.find(Query("red"), where=given)
+    assert engine.chances(given).gallery == len(hits) == 2
+    scores = np.array([hit.score for hit in hits])
+    expected = CURVE.probabilities(scores, len(hits), 0.5)
+    (hits,) = engine.find(Query("red"), where=given, expected=0.5)
+    assert [hit.probability for hit in hits] == pytest.approx(expected)
+    (best,) = engine.find(Query("red"), min_precision=0.9)
+    assert best == engine.search("red", min_precision=0.9)[0]
+
+
+def test_only_a_sentence_by_itself_has_probabilities(engine: SearchEngine, photos: Path) -> None:
+    compound = [
+        Query("red", image=photos / "red.png"),
+        Query("red", avoid=("green",)),
+        Query(like="red.png"),
+        Query("red"),
+    ]
+    found = engine.find(compound)
+    assert [hits[0].probability is None for hits in found] == [True, True, True, False]
+    for query in compound[:3]:
+        with pytest.raises(DataError, match="just a sentence"):
+            engine.find([query, Query("red")], min_precision=0.5)
 
 
 def test_the_contact_sheet_shows_probabilities(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from openvse.errors import DataError, ModelError
 from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.model import Calibration, CalibrationData, TwoTower
 from openvse.retrieval.build import build_model
-from openvse.search import Hit, HitReranker
+from openvse.search import Chances, Hit, HitReranker
 from openvse.tasks.recipes import parse_recipe
 
 QUERIES = ["red", "green and blue"]
@@ -95,7 +95,7 @@ def test_an_image_that_is_gone_stays_behind(
     with caplog.at_level(logging.WARNING):
         after, _ = HitReranker(fused, top=3)(QUERIES, hits)
     assert [hit.id for hit in after[2:]] == ["red.png", "deeper/white.png"]
-    assert "a hit is not ranked again" in caplog.text and "red.png" in caplog.text
+    assert "a hit is not re-ranked" in caplog.text and "red.png" in caplog.text
 
 
 def test_stored_features_stand_in_for_images(
@@ -131,7 +131,7 @@ def test_nothing_found_and_nothing_readable(
 
 @pytest.mark.parametrize(("top", "weight"), [(0, 1.0), (5, 1.5), (5, -0.1)])
 def test_options_out_of_range_are_refused(fused: TwoTower, top: int, weight: float) -> None:
-    with pytest.raises(DataError, match=f"top is {top} and weight {weight}"):
+    with pytest.raises(DataError, match=f"top is {top} and weight is {weight}"):
         HitReranker(fused, top=top, weight=weight)
 
 
@@ -156,15 +156,13 @@ def test_probabilities_are_those_of_the_model_that_ranks_again(
         relevant_above=(1.0, 0.5),
     )
     known = [[replace(hit, probability=0.1) for hit in found] for found in hits]
-    fused.calibration = curve
-    try:
-        again = HitReranker(fused, top=3, gallery=4)
-        mixed = HitReranker(fused, top=3, weight=0.5, gallery=4)
-    finally:
-        fused.calibration = None
-    for found in again(QUERIES, known):
+    for found in HitReranker(fused, top=3, chances=Chances(curve, 4))(QUERIES, known):
         scores = np.array([hit.score for hit in found[:3]])
         assert [hit.probability for hit in found[:3]] == pytest.approx(curve.probabilities(scores, 4))
         assert found[3].probability == 0.1  # which keeps its score
-    assert mixed.calibration is None  # a mixture of two scores has no curve
-    assert {hit.probability for hit in mixed(QUERIES, known)[0][:3]} == {None}
+    wanted = Chances(curve, 4, min_precision=0.25)
+    for found in HitReranker(fused, top=3, chances=wanted)(QUERIES, known):
+        assert len(found) <= 3 and all((hit.probability or 0) >= 0.25 for hit in found)
+    assert {hit.probability for hit in HitReranker(fused, top=3)(QUERIES, known)[0][:3]} == {None}
+    with pytest.raises(DataError, match="a mixture of two scores has no curve"):
+        HitReranker(fused, weight=0.5, chances=Chances(curve, 4))

@@ -16,8 +16,8 @@ from colour_model import ColourModel, paint
 
 from openvse.errors import IndexFormatError
 from openvse.files import LOCK
-from openvse.search import Index, build_index, reuse
-from openvse.search.index import MANIFEST, UNFINISHED
+from openvse.search import Index, build_index, indexing
+from openvse.search.manifest import MANIFEST, UNFINISHED
 from openvse.types import EmbeddingSet
 from tests.full_disk import full_disk
 
@@ -53,7 +53,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def keep_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reuse, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(indexing, "KEEP_SECONDS", 0.0)
 
 
 def stop(photos: Path, out: Path, batches: int) -> None:
@@ -69,12 +69,9 @@ def assert_like_a_fresh_one(out: Path, photos: Path, model: ColourModel) -> None
     found, fresh = Index.open(out, model.fingerprint, check=True), Index.open(out.with_name("fresh"))
     assert found.items == fresh.items
     assert np.array_equal(found.vectors, fresh.vectors)
-    assert {path.name for path in out.iterdir()} == {
-        MANIFEST,
-        LOCK,
-        found.manifest.vectors,
-        found.manifest.items,
-    }
+    vectors = [path.name for path in out.glob("vectors-*.npy")]
+    assert {path.name for path in out.iterdir()} == {MANIFEST, LOCK, found.manifest.items, *vectors}
+    assert len(vectors) == len(found.segments) and found.is_complete
 
 
 def test_a_killed_indexing_goes_on(model: ColourModel, photos: Path, tmp_path: Path) -> None:
@@ -83,37 +80,32 @@ def test_a_killed_indexing_goes_on(model: ColourModel, photos: Path, tmp_path: P
         target=build_index, args=(SlowModel(), photos, out), kwargs={"batch_size": 2}
     )
     process.start()
-    while not (out / UNFINISHED).exists() or json.loads((out / UNFINISHED).read_text())["count"] < 6:
+    while not (out / MANIFEST).exists() or len(Index.open(out)) < 6:
         assert process.is_alive()
         time.sleep(0.005)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    with pytest.raises(IndexFormatError, match="no index at"):
-        Index.open(out)
+    assert not Index.open(out, check=True).is_complete
     report = build_index(model, photos, out, batch_size=2)
     assert 6 <= report.resumed < 20
     assert (report.count, report.reused, len(model.encoded)) == (20, 0, 20 - report.resumed)
     assert_like_a_fresh_one(out, photos, model)
 
 
-@pytest.mark.parametrize(("batches", "resumed"), [(1, 15), (3, 21)])
-def test_stopped_twice_it_keeps_what_reached_farthest(
-    model: ColourModel, photos: Path, tmp_path: Path, batches: int, resumed: int
-) -> None:
-    """The second time an image at the front has changed, and all that was kept comes after it."""
+def test_stopped_twice_nothing_is_embedded_twice(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    """The second time an image at the front has changed, and new ones come before all others."""
     out = tmp_path / "index"
     stop(photos, out, 8)
     paint(photos / NAMES[0], "white")
     os.utime(photos / NAMES[0], ns=(1, 1))
-    for name in ("00a.png", "00b.png", "00c.png"):
+    for name in ("000.png", "001.png", "002.png"):
         paint(photos / name, "red")
     stop(photos, out, 1)
-    stop(photos, out, batches)
-    model.batches.clear()
+    assert len(Index.open(out, check=True)) >= 16
     report = build_index(model, photos, out, batch_size=2)
-    # 16 were kept, of which one changed; only who comes behind all of them replaces them.
-    assert (report.resumed, len(model.encoded)) == (resumed, 23 - resumed)
+    assert report.resumed >= 16
+    assert report.resumed + report.recognised + len(model.encoded) == report.count == 23
     assert_like_a_fresh_one(out, photos, model)
 
 
@@ -125,23 +117,23 @@ def test_an_update_that_is_stopped_leaves_the_old_index_and_goes_on(
     for number in range(6):
         paint(photos / f"z{number}.png", "red")
     stop(photos, out, 2)
-    assert len(Index.open(out, check=True)) == 20
+    assert len(Index.open(out, check=True)) == 24
     model.batches.clear()
     report = build_index(model, photos, out, batch_size=2)
     assert (report.reused, report.resumed, model.encoded) == (20, 4, ["z4.png", "z5.png"])
     assert_like_a_fresh_one(out, photos, model)
 
 
-@pytest.mark.parametrize("harm", ["vectors", "items", "manifest"])
+@pytest.mark.parametrize(("harm", "resumed"), [("vectors", 9), ("manifest", 0)])
 def test_what_was_kept_and_is_damaged_is_not_used(
-    model: ColourModel, photos: Path, tmp_path: Path, harm: str
+    model: ColourModel, photos: Path, tmp_path: Path, harm: str, resumed: int
 ) -> None:
     out = tmp_path / "index"
     stop(photos, out, 5)
-    path = out / UNFINISHED if harm == "manifest" else next(out.glob(f"{harm}-*"))
+    path = out / MANIFEST if harm == "manifest" else next(out.glob(f"{harm}-*"))
     content = path.read_bytes()
     path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:] if harm != "manifest" else b"{")
-    assert build_index(model, photos, out).resumed == 0
+    assert build_index(model, photos, out).resumed == resumed
     assert_like_a_fresh_one(out, photos, model)
 
 
@@ -161,7 +153,7 @@ def test_an_index_of_something_else_is_replaced_on_request_alone(
     folder = tmp_path / "more" if other == "folder" else photos
     expected = "was made by model colours-1, not by colours-2" if other == "model" else f"not of {folder}"
     with pytest.raises(
-        IndexFormatError, match=f"{expected}: choose another --out, or replace it with --overwrite"
+        IndexFormatError, match=f"{expected}: .*choose another --out, or replace it with --overwrite"
     ):
         build_index(maker, folder, out)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
@@ -175,8 +167,8 @@ def test_an_index_of_a_later_format_is_replaced_on_request_alone(
 ) -> None:
     build_index(model, photos, tmp_path / "index")
     manifest = tmp_path / "index" / MANIFEST
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 3, "more": 1}))
-    with pytest.raises(IndexFormatError, match="has format openvse-index 3, .*--overwrite"):
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 4, "more": 1}))
+    with pytest.raises(IndexFormatError, match="has format openvse-index 4, .*--overwrite"):
         build_index(model, photos, tmp_path / "index")
     build_index(model, photos, tmp_path / "index", overwrite=True)
 
@@ -189,10 +181,12 @@ def test_a_disk_that_is_full_leaves_the_old_index(model: ColourModel, photos: Pa
         paint(photos / f"z{number}.png", "red")
     with (
         full_disk(2000),
-        pytest.raises(IndexFormatError, match=r"cannot be written \(File too large\): make room"),
+        pytest.raises(
+            IndexFormatError, match=r"cannot be written \((File too large|disk I/O error)\): make room"
+        ),
     ):
         build_index(model, photos, out, batch_size=10)
-    assert before.items() <= {path.name: path.read_bytes() for path in out.iterdir()}.items()
+    assert before.keys() == {path.name for path in out.iterdir()}
     assert len(Index.open(out, check=True)) == 20
     build_index(model, photos, out)
     assert_like_a_fresh_one(out, photos, model)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from openvse.errors import RecipeError
-from openvse.specs import Part, apply_override, list_recipes
-from openvse.tasks.recipes import load_recipe, parse_recipe
+from openvse.specs import Part, apply_override, list_recipes, read_recipe
+from openvse.tasks.recipes import load_recipe, parse_recipe, shown_recipe
 from openvse.training.kind import published_for
 
 MINIMAL = """
@@ -111,9 +111,22 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
         load_recipe("vse_infinity/flickr8k_grid_cpu")
 
 
+WHOLE = [name for name in list_recipes() if "text" in (tree := read_recipe(name)) and "start" not in tree]
+
+
 @pytest.mark.parametrize("name", list_recipes())
 def test_every_shipped_recipe_is_valid_and_calls_itself_by_its_name(name: str) -> None:
-    assert load_recipe(name).name == name
+    assert shown_recipe(name)["name"] == name
+    if name in WHOLE:
+        assert shown_recipe(name) == load_recipe(name).to_dict()
+
+
+def test_a_recipe_is_shown_without_the_model_that_it_begins_from() -> None:
+    shown = shown_recipe("clip/folder_cpu", ["image.encoder.fine_tune=true"])
+    assert shown["image"]["encoder"] == {"name": "start", "fine_tune": True}
+    assert shown["text"]["aggregator"]["base"] == shown["embed_dim"] == shown["similarity"] == "start"
+    with pytest.raises(RecipeError, match="unknown key training.epoch"):
+        shown_recipe("clip/folder_cpu", ["training.epoch=1"])
 
 
 def test_methods_of_the_comparison_differ_in_the_aggregator_alone() -> None:
@@ -146,7 +159,7 @@ def test_provenance_of_another_form_has_no_figures(published: Any) -> None:
     assert published_for({"published": published}, {"num_images": 1, "folds": 1}) == {}
 
 
-@pytest.mark.parametrize("name", list_recipes())
+@pytest.mark.parametrize("name", WHOLE)
 def test_published_recalls_add_up(name: str) -> None:
     for told in load_recipe(name).published:
         if len(told.metrics) == 7 and "add up to" not in told.source:

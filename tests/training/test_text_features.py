@@ -134,7 +134,7 @@ def test_an_encoder_without_a_text_model_has_nothing_to_store(tiny: Path, tmp_pa
     tree["data"]["text_features"] = "texts"
     with pytest.raises(
         RecipeError,
-        match=r"names a store, but text\.encoder bigru has no text model whose states could be stored",
+        match=r"names a store, but text\.encoder bigru does not have a text model whose states can be stored",
     ):
         train(parse_recipe(tree), tmp_path / "run")
 

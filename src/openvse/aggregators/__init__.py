@@ -8,6 +8,7 @@ from openvse.aggregators.base import Aggregator, Pooling, RankedPooling, SingleV
 from openvse.aggregators.conv1d import Conv1d
 from openvse.aggregators.first_token import FirstToken
 from openvse.aggregators.fs_pool import FSPool
+from openvse.aggregators.gated import Gated
 from openvse.aggregators.gcn import GCN
 from openvse.aggregators.gem import GeM
 from openvse.aggregators.gpo import GPO
@@ -39,6 +40,7 @@ AGGREGATORS: Registry[Aggregator] = Registry(
         "conv1d": Conv1d,
         "first_token": FirstToken,
         "fs_pool": FSPool,
+        "gated": Gated,
         "gcn": GCN,
         "gem": GeM,
         "gpo": GPO,
@@ -75,6 +77,7 @@ __all__ = [
     "FSPool",
     "FirstToken",
     "GPODataDependent",
+    "Gated",
     "GeM",
     "Generator",
     "KMax",

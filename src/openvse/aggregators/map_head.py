@@ -12,22 +12,22 @@ from torch.nn import functional as F
 from openvse.aggregators.base import Pooling
 from openvse.layers.attention import check_heads
 
-HEAD_DIM = 64  # of every published SigLIP but the shape-optimised ones, whose heads are 72 wide
+HEAD_DIM = 64  # in every published SigLIP, except the shape-optimised ones with 72
 
 
 class MapHead(Pooling):
-    """``z + MLP(LN(z))``, where ``z`` is what a learned query reads of the elements by multi-head attention.
+    """``z + MLP(LN(z))``, where ``z`` is the result of a learned query that attends to the elements with several heads.
 
     It is the multi-head attention pooling of Zhai et al. (Scaling Vision Transformers, CVPR 2022, section 2.3), with
-    which SigLIP makes an image's embedding of its patches.
+    which SigLIP makes the embedding of an image from its patches.
 
     Args:
-        input_dim: L.
-        embed_dim: D, which must equal L.
-        num_heads: heads of the attention; None takes one for each 64 dimensions, and at least one.
-        hidden_dim: width of the MLP; None takes 4 D.
-        activation: of the MLP: gelu, or gelu_tanh, its approximation by a hyperbolic tangent.
-        eps: added to the variance that the normalisation divides by.
+        input_dim: L, the width of the elements.
+        embed_dim: D, the width of the embeddings, which must equal L.
+        num_heads: the number of heads; None means one for each 64 dimensions, and at least one.
+        hidden_dim: the hidden width of the MLP; None means 4 D.
+        activation: the activation of the MLP: gelu, or gelu_tanh, its approximation by a hyperbolic tangent.
+        eps: the number that is added to the variance in the normalisation.
 
     Raises:
         RecipeError: the widths differ, or the heads do not divide them.

@@ -15,7 +15,7 @@ from openvse.errors import ModelError
 from openvse.registry import Configured, Registry
 from openvse.specs import Part, TowerSpec
 
-_GIVEN = ("assets", "captions", "embed_dim", "input_dim")
+_GIVEN = ("assets", "captions", "embed_dim", "grow", "input_dim")
 """Arguments that the build decides, so that they are not in a recipe."""
 
 
@@ -71,6 +71,19 @@ def describe_tower(side: str, encoder: ImageEncoder | TextEncoder, aggregator: A
         else describe_part(TEXT_ENCODERS, encoder)
     )
     return TowerSpec(encoder=part, aggregator=describe_part(AGGREGATORS, aggregator))
+
+
+def option_as_said(value: Any, where: str) -> Any:
+    """Return an option of a part as a recipe would say it: plain values, and parts by their names.
+
+    Args:
+        value: as the constructor got it.
+        where: names the option, for messages.
+
+    Raises:
+        ModelError: it is nothing that a recipe can say.
+    """
+    return _value(value, where)
 
 
 def joint_width(encoder: ImageEncoder | TextEncoder) -> int:

@@ -25,17 +25,19 @@ def build_image_encoder(spec: TowerSpec, embed_dim: int, assets: Path | None) ->
 
 
 def build_text_encoder(
-    spec: TowerSpec, embed_dim: int, captions: Sequence[str], assets: Path | None
+    spec: TowerSpec, embed_dim: int, captions: Sequence[str], assets: Path | None, *, grow: bool = False
 ) -> TextEncoder:
     """Build the text encoder, with a vocabulary from the captions or the files of a saved model.
 
     Args:
         spec: the side with its encoder.
         embed_dim: D.
-        captions: the training captions; not read if there are assets.
+        captions: the training captions; if there are assets, only ``grow`` reads them.
         assets: the folder of a saved model.
+        grow: add the words of the captions to the vocabulary of the assets.
     """
-    context = {"embed_dim": embed_dim, "assets": assets and assets / "text", "captions": captions}
+    folder = assets and assets / "text"
+    context = {"embed_dim": embed_dim, "assets": folder, "captions": captions, "grow": grow}
     return build_part(TEXT_ENCODERS, spec.encoder, "text.encoder", context)
 
 

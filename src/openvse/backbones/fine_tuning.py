@@ -12,17 +12,30 @@ from torch.utils.checkpoint import checkpoint
 
 from openvse.errors import ModelError
 
+_STILL = "_kept_still"
+
 
 def set_backbone_mode(backbone: nn.Module, *, training: bool, fine_tune: bool) -> None:
-    """Put a frozen backbone into evaluation mode; the BatchNorm layers of any backbone are always in this mode.
+    """Put a frozen backbone into evaluation mode; BatchNorm layers and what ``keep_still`` marked always are.
 
     The running statistics of the pretraining are kept (VSE-infinity, section 4.1): a batch of a few large images would
     give poor estimates of them.
     """
     backbone.train(training and fine_tune)
     for module in backbone.modules():
-        if isinstance(module, _BatchNorm):
+        if isinstance(module, _BatchNorm) or getattr(module, _STILL, False):
             module.eval()
+
+
+def keep_still(backbone: nn.Module) -> None:
+    """Keep the parts of a backbone that do not train now in evaluation mode for good: no dropout in frozen blocks."""
+    for child in backbone.children():
+        parameters = list(child.parameters())
+        if parameters and not any(parameter.requires_grad for parameter in parameters):
+            setattr(child, _STILL, True)
+            child.eval()
+        else:
+            keep_still(child)
 
 
 def freeze_unreached(backbone: nn.Module, output: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints of the ``transformers`` library: where they come from, how they load, how they are named."""
+"""Checkpoints of the ``transformers`` library: their places, loading, and names."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from openvse.backbones.installed import model_source
 from openvse.errors import ModelError
 
 LoadedT = TypeVar("LoadedT")
-_CHUNK = 1 << 20  # bytes read at once while hashing
+_CHUNK = 1 << 20  # number of bytes that are read at once for a digest
 _CONTENT = (
     "*.safetensors",
     "*.bin",
     "preprocessor_config.json",
     "processor_config.json",
-)  # what decides features
+)  # the files that determine features
 
 
 def load_or_explain(load: Callable[[], LoadedT], *, what: str, source: str | Path) -> LoadedT:
-    """Call a loader of ``transformers`` and turn its failure into one line.
+    """Call a loader of ``transformers``, and turn its failure into an error of one line.
 
     Raises:
-        ModelError: the source does not exist, cannot be reached, or does not hold what is asked for.
+        ModelError: the source does not exist, cannot be reached, or does not hold what is loaded.
     """
     try:
         return load()
@@ -40,7 +40,7 @@ def load_or_explain(load: Callable[[], LoadedT], *, what: str, source: str | Pat
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"cannot load {what} of {str(source)!r} ({reason}): give a hub id or a folder of "
-            f"transformers, or package:NAME of an installed package that holds it"
+            f"transformers, or package:NAME of an installed package with it"
         ) from error
 
 
@@ -48,10 +48,10 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
     """Return the base model of a checkpoint in single precision and evaluation mode.
 
     Args:
-        source: hub id, folder, or ``package:NAME`` of an installed package.
-        weights: read the weights; otherwise only the architecture is built, for weights that follow.
-        tower: what ``transformers`` calls this side of a model of two modalities, ``vision_model`` or
-            ``text_model``: of CLIP, SigLIP and their kin it alone is returned.
+        source: a hub id, a folder, or ``package:NAME`` of an installed package.
+        weights: whether to read the weights; otherwise only the architecture is built, and the caller loads weights.
+        tower: the attribute of ``transformers`` for one side of a model of two modalities, ``vision_model`` or
+            ``text_model``; for CLIP, SigLIP and related models, only this tower is returned.
     """
     from transformers import AutoConfig, AutoModel
 
@@ -67,7 +67,7 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
             # A tower's configuration knows neither the commit of its checkpoint nor its own class.
             backbone.config._commit_hash = getattr(whole.config, "_commit_hash", None)
             backbone.config.architectures = [type(backbone).__name__]
-        # Checkpoints stored in half precision would otherwise load so; autocast is the trainer's choice.
+        # Checkpoints in half precision would stay so; the trainer decides on autocast.
         single: nn.Module = backbone.float().eval()
         return single
 
@@ -90,7 +90,7 @@ def _bars_on_terminals_only() -> Iterator[None]:
 
 
 def _build(config: Any) -> Any:
-    """Build a model with random weights; some towers have a class, but none that AutoModel knows."""
+    """Build a model with random weights; AutoModel does not know the classes of some towers."""
     import transformers
 
     if type(config) in transformers.MODEL_MAPPING:
@@ -98,20 +98,20 @@ def _build(config: Any) -> Any:
     kind = getattr(transformers, (config.architectures or [""])[0], None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise ValueError(f"transformers has no base model of type {config.model_type}")
-    # Its class adds a pooling layer that Chinese-CLIP, of which it is a part, does without.
+    # The class adds a pooling layer by default, which Chinese-CLIP does not use.
     pooler = {"add_pooling_layer": False} if config.model_type == "chinese_clip_text_model" else {}
     return kind(config, **pooler)
 
 
 def identify(source: str, config: Any) -> str:
-    """Name a checkpoint so that other weights or another preprocessing have another name.
+    """Return a name for a checkpoint, which differs for other weights or another preprocessing.
 
     Args:
-        source: hub id, folder, or ``package:NAME`` of an installed package.
-        config: the loaded checkpoint's configuration.
+        source: a hub id, a folder, or ``package:NAME`` of an installed package.
+        config: the configuration of the loaded checkpoint.
 
     Returns:
-        ``id@commit`` for the hub, ``model_type@digest of the files`` for a folder or package, wherever it lies.
+        ``id@commit`` for the hub; ``model_type@digest of the files`` for a folder or package, independent of its place.
     """
     folder = Path(model_source(source))
     if not folder.is_dir():

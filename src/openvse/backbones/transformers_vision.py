@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
+from openvse.backbones.adapters import lora_of
 from openvse.backbones.base import all_real
 from openvse.backbones.fine_tuning import freeze_unreached
 from openvse.backbones.pretrained import identify, load_backbone
+from openvse.backbones.trained_blocks import TrainedBlocks, require_fine_tune
 from openvse.backbones.vision_files import CheckpointBackbone, load_processor, pixels_of, saved_name
 from openvse.errors import ModelError
 from openvse.types import Features, Inputs
@@ -30,6 +33,10 @@ class TransformersVision(CheckpointBackbone):
         model: hub id, local folder, or ``package:NAME`` of an installed package.
         assets: the folder of a saved model, from which the architecture is built; ``model`` is not read.
         fine_tune: whether to train the backbone; its BatchNorm statistics do not change.
+        train_blocks: with ``fine_tune``, the number of the last blocks that train, together with what follows them; the
+            other blocks run without dropout and without a graph. None trains all blocks.
+        lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``; see
+            ``Lora``.
         gradient_checkpointing: whether to trade time for memory with ``fine_tune``; the gradients are the same.
         image_size: the side in pixels of the square to which the whole image is resized; None follows the
             checkpoint's preprocessing (which may cut off the rim).
@@ -52,15 +59,24 @@ class TransformersVision(CheckpointBackbone):
         gradient_checkpointing: bool = False,
         image_size: int | None = None,
         class_token: bool = False,
+        train_blocks: int | None = None,
+        lora: Mapping[str, Any] | None = None,
         round_crop: bool = False,
     ) -> None:
+        require_fine_tune(train_blocks, fine_tune=fine_tune)
+        adapters = lora_of(lora, fine_tune=fine_tune, train_blocks=train_blocks)
         source = model if assets is None else str(assets)
         network: Any = load_backbone(source, weights=assets is None, tower="vision_model")
         processor = load_processor(source)
         pixels = pixels_of(processor, Image.new("RGB", (256, 256)), image_size)
         with torch.set_grad_enabled(fine_tune):
             probe = _probe(network, pixels.unsqueeze(0), source, class_token=class_token)
-        if fine_tune:
+        if train_blocks is not None:
+            black = pixels.unsqueeze(0)
+            TrainedBlocks(network, train_blocks).freeze_below(
+                network, lambda: _local_features(network, black, class_token=class_token)
+            )
+        elif fine_tune:
             freeze_unreached(network, probe)
         checkpoint = identify(model, network.config) if assets is None else saved_name(assets)
         tokens = f"{probe.shape[1]}{' with class token' if class_token else ''}"
@@ -71,6 +87,7 @@ class TransformersVision(CheckpointBackbone):
             fine_tune=fine_tune,
             gradient_checkpointing=gradient_checkpointing,
         )
+        self.lora = adapters
         self.checkpoint = checkpoint
         self.processor = processor
         self.image_size = image_size

@@ -1,4 +1,4 @@
-"""How the process keeps its memory."""
+"""A setting of the memory allocator: the process keeps freed memory."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _LARGEST = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Let the GNU C library reuse large freed blocks, where it would give each back to the system.
+    """Let the GNU C library reuse large freed blocks instead of returning each to the system.
 
-    A training step on a CPU frees hundreds of tensors of some MiB, and makes them anew in the next step; each new page
-    costs a fault and is filled with zeros. Peak memory stays what it was, but is held until the process ends.
+    A training step on a CPU frees hundreds of tensors of a few MiB and allocates them again in the next step. Each
+    new page costs a page fault and is filled with zeros. Peak memory does not change, but is held until the end.
 
     Returns:
-        Whether the C library took the setting; others than GNU's are left alone.
+        Whether the C library accepted the setting; only the GNU library is asked.
     """
     if not sys.platform.startswith("linux"):
         return False
-    import ctypes  # not before a command runs
+    import ctypes  # imported only when a command runs
 
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,4 +1,4 @@
-"""The command line's frame: the application, plug-ins, and errors in one line."""
+"""The frame of the command line: the application, plug-ins, and errors in one line."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from openvse.files import refusal_of_disk
 
 
 class Commands(TyperGroup):
-    """Ends a command that the user's input stops with one line on standard error, and no traceback."""
+    """The group of commands: an error that the user can correct is one line on standard error, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; the input's faults and a full disk end with code 2, a signal with 128 and its number."""
+        """Run a command; exit with code 2 for wrong input or a full disk, and with 128 + its number for a signal."""
         from openvse.cli.progress import Warnings, voice
 
         logger, warnings = logging.getLogger("openvse"), Warnings()
@@ -42,28 +42,30 @@ class Commands(TyperGroup):
         finally:
             logger.removeHandler(warnings)
             voice.reset()
-        if code > 128 and os.environ.get("RANK", "0") != "0":  # one line for all processes of a run
+        if (
+            code > 128 and os.environ.get("RANK", "0") != "0"
+        ):  # only the first process of a run prints the line
             raise typer.Exit(code)
-        with suppress(OSError):  # where a terminal went away, nobody reads it
+        with suppress(OSError):  # the terminal may be gone
             typer.echo(f"openvse: {' '.join(message.split())}", err=True)
         raise typer.Exit(code)
 
 
 def _told(error: BaseException) -> str | None:
-    """Return what to tell the user of an error, and None where it is a fault of openvse."""
+    """Return what to tell the user about an error; None if the error is a bug in openvse."""
     if isinstance(error, OpenVSEError):
         return str(error)
     reason = refusal_of_disk(error)
     if isinstance(error, OSError) and error.filename is not None:  # about a file that the user named
         return f"{error.filename}: {error.strerror}: choose another path"
     if reason is not None:
-        return f"the disk refuses ({reason}): make room, and run the command again"
+        return f"the disk cannot be written to ({reason}): make room, and run the command again"
     if isinstance(error, MemoryError) or "llocate memory" in str(error) or "out of memory" in str(error):
         return (
             f"there is not enough memory ({shorten(' '.join(str(error).split()), 120, placeholder=' ...')}): choose "
-            f"smaller batches, or a smaller model"
+            f"smaller batches or a smaller model"
         )
-    if isinstance(error, EOFError):  # click would say "Aborted." and nothing else
+    if isinstance(error, EOFError):  # click would only say "Aborted."
         raise RuntimeError(f"a file ended too early: {error}") from error
     return None
 
@@ -71,7 +73,8 @@ def _told(error: BaseException) -> str | None:
 app = typer.Typer(
     name="openvse",
     cls=Commands,
-    help="Visual-semantic embedding: train, evaluate and search models in which images and sentences meet.",
+    help="Visual-semantic embedding: train models that place images and sentences in one space, evaluate them, and "
+    "search with them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -89,7 +92,9 @@ def _version(wanted: bool) -> bool:
 def options(
     plugin: Annotated[
         list[Path] | None,
-        typer.Option(help="A Python file that registers parts of your own; may be given several times."),
+        typer.Option(
+            help="A Python file that registers your own parts. You can give this option several times."
+        ),
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -102,23 +107,23 @@ def options(
 
 
 def load_plugin(path: Path) -> None:
-    """Run a Python file of the user's own, which registers parts.
+    """Run a Python file of the user, which registers parts.
 
     Raises:
-        OpenVSEError: there is no such file, or it fails; the line where it does is named.
+        OpenVSEError: the file does not exist, is not a Python file, or raises an error.
     """
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location(path.stem, path) if path.is_file() else None
     if spec is None or spec.loader is None:
-        raise OpenVSEError(f"plug-in {path} is no Python file: give a .py file that registers parts")
+        raise OpenVSEError(f"plug-in {path} is not a Python file: give a .py file that registers parts")
     module = module_from_spec(spec)
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever somebody else's file does
+    except Exception as error:  # the file may raise anything
         raise OpenVSEError(
-            f"plug-in {path} fails: {type(error).__name__}: {error}; correct the file"
+            f"plug-in {path} fails with {type(error).__name__}: {error}: correct the file"
         ) from error
 
 

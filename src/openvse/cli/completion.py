@@ -1,6 +1,6 @@
-"""What the shell completes: names of recipes, parts and data sets, and the keys of overrides.
+"""Completion in the shell: names of recipes, parts and data sets, and the keys of overrides.
 
-``openvse --install-completion`` sets the shell up. What is heavy is imported when a completion is asked for.
+``openvse --install-completion`` sets up the shell. Heavy modules are imported when the shell asks for a completion.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def complete_part(incomplete: str) -> list[str]:
 
 
 def complete_encoder(incomplete: str) -> list[str]:
-    """Complete the name of what features are extracted with: a backbone, or a text encoder with states to store."""
+    """Complete the encoder of ``openvse extract``: a backbone, or a text encoder whose token states can be stored."""
     from openvse.backbones import BACKBONES
     from openvse.encoders import TEXT_ENCODERS, TokenStatesEncoder
 
@@ -48,7 +48,7 @@ def complete_data_set(incomplete: str) -> list[str]:
 
 
 def complete_encoder_option(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete an option of the backbone or text encoder that stands before it."""
+    """Complete an option of the backbone or text encoder that was typed before it."""
     from openvse.backbones import BACKBONES
     from openvse.cli.listing import options_of
     from openvse.encoders import TEXT_ENCODERS
@@ -62,14 +62,14 @@ def complete_encoder_option(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the key of an override, with the options of the recipe's parts; after ``=`` the name of a part.
+    """Complete the key of an override, options of the recipe's parts included; after ``=``, the name of a part.
 
-    Bash ends a word at ``=``, so the key may stand among the words before.
+    Bash ends a word at ``=``, so the key may be one of the words before.
     """
-    from openvse.tasks.recipes import load_recipe
+    from openvse.tasks.recipes import shown_recipe
 
     try:
-        tree = load_recipe(str(ctx.params.get("recipe"))).to_dict()
+        tree = shown_recipe(str(ctx.params.get("recipe")))
     except OpenVSEError:
         return []
     words = [*(ctx.params.get("overrides") or ()), incomplete]
@@ -83,7 +83,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _keys(tree: dict[str, Any]) -> set[str]:
-    """Return the keys of a recipe, and those of its parts' options that it leaves at their defaults."""
+    """Return the keys of a recipe, and the keys of its parts' options that the recipe does not set."""
     from openvse.cli.listing import options_of, recipe_keys, registries
     from openvse.encoders import ImageEncoder
 
@@ -101,14 +101,14 @@ def _keys(tree: dict[str, Any]) -> set[str]:
 
 
 def _values(tree: dict[str, Any], key: str) -> list[str]:
-    """Return the names of the parts that may stand at a key."""
+    """Return the names of the parts that a key accepts."""
     from openvse.cli.listing import registries
 
     return [name for registry in registries() if registry.kind in _kinds(key) for name in registry.names()]
 
 
 def _kinds(key: str) -> set[str]:
-    """Return the kinds of the parts that may stand at a key, which mostly bears the name of the kind."""
+    """Return the kinds of the parts that a key accepts; most keys are named after the kind."""
     last = key.removesuffix(".name").rpartition(".")[2]
     if last == "encoder":
         return {"text encoder" if key.startswith("text.") else "backbone"}

@@ -11,15 +11,15 @@ from openvse import __version__
 from openvse.cli.progress import voice
 
 SCHEMA = 1
-"""Version of the document. New keys may join it; it grows by one where a key changes its meaning or goes."""
+"""Version of the document. It grows by one when a key changes its meaning or is removed, not when a key is added."""
 
 
 def print_json(command: str, result: Mapping[str, object]) -> None:
-    """Print a result with what the command has warned of.
+    """Print a result together with the warnings of the command.
 
     Args:
-        command: its name, such as "search" or "data check".
-        result: what JSON can hold, numbers finite.
+        command: the name of the command, such as "search" or "data check".
+        result: the result, which JSON must be able to hold; its numbers are finite.
     """
     document = {
         "schema": SCHEMA,
@@ -28,5 +28,5 @@ def print_json(command: str, result: Mapping[str, object]) -> None:
         "warnings": voice.warnings,
         "result": result,
     }
-    # Pure ASCII passes every terminal and pipe, names of files that are no UTF-8 included.
+    # Pure ASCII passes through every terminal and pipe, even for names of files that are not UTF-8.
     typer.echo(json.dumps(document, indent=2, allow_nan=False))

@@ -1,4 +1,4 @@
-"""What can be named on the command line: recipes, parts with their options, data sets, keys of a recipe."""
+"""Lists of the parts with their options, and of the keys of a recipe, for the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from openvse.registry import Maker, Registry
 
 DECIDED = {"input_dim", "embed_dim", "assets", "captions", "position_dim", "hidden_dim", "num_positions"}
-"""Arguments of parts that the build gives, and no recipe."""
+"""Arguments of parts that the assembly sets, and that no recipe can set."""
 
 
 def registries() -> list[Registry[Any]]:
@@ -49,7 +49,7 @@ def options_of(part: Maker[Any]) -> dict[str, str]:
 
 
 def described(name: str) -> Iterator[str]:
-    """Yield lines that describe every part of a name: its kind, what it is, its options.
+    """Yield lines that describe every part of this name: its kind, what it is, its options.
 
     Raises:
         RecipeError: no part has this name; the message names the nearest.
@@ -67,7 +67,7 @@ def described(name: str) -> Iterator[str]:
         yield f"{registry.kind} {name}: {(part.__doc__ or '').strip().splitlines()[0].replace('``', '')}"
         yield from (f"  {key}: {says}" for key, says in options_of(part).items())
         if registry.kind == "backbone":
-            yield "  and of the image encoder around it, in a recipe's image.encoder:"
+            yield "  options of the image encoder around the backbone, in a recipe's image.encoder:"
             around = options_of(ImageEncoder)
             yield from (f"  {key}: {says}" for key, says in around.items() if key != "backbone")
 
@@ -75,7 +75,7 @@ def described(name: str) -> Iterator[str]:
 def recipe_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted keys of a resolved recipe, as overrides name them, with their values."""
     for key, value in tree.items():
-        if "." in key:  # a phase's own override of the objective
+        if "." in key:  # an override of the objective in one phase
             continue
         yield f"{prefix}{key}", value
         below = dict(enumerate(value)) if isinstance(value, list | tuple) else value

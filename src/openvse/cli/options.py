@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -12,10 +12,10 @@ from openvse.errors import OpenVSEError
 
 
 def usable_device(name: str | None) -> str | None:
-    """Return the name of a device on which this machine can compute; ``auto`` names the fastest there is.
+    """Return the name of a device on which this machine can compute; ``auto`` becomes the fastest one.
 
     Raises:
-        OpenVSEError: there is none of this name here.
+        OpenVSEError: this machine has no device of this name, or cannot use it.
     """
     if name is None:
         return None
@@ -35,7 +35,7 @@ def usable_device(name: str | None) -> str | None:
 
 
 def use_threads(count: int | None) -> int | None:
-    """Let PyTorch compute with so many threads of the CPU; None leaves its choice."""
+    """Set the number of CPU threads that PyTorch uses; None keeps PyTorch's own choice."""
     if count is not None:
         import torch
 
@@ -44,7 +44,7 @@ def use_threads(count: int | None) -> int | None:
 
 
 def be_quiet(quiet: bool) -> bool:
-    """Keep the command to results, warnings and errors, or let it speak."""
+    """Set whether the command leaves out progress and notes, so that it prints only results, warnings and errors."""
     from openvse.cli.progress import voice
 
     voice.quiet = quiet
@@ -54,55 +54,70 @@ def be_quiet(quiet: bool) -> bool:
 AllowOutside: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--allow-outside", help="Take images outside of the data's folder too: ../, absolute paths, links."
+        "--allow-outside",
+        help="Also use images outside of the data's folder, which ../, an absolute path or a link leads to; without "
+        "this option they are refused.",
     ),
 ]
 
 Device: TypeAlias = Annotated[
-    str, typer.Option(help="Where to compute: auto, cpu, cuda or mps.", callback=usable_device)
+    str,
+    typer.Option(
+        help="Device to compute on: cpu, cuda, mps, or auto for the fastest one.", callback=usable_device
+    ),
 ]
 RunDevice: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="Where to compute: auto, cpu, cuda or mps; by default training.device of the recipe.",
+        help="Device to compute on: cpu, cuda, mps, or auto for the fastest one. Default: training.device of the "
+        "recipe.",
         callback=usable_device,
     ),
 ]
 Threads: TypeAlias = Annotated[
     int | None,
-    typer.Option(min=1, help="Threads of the CPU; by default PyTorch's choice.", callback=use_threads),
+    typer.Option(min=1, help="Number of CPU threads. Default: chosen by PyTorch.", callback=use_threads),
 ]
-MinPrecision: TypeAlias = Annotated[
-    float | None,
+StartModel: TypeAlias = Annotated[
+    str | None,
     typer.Option(
-        min=0,
-        max=1,
-        help="Leave out images that are less probable than this, so that at least this share of the rest is expected "
-        "to be relevant; the model must know probabilities, see 'openvse calibrate'.",
-    ),
-]
-Expected: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        help="How many images of the index you expect to fit a sentence, for the probabilities; by default as many as "
-        "in the data that these were fitted on."
+        "--start",
+        help="Model to start from: the folder of a run, a model folder, a hub id, or a name from 'openvse models'.",
     ),
 ]
 Rerank: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="A model that ranks the first proposals of each query again, such as score attention."),
+    typer.Option(
+        help="A second model that re-ranks the best results of each query, such as a model with score attention: a "
+        "model folder, a hub id, or a name from 'openvse models'."
+    ),
+]
+RerankTop: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Number of results of each query that --rerank re-ranks.")
 ]
 RerankWeight: TypeAlias = Annotated[
-    float, typer.Option(min=0, max=1, help="Weight w of its score; the score of the index has 1 - w.")
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Weight w of the --rerank model's score; the score of the first ranking has weight 1 - w.",
+    ),
 ]
-RerankFeatures: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(help="A feature store that the re-ranking model reads instead of the images."),
+Store: TypeAlias = Annotated[
+    Path, typer.Argument(help="The feature store: a folder that is created, or to which features are added.")
+]
+Stored: TypeAlias = Annotated[
+    Literal["float16", "float32"], typer.Option(help="Number type of the stored values.")
 ]
 Quiet: TypeAlias = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="Neither progress nor notes on standard error.", callback=be_quiet),
+    typer.Option(
+        "--quiet",
+        "-q",
+        help="Hide progress and notes; warnings and errors are still shown.",
+        callback=be_quiet,
+    ),
 ]
 Json: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print the result as one JSON document, and nothing else.")
+    bool, typer.Option("--json", help="Print the result as one JSON document instead of text.")
 ]

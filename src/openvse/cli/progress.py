@@ -1,4 +1,4 @@
-"""What is said on standard error: progress, notes and warnings. Standard output carries results alone."""
+"""Progress, notes and warnings, which are printed on standard error. Standard output only has results."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ from openvse.training.records import EpochReport, StepReport
 console = Console(stderr=True)
 
 FIRST_S, SHORTEST_S, LONGEST_S = 5.0, 10.0, 60.0
-"""Seconds before the first line of progress, and the least and the most between two lines, where no bar is drawn."""
+"""Output without bars: seconds before the first line, and the shortest and longest time between two lines."""
 
 WORTH_A_LINE_S = 1.0
-"""Seconds from which on the end of a piece of work is said there."""
+"""Output without bars: work that takes at least so many seconds gets a line at its end."""
 
 ROOM_FOR_TERMS = 110
-"""Columns from which on a bar has room for the terms of the loss."""
+"""Number of columns that a bar needs to show the terms of the loss."""
 
 
 @dataclass
 class Voice:
-    """How a command speaks.
+    """The settings of what a command prints on standard error.
 
     Attributes:
-        quiet: neither progress nor notes; warnings and errors stay.
-        warnings: what it has warned of so far.
+        quiet: whether progress and notes are left out; warnings and errors are always printed.
+        warnings: the warnings that the command has printed so far.
     """
 
     quiet: bool = False
     warnings: list[str] = field(default_factory=list)
 
     def reset(self) -> None:
-        """Speak, and forget the warnings."""
+        """Print everything again, and forget the warnings."""
         self.quiet, self.warnings = False, []
 
 
 voice = Voice()
-"""Of the command that runs."""
+"""The settings of the command that runs."""
 
 
 def warn(message: str) -> None:
-    """Print a warning in one line; brackets in it are text, not colours."""
+    """Print a warning as one line; brackets in the message are not read as markup."""
     voice.warnings.append(message)
     console.print(Text.assemble(("warning: ", "yellow"), message), soft_wrap=True)
 
 
 class Warnings(logging.Handler):
-    """Prints what the library logs as warnings; what two parts of a command log alike, once."""
+    """Prints the warnings that the library logs; prints a repeated message once."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -69,24 +69,24 @@ class Warnings(logging.Handler):
 
 
 def note(message: str) -> None:
-    """Print a line that is no result, such as where something was written; ``--quiet`` drops it."""
+    """Print a line that is not a result, such as the place of a written file; ``--quiet`` hides it."""
     if not voice.quiet:
         console.print(Text(message), soft_wrap=True)
 
 
 class Display(ABC):
-    """Where progress is shown; a context that ends the display."""
+    """A display of progress, and a context manager that ends it."""
 
     @abstractmethod
     def show(self, work: str, done: int, total: int | None, *, note: str = "", title: str = "") -> None:
         """Show how far a piece of work has come.
 
         Args:
-            work: its name.
-            done: how much is done.
-            total: of how much, if that is known.
-            note: a rate and the like.
-            title: what it says in place of the name for now, such as the epoch.
+            work: the name of the work.
+            done: the number of items that are done.
+            total: the number of all items; None if it is not known.
+            note: a remark such as the rate.
+            title: text that is shown instead of the name, such as the epoch.
         """
 
     def __enter__(self) -> Display:
@@ -101,11 +101,11 @@ class Display(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """Show things for the last time."""
+        """Show the progress for the last time."""
 
 
 class Nothing(Display):
-    """Shows nothing."""
+    """A display that shows nothing."""
 
     def show(self, work: str, done: int, total: int | None, *, note: str = "", title: str = "") -> None:
         """Show nothing."""
@@ -115,7 +115,7 @@ class Nothing(Display):
 
 
 class Bars(Display):
-    """A bar for each piece of work, for terminals of 80 columns and more; nothing before there is one."""
+    """A bar for each piece of work, on terminals of 80 columns or more; the display starts with the first bar."""
 
     def __init__(self) -> None:
         self.progress = Progress(
@@ -131,7 +131,7 @@ class Bars(Display):
         self._tasks: dict[str, TaskID] = {}
 
     def show(self, work: str, done: int, total: int | None, *, note: str = "", title: str = "") -> None:
-        """Move the bar of the work, which its first call draws."""
+        """Move the bar of the work; the first call draws it."""
         known = work in self._tasks
         if not known:
             self._tasks[work] = self.progress.add_task(work, total=total, count="", left="", note="")
@@ -147,23 +147,23 @@ class Bars(Display):
             self.progress.start()
 
     def end(self) -> None:
-        """Draw for the last time."""
+        """Draw the bars for the last time."""
         if self._tasks:
             self.progress.stop()
 
 
 @dataclass
 class _Work:
-    """A piece of work in lines.
+    """The state of a piece of work that is shown in lines.
 
     Attributes:
-        began: when the work before it had ended.
-        heard: when it was first heard of.
-        done_before: how much was done then.
-        speaks_at: when its next line is due.
-        line: what it would say now.
-        said: whether it has said that.
-        ended: whether all of it is done.
+        began: the time at which the work before it ended, in seconds.
+        heard: the time of the first report on it.
+        done_before: the number of items that were done at that time.
+        speaks_at: the time at which its next line is due.
+        line: the line that describes its present state.
+        said: whether that line has been printed.
+        ended: whether all items are done.
     """
 
     began: float
@@ -176,10 +176,10 @@ class _Work:
 
 
 class Lines(Display):
-    """A line at growing intervals for each piece of work, and one at its end: for log files and pipes.
+    """Lines at growing intervals for each piece of work, and one at its end, for log files and pipes.
 
     Args:
-        clock: the time in seconds.
+        clock: a function that returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -191,7 +191,7 @@ class Lines(Display):
         """Print a line, if it is time for one or the work is done."""
         now, finished = self._clock(), total is not None and done >= total
         state = self._works.get(work)
-        if state is None or (state.ended and not finished):  # the same work may begin anew
+        if state is None or (state.ended and not finished):  # the same work may begin again
             state = self._works[work] = _Work(self._idle_since, now, done, now + FIRST_S)
         elif state.ended:
             return
@@ -209,7 +209,7 @@ class Lines(Display):
             state.speaks_at = now + min(LONGEST_S, max(SHORTEST_S, passed / 6))
 
     def end(self) -> None:
-        """Say how far each piece of work came that nobody has heard the end of."""
+        """Print the last state of each piece of work whose last line is not printed yet."""
         for state in self._works.values():
             if not state.said:
                 self._say(state)
@@ -220,7 +220,7 @@ class Lines(Display):
 
 
 def bar(shown: bool = True) -> Display:
-    """Return what shows progress: bars on a terminal, lines in a pipe, nothing for ``--quiet``."""
+    """Return the display: bars on a terminal, lines in a pipe, or nothing with ``--quiet``."""
     if not shown or voice.quiet:
         return Nothing()
     return Bars() if console.is_terminal and not console.is_dumb_terminal else Lines()
@@ -229,7 +229,7 @@ def bar(shown: bool = True) -> Display:
 def counted(
     progress: Display, description: str, unit: str = "images"
 ) -> Callable[[int, int | None, float], None]:
-    """Return a function of (done, total if known, items/s) that shows them."""
+    """Return a function that shows (items done, items in all or None, items per second)."""
 
     def show(done: int, total: int | None, rate: float) -> None:
         progress.show(description, done, total, note=f"{rate:,.0f} {unit}/s" if rate else "")
@@ -238,14 +238,14 @@ def counted(
 
 
 class TrainingBar:
-    """A Watcher that shows the progress of the whole run and prints a line an epoch."""
+    """A Watcher that shows the progress of the whole run and prints a line for every epoch."""
 
     def __init__(self, progress: Display) -> None:
         self._progress = progress
         self._total_steps = self._num_epochs = 0
 
     def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
-        """Show where the run stands."""
+        """Show how many of the steps are done."""
         self._total_steps, self._num_epochs = total_steps, num_epochs
         self._progress.show("training", done_steps, total_steps)
 
@@ -259,7 +259,7 @@ class TrainingBar:
         self._progress.show("training", report.global_step, self._total_steps, note=note, title=title)
 
     def epoch(self, report: EpochReport) -> None:
-        """Print the epoch's line, which 80 columns hold."""
+        """Print the line of the epoch, which fits 80 columns."""
         if voice.quiet:
             return
         console.print(
@@ -288,5 +288,5 @@ def _clock(seconds: float) -> str:
 
 
 def _short(loss: float) -> str:
-    """Return four digits of a loss: 0.1234, 12.35, 456.8, 1.235e+04."""
+    """Return a loss with four digits: 0.1234, 12.35, 456.8, 1.235e+04."""
     return f"{loss:.4g}" if abs(loss) >= 1e4 or abs(loss) < 1e-3 else f"{loss:#.4g}".rstrip(".")

@@ -12,7 +12,7 @@ from openvse.cli.progress import warn
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
-    from openvse.search import Hit, HitReranker, SearchEngine
+    from openvse.search import Hit, SearchEngine
 
 _NAME = re.compile(
     r".*\.(avif|bmp|gif|heic|jfif|jp2|jpe?g|pgm|png|ppm|tiff?|webp|avi|flv|m4v|mkv|mov|mp4|mpe?g|webm|wmv)",
@@ -22,40 +22,69 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class Query:
-    """A sentence, or an image.
+    """A sentence, an image, or an item of the index.
 
     Attributes:
-        text: the sentence, or the image's path as it was typed.
-        image: the image; None for a sentence.
+        text: the sentence, the image's path as it was typed, or the item's id.
+        image: the image; None for a sentence or an item.
+        is_item: whether it is an item of the index.
     """
 
     text: str
     image: Path | None = None
+    is_item: bool = False
 
     @property
     def kind(self) -> str:
-        """``image`` or ``text``."""
-        return "text" if self.image is None else "image"
+        """``image``, ``item`` or ``text``."""
+        return "item" if self.is_item else "text" if self.image is None else "image"
 
     @property
     def title(self) -> str:
         """What was asked, for people."""
-        return self.text if self.image is None else f"images like {self.text}"
+        return self.text if self.kind == "text" else f"images like {self.text}"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which hits are wanted.
+class Refinement:
+    """What all queries of a command have in common.
 
     Attributes:
-        top_k: how many of each query at most.
-        min_precision: the lowest probability of a hit; None takes all hits.
-        expected: how many images of the index are expected to fit a sentence; None leaves it to the model's curve.
+        image: an image beside every sentence.
+        image_weight: its weight.
+        avoid: what the hits should not show.
+        avoid_weight: how much of its score is subtracted.
+        where: conditions on the hits.
+        skip: how many of the best hits are left out.
+        min_score: the lowest score of a hit.
+        min_precision: the lowest probability of a hit.
+        expected: how many of the images searched are expected to fit a sentence.
     """
 
-    top_k: int
+    image: Path | None = None
+    image_weight: float = 0.5
+    avoid: tuple[str, ...] = ()
+    avoid_weight: float = 0.5
+    where: tuple[str, ...] = ()
+    skip: int = 0
+    min_score: float | None = None
     min_precision: float | None = None
     expected: float | None = None
+
+    @property
+    def is_compound(self) -> bool:
+        """Whether a query has several parts."""
+        return self.image is not None or bool(self.avoid)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it changes nothing."""
+        return self == Refinement(image_weight=self.image_weight, avoid_weight=self.avoid_weight)
+
+    def page(self, hits: Sequence[Hit], top_k: int) -> list[Hit]:
+        """Return the part of all hits that was asked for."""
+        some = hits[self.skip : self.skip + top_k]
+        return [hit for hit in some if self.min_score is None or hit.score >= self.min_score]
 
 
 def names_image(word: str) -> bool:
@@ -70,78 +99,90 @@ def image_query(path: str | Path) -> Query:
     except OSError:  # a name that no file can have
         exists = False
     if not exists:
-        raise OpenVSEError(f"{path}: there is no such image: check the path; a sentence has no file's ending")
+        raise OpenVSEError(
+            f"{path}: this image does not exist: check the path; a sentence must not end like a file name"
+        )
     return Query(str(path), Path(path))
 
 
-def read_queries(words: Sequence[str], images: Sequence[Path] = ()) -> list[Query]:
+def read_queries(words: Sequence[str], images: Sequence[Path] = (), items: Sequence[str] = ()) -> list[Query]:
     """Tell sentences from the paths of images.
 
     Args:
         words: sentences and paths, as they were typed.
         images: paths that are named as such, whatever their ending.
+        items: ids of items of the index.
 
     Raises:
         OpenVSEError: there is no such image, or nothing is asked.
     """
     queries = [image_query(word) if names_image(word) else Query(word) for word in words]
     queries += [image_query(path) for path in images]
+    queries += [Query(item, is_item=True) for item in items]
     if not queries:
-        raise OpenVSEError("nothing is asked: give a sentence, the path of an image, or --image FILE")
+        raise OpenVSEError("there is no query: give a sentence, the path of an image, or --image FILE")
     return queries
 
 
-def find(
-    engine: SearchEngine, queries: Sequence[Query], wanted: Wanted, again: HitReranker | None
+def answers(
+    engine: SearchEngine, queries: Sequence[Query], top_k: int, refined: Refinement | None = None
 ) -> list[list[Hit]]:
-    """Return the hits of every query, ranked again if there is a model for it; warn of a precision out of reach.
-
-    Raises:
-        DataError: every query is empty.
-        ModelError: a precision is wanted, and the model whose scores rank the hits keeps no curve.
-    """
-    from openvse.search import at_least, require_curve
-
-    curve, precision = (engine if again is None else again).calibration, wanted.min_precision
-    if precision is not None:
-        best = require_curve(curve).highest(engine.num_images, wanted.expected)
-        if best < precision:
-            warn(
-                f"precision {precision:g} is out of reach in an index of {engine.num_images:,} images: the best score "
-                f"stands for probability {best:.2g}"
-            )
-    if again is None:
-        return answers(engine, queries, wanted)
-    first = answers(engine, queries, Wanted(max(wanted.top_k, again.top), expected=wanted.expected))
-    ranked = again([query.text for query in queries], first)
-    return [at_least(hits[: wanted.top_k], precision) for hits in ranked]
-
-
-def answers(engine: SearchEngine, queries: Sequence[Query], wanted: Wanted) -> list[list[Hit]]:
     """Return the best images for every query, in its order; sentences and images are each embedded together.
 
     An empty sentence has no hits.
 
     Raises:
         DataError: every query is empty.
-        ModelError: a precision is wanted, and the model keeps no curve.
     """
+    refined = refined or Refinement()
+    if not refined.is_plain or any(query.is_item for query in queries):
+        return _refined_answers(engine, queries, top_k, refined)
     found: dict[Query, list[Hit]] = {}
     texts = [query for query in queries if query.image is None]
     if len(texts) < len(queries) and not any(query.text.strip() for query in texts):
         found, texts = {query: [] for query in texts}, []
         if found:
             warn("an empty query has no hits")
-    hits = engine.search(
-        [query.text for query in texts],
-        top_k=wanted.top_k,
-        min_precision=wanted.min_precision,
-        expected=wanted.expected,
-    )
-    found |= zip(texts, hits, strict=True)
+    found |= zip(texts, engine.search([query.text for query in texts], top_k=top_k), strict=True)
     images = {query: query.image for query in queries if query.image is not None}
-    found |= zip(images, engine.search_images([*images.values()], top_k=wanted.top_k), strict=True)
+    found |= zip(images, engine.search_images([*images.values()], top_k=top_k), strict=True)
     return [found[query] for query in queries]
+
+
+def _refined_answers(
+    engine: SearchEngine, queries: Sequence[Query], top_k: int, refined: Refinement
+) -> list[list[Hit]]:
+    from openvse import search
+
+    beside = None if refined.image is None else image_query(refined.image).image
+    asked = [query for query in queries if query.text.strip()]
+    if not asked:
+        raise OpenVSEError("all queries are empty: give a sentence that says what the image should show")
+    if len(asked) < len(queries):
+        warn("an empty query has no hits")
+    compound = [
+        search.Query(
+            text=query.text if query.kind == "text" else "",
+            image=beside if query.kind == "text" else query.image,
+            like=query.text if query.is_item else None,
+            avoid=refined.avoid,
+            image_weight=refined.image_weight,
+            avoid_weight=refined.avoid_weight,
+        )
+        for query in asked
+    ]
+    found = iter(
+        engine.find(
+            compound,
+            top_k,
+            skip=refined.skip,
+            min_score=refined.min_score,
+            where=refined.where,
+            min_precision=refined.min_precision,
+            expected=refined.expected,
+        )
+    )
+    return [next(found) if query.text.strip() else [] for query in queries]
 
 
 def refuse_image_questions(questions: Sequence[str]) -> None:

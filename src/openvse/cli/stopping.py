@@ -1,4 +1,4 @@
-"""Signals that stop a command: Ctrl-C, SIGTERM and SIGHUP end it in the same orderly way."""
+"""Signals that stop a command: Ctrl-C, SIGTERM and SIGHUP all end it in the same orderly way."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SIGNALS: Sequence[signal.Signals] = tuple(
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asks the process to end; all that handles a Ctrl-C handles it.
+    """A signal asked the process to end. Code that handles a Ctrl-C handles this too.
 
     Args:
-        number: of the signal.
+        number: the number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -30,10 +30,10 @@ class Stopped(KeyboardInterrupt):
 def stoppable() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise ``Stopped`` while the block runs.
 
-    A signal that the process was started to ignore stays ignored (``nohup``). Processes that are forked meanwhile,
-    such as a data loader's workers, end at once, as without this.
+    A signal that the process ignored from its start (``nohup``) stays ignored. Processes that are forked inside the
+    block, such as the workers of a data loader, end at once, as they would without it.
     """
-    if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
+    if threading.current_thread() is not threading.main_thread():  # Python only allows handlers there
         yield
         return
     owner = os.getpid()
@@ -58,10 +58,10 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def going_on(how: str) -> Iterator[None]:
-    """Say how to go on when the block is stopped.
+    """Tell the user how to continue when the block is stopped.
 
     Args:
-        how: what is kept, and what to do; the end of a sentence that begins with "interrupted: ".
+        how: the end of a sentence that begins with "interrupted: "; it says what is kept and what to do.
     """
     try:
         yield
@@ -73,14 +73,14 @@ def going_on(how: str) -> Iterator[None]:
 
 
 def stop_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the stop that is behind an error: a library that is stopped while it writes raises one of its own."""
+    """Return the stop that caused an error, if any: a library that is stopped while it writes raises its own error."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error
 
 
 def describe_stop(stop: KeyboardInterrupt) -> tuple[str, int]:
-    """Return the line that a stopped command ends with, and its exit status: 128 and the number of the signal."""
+    """Return the last line of a stopped command, and its exit status: 128 + the number of the signal."""
     number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
     notes = getattr(stop, "__notes__", ["run the command again"])

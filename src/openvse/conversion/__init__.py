@@ -1,4 +1,4 @@
-"""Published checkpoints of other projects -> model folders; nothing that they contain is run."""
+"""Conversion of the published checkpoints of other projects to model folders; no code in them is run."""
 
 from __future__ import annotations
 

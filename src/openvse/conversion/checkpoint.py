@@ -1,4 +1,4 @@
-"""What the checkpoints of all repositories have in common, and the plan for a model made from one."""
+"""The common form of the checkpoints of all repositories, and the plan for a model that is made from one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PROGRESS = ("epoch", "best_rsum", "best_score", "rsum")
 
 @dataclass(frozen=True)
 class ReleasedCheckpoint:
-    """A checkpoint as the released code of a repository writes it.
+    """A checkpoint that the released code of a repository wrote.
 
     Attributes:
-        options: the command line that it was trained with; empty where the file holds weights alone.
-        image: weights of the image encoder, by their names in the repository.
-        text: weights of the text encoder.
-        progress: epoch and score on validation, as far as the file says.
+        options: the command line of the training; empty if the file only holds weights.
+        image: the weights of the image encoder, by their names in the repository.
+        text: the weights of the text encoder, by their names in the repository.
+        progress: the epoch and the validation score, if the file states them.
     """
 
     options: Mapping[str, Any]
@@ -31,14 +31,14 @@ class ReleasedCheckpoint:
 
 @dataclass(frozen=True)
 class Plan:
-    """A checkpoint in the terms of openvse.
+    """The recipe and weights of openvse for a checkpoint.
 
     Attributes:
-        recipe: what to build.
-        weights: of the model that the recipe builds, by our names, as the file has them; word embeddings still in
-            the order of the checkpoint's own vocabulary.
-        vocabulary: where the vocabulary lies in the repository; what to take when the user gives none.
-        notes: what the user should know.
+        recipe: the recipe of the model to build.
+        weights: the weights of the file by the names of that model; word embeddings are still in the order of the
+            checkpoint's own vocabulary.
+        vocabulary: the place of the vocabulary in the repository, or the tokenizer to use if the user gives none.
+        notes: remarks for the user.
     """
 
     recipe: dict[str, Any]
@@ -48,10 +48,10 @@ class Plan:
 
 
 def find_encoders(tree: Any) -> ReleasedCheckpoint:
-    """Find options and the two encoders' weights in what a file holds; nothing is copied.
+    """Find the options and the weights of both encoders in the content of a file; nothing is copied.
 
     Raises:
-        CheckpointError: there are no two encoders in it, or a tensor is none that a checkpoint holds.
+        CheckpointError: an encoder is missing, or a tensor is not of a kind that checkpoints hold.
     """
     whole = tree if isinstance(tree, dict) else {}
     model = whole.get("model", tree)
@@ -62,8 +62,8 @@ def find_encoders(tree: Any) -> ReleasedCheckpoint:
         image, text = (_below(everything, side) for side in ("img_enc.", "txt_enc."))
     if not image or not text:
         raise CheckpointError(
-            "it holds no image and text encoder as VSE-infinity, PVSE and VSE+2AD save them: only checkpoints of "
-            "these repositories are converted"
+            "it does not hold an image and a text encoder as VSE-infinity, PVSE and VSE+2AD save them: give a "
+            "checkpoint of one of these repositories"
         )
     options = whole.get("opt", whole.get("args", {}))
     progress = {key: whole[key] for key in PROGRESS if isinstance(whole.get(key), int | float)}

@@ -1,4 +1,4 @@
-"""Files of other projects, read without running anything that they contain."""
+"""Reads the files of other projects without running code in them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from openvse.errors import CheckpointError
 
 
 def read_checkpoint(path: Path) -> Any:
-    """Read what ``torch.save`` wrote, in its zip format or the one before PyTorch 1.6.
+    """Read a file of ``torch.save``, in its zip format or in the format before PyTorch 1.6.
 
     Of the pickled types, tensors and plain values are rebuilt, ``argparse.Namespace`` becomes a dict, and NumPy's
     numbers become Python's. Nothing else is imported or called.
 
     A zip archive has a checksum for each record, and all are verified first; its tensors are then mapped from the
-    file, so that none is in memory before it is used. The older format has no checksums: there, damage shows only
-    where it breaks the file's structure or yields numbers that are not finite.
+    file, so that each takes memory only when it is used. The older format has no checksums: damage is
+    only noticed if it breaks the structure of the file or gives numbers that are not finite.
 
     Returns:
         Nested dicts and lists of tensors (on the CPU) and plain values.
@@ -33,13 +33,13 @@ def read_checkpoint(path: Path) -> Any:
         CheckpointError: the file cannot be read, is truncated or damaged, or asks for anything else.
     """
     if not path.is_file():
-        raise CheckpointError(f"{path} is no file: give the .pth or .pth.tar of a released checkpoint")
+        raise CheckpointError(f"{path} is not a file: give the .pth or .pth.tar of a released checkpoint")
     try:
         zipped = _is_archive(path)
         if zipped:
             _verify_archive(path)
         with torch.serialization.safe_globals(_harmless()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about what the next line of an error says better
+            warnings.simplefilter("ignore")  # the error explains it better
             return _plain(torch.load(path, map_location="cpu", weights_only=True, mmap=zipped), {})
     except CheckpointError:
         raise
@@ -48,18 +48,18 @@ def read_checkpoint(path: Path) -> Any:
     except Exception as error:  # damaged bytes fail in many ways
         reason = str(error).strip().partition("\n")[0][:120] or type(error).__name__
         raise CheckpointError(
-            f"{path} is damaged or no checkpoint of PyTorch ({reason}): download it again"
+            f"{path} is damaged or not a checkpoint of PyTorch ({reason}): download it again"
         ) from error
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Read the words of a ``Vocabulary`` of VSE++ and its kin in the order of their ids.
+    """Read the words of a ``Vocabulary`` of VSE++ or a related project, in the order of their ids.
 
-    The repositories keep it as JSON (``word2idx``, ``idx2word``, ``idx``) or as a pickle, of which only the
+    The repositories store it as JSON (``word2idx``, ``idx2word``, ``idx``) or as a pickle, of which only the
     attributes of this one class are read.
 
     Raises:
-        CheckpointError: the file is no such vocabulary, or its ids have gaps.
+        CheckpointError: the file is not such a vocabulary, or its ids have gaps.
     """
     try:
         with path.open("rb") as file:
@@ -96,7 +96,7 @@ def _verify_archive(path: Path) -> None:
         claimed, size = sum(record.file_size for record in archive.infolist()), path.stat().st_size
         if claimed > size:
             raise CheckpointError(
-                f"{path} has {size:,} bytes, and its records claim {claimed:,}: torch.save does not compress, so the "
+                f"{path} has {size:,} bytes, but its records claim {claimed:,}: torch.save does not compress, so the "
                 f"file was changed; get it from its authors, or save it again with torch.save"
             )
         damaged = archive.testzip()
@@ -107,11 +107,11 @@ def _verify_archive(path: Path) -> None:
 
 
 class _Vocabulary:
-    """Stands in for the class of the repositories: attributes alone."""
+    """Replaces the class of the repositories; it only has attributes."""
 
 
 class _ForeignCodeError(Exception):
-    """A pickle asks for something that a vocabulary does not consist of."""
+    """A pickle asks for a class or function that a vocabulary does not need."""
 
 
 class _VocabularyUnpickler(pickle.Unpickler):
@@ -119,22 +119,22 @@ class _VocabularyUnpickler(pickle.Unpickler):
         super().__init__(file, encoding="utf-8")
 
     def find_class(self, module: str, name: str) -> Any:
-        if name == "Vocabulary":  # of the module vocab, lib.vocab or __main__: only its name is taken
+        if name == "Vocabulary":  # in the module vocab, lib.vocab or __main__
             return _Vocabulary
         raise _ForeignCodeError(f"{module}.{name}")
 
 
 def _harmless() -> list[Any]:
-    """Return what the repositories' checkpoints hold besides tensors and plain values."""
+    """Return the types that the repositories' checkpoints use in addition to tensors and plain values."""
     scalar = np.float64(0).__reduce__()[0]
     dtypes = [type(np.dtype(name)) for name in ("f8", "f4", "i8", "i4", "?")]
-    # NumPy moved its function in version 2; a file says where it was when it was written.
+    # NumPy moved its function in version 2; a file names the place at the time of writing.
     places = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
     return [argparse.Namespace, np.dtype, *places, *dtypes]
 
 
 def _plain(value: Any, done: dict[int, Any]) -> Any:
-    """Make plain values of a tree; ``done`` holds the results by identity, as a pickle may name one part many times."""
+    """Make plain values of a tree; ``done`` holds the results by identity, because parts of a pickle can be shared."""
     if id(value) in done:
         return done[id(value)]
     plain = value
@@ -151,20 +151,20 @@ def _plain(value: Any, done: dict[int, Any]) -> Any:
 
 
 def _refused(path: Path, message: str) -> CheckpointError:
-    """Say in one line what the file asked for; PyTorch's message is a paragraph that names it first."""
+    """Return an error of one line that names what the file asked for, from the long message of PyTorch."""
     for mark in ("GLOBAL ", "Unsupported class "):
         _, separator, rest = message.partition(mark)
         if separator and (what := rest.split()[0].strip("`.,")):
             return CheckpointError(
                 f"{path} wants to run or build {what}, which no checkpoint of the supported repositories needs: "
-                f"nothing was run; get the file from its authors, or save its tensors alone"
+                f"nothing was run; get the file from its authors, or save only its tensors"
             )
     return CheckpointError(
-        f"{path} is damaged or no checkpoint of PyTorch (it is no pickle of tensors): download it again"
+        f"{path} is damaged or not a checkpoint of PyTorch (it is not a pickle of tensors): download it again"
     )
 
 
 def _no_vocabulary(path: Path, reason: str) -> CheckpointError:
     return CheckpointError(
-        f"{path} is no vocabulary ({reason}): give the .json or .pkl file that the model was trained with"
+        f"{path} is not a vocabulary ({reason}): give the .json or .pkl file that the model was trained with"
     )

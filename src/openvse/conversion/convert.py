@@ -1,4 +1,4 @@
-"""From a released checkpoint, or a published dual encoder, to a model folder."""
+"""The conversion of a released checkpoint or a published dual encoder to a model folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
 
-OF_THE_TRAINING = ("name", "objective", "optimizer")  # of a plan's recipe; the rest is the model's spec
+OF_THE_TRAINING = (
+    "name",
+    "objective",
+    "optimizer",
+)  # keys of a plan's recipe that are not part of the model's spec
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,12 @@ REPOSITORIES: Mapping[str, Repository] = {
 
 @dataclass(frozen=True)
 class Conversion:
-    """What was converted.
+    """The result of a conversion.
 
     Attributes:
         repository: a name of ``REPOSITORIES``, or the architecture of a dual encoder.
-        model: ready to encode.
-        notes: what the user should know.
+        model: the model, ready to encode.
+        notes: remarks for the user.
     """
 
     repository: str
@@ -64,24 +68,23 @@ def convert(
     repository: str | None = None,
     overrides: Sequence[str] = (),
 ) -> Conversion:
-    """Turn a checkpoint of VSE-infinity, PVSE or VSE+2AD, or a dual encoder, into a model folder of equal embeddings.
+    """Convert a checkpoint of VSE-infinity, PVSE or VSE+2AD, or a dual encoder, to a model folder of equal embeddings.
 
-    Nothing that the files contain is run. Checksums, options, names, shapes and types of numbers are verified before
-    a weight is copied. The folder appears once it is whole, after every weight has its place and turned out to be
-    finite.
+    No code in the files is run. Checksums, options, names, shapes and number types are verified before a weight is
+    copied. The folder appears only when it is complete: every weight has its place and is finite.
 
     Args:
-        checkpoint: what the repository's training saved; or a dual encoder of ``transformers`` or OpenCLIP: a folder
-            with its files, a hub id, or a short name of ``PUBLISHED``.
-        out: the model folder, which must not exist or be empty.
-        vocabulary: the words that the model was trained with, or the tokenizer of its text model; a dual encoder brings
-            its own.
-        repository: a name of ``REPOSITORIES``; None recognises it by the weights.
-        overrides: ``key.path=value`` of the recipe, for what a file does not say.
+        checkpoint: the file that the training of a repository saved; or a dual encoder of ``transformers`` or
+            OpenCLIP: a folder with its files, a hub id, or a short name of ``PUBLISHED``.
+        out: the model folder; it must be empty or not exist.
+        vocabulary: the file of the words that the model was trained with, or the tokenizer of its text model; a dual
+            encoder brings its own.
+        repository: a name of ``REPOSITORIES``; None recognises the repository by the weights.
+        overrides: settings of the recipe that a file does not contain, as ``key.path=value``.
 
     Raises:
         CheckpointError: the file cannot be read, is damaged, belongs to another project, holds numbers that are not
-            finite or options that are not plausible, or has no counterpart here.
+            finite or options that are not plausible, or cannot be represented in openvse.
         RecipeError: an override is not of the form ``key.path=value``.
     """
     folder = Path(out)
@@ -143,7 +146,7 @@ def _build(plan: Plan, vocabulary: str | None, overrides: Sequence[str], descrip
     with tempfile.TemporaryDirectory() as folder:
         assets = Path(folder)
         weights = write_text_assets(plan, vocabulary, assets / "text", boundaries=_boundaries(spec))
-        with torch.device("meta"):  # names and shapes of a model that takes no memory
+        with torch.device("meta"):  # only names and shapes, without memory
             expect_fit(weights, build_model(spec, assets=assets).state_dict())
         weights = single_precision(weights)
         model = build_model(spec, assets=assets)
@@ -153,7 +156,7 @@ def _build(plan: Plan, vocabulary: str | None, overrides: Sequence[str], descrip
 
 
 def _boundaries(spec: TwoTowerSpec) -> bool:
-    """Return whether the text encoder puts a start and an end around a caption, as all three repositories do."""
+    """Return whether the text encoder adds a start and an end token to a caption, as all three repositories do."""
     return spec.text.encoder.options.get("boundaries", True) is not False
 
 

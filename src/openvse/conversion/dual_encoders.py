@@ -1,4 +1,4 @@
-"""From a published dual encoder (CLIP, SigLIP and their kin) to a model folder."""
+"""The conversion of a published dual encoder (CLIP, SigLIP and related models) to a model folder."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ TOKENIZER_FILES = (
 
 
 def open_dual(source: str) -> LocalFolder | HubFolder:
-    """Return where a dual encoder lies: a folder of this machine, or the hub.
+    """Return the place of a dual encoder: a folder of this machine, or the hub.
 
     Raises:
-        CheckpointError: neither gives it.
+        CheckpointError: neither has the model.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
@@ -59,15 +59,15 @@ def convert_dual(
     """Build the model of a dual encoder, with its weights.
 
     Args:
-        place: the checkpoint's files.
-        tokenizer: folder or hub id of the tokenizer; None takes the one among the files.
-        overrides: ``key.path=value`` of the model's spec, such as ``text.encoder.fine_tune=true``.
+        place: the place of the checkpoint's files.
+        tokenizer: the folder or hub id of the tokenizer; None uses the one among the files.
+        overrides: settings of the model's spec as ``key.path=value``, such as ``text.encoder.fine_tune=true``.
 
     Returns:
-        The architecture's name, and the model.
+        The name of the architecture, and the model.
 
     Raises:
-        CheckpointError: the files hold no dual encoder that is converted, or are incomplete or damaged.
+        CheckpointError: the files are not a dual encoder that can be converted, or are incomplete or damaged.
     """
     with tempfile.TemporaryDirectory() as temporary:
         made = Path(temporary) / "transformers"
@@ -76,7 +76,7 @@ def convert_dual(
         plan = plan_dual(config, weights)
         assets = Path(temporary) / "assets"
         _write_assets(files, tokenizer, config, plan, assets, _identity(place, config))
-        if files == made:  # of OpenCLIP, whose preprocessing is torchvision's
+        if files == made:  # OpenCLIP preprocesses images with torchvision
             plan.spec["image"]["encoder"]["round_crop"] = True
         model = _build(plan, place.name, overrides, assets)
     _fill(model, plan.weights)
@@ -101,8 +101,8 @@ def _as_transformers(
         return open_clip_files(read_json(open_clip), weights, open_clip.parent, folder, tokenizer)
     if config is None:
         raise CheckpointError(
-            f"it is no dual encoder (it has neither {CONFIG} nor {OPEN_CLIP_CONFIG}): give a hub id, or a folder with "
-            f"all files of a model such as openai/clip-vit-base-patch32"
+            f"it is not a dual encoder (it has neither {CONFIG} nor {OPEN_CLIP_CONFIG}): give a hub id, or a folder "
+            f"with all files of a model such as openai/clip-vit-base-patch32"
         )
     expect_architecture(read_json(config))
     raise AssertionError("refused above")
@@ -120,7 +120,7 @@ def _read_config(folder: Path) -> Any:
 
 
 def _identity(place: LocalFolder | HubFolder, config: Any) -> str:
-    """Return what a feature store calls the tower of images."""
+    """Return the name of the image tower in feature stores."""
     if place.revision is not None:
         return f"{place.name}@{place.revision[:_COMMIT_DIGITS]}"
     return identify(str(place.folder), config.vision_config)
@@ -129,7 +129,7 @@ def _identity(place: LocalFolder | HubFolder, config: Any) -> str:
 def _write_assets(
     files: Path, tokenizer: str | None, config: Any, plan: DualPlan, folder: Path, identity: str
 ) -> None:
-    """Write what the two encoders need besides their weights, as they write it themselves."""
+    """Write the files that the two encoders need in addition to their weights, as the encoders write them."""
     towers = {"image": config.vision_config, "text": config.text_config}
     for (side, own), kind in zip(towers.items(), plan.classes, strict=True):
         (folder / side).mkdir(parents=True)
@@ -144,15 +144,15 @@ def _write_assets(
 
 
 def _load_tokenizer(files: Path, named: str | None, num_words: int) -> Any:
-    """Return the tokenizer that is named, or the one among the files.
+    """Return the tokenizer that the user named, or the one among the files.
 
     Raises:
-        CheckpointError: there is none, or it has words that the model does not know.
-        ModelError: it cannot be loaded.
+        CheckpointError: there is no tokenizer, or it has words that the model does not know.
+        ModelError: the tokenizer cannot be loaded.
     """
     from transformers import AutoTokenizer
 
-    # Without any of its files transformers would make a tokenizer that knows no words.
+    # Without these files, transformers would make a tokenizer without words.
     if named is None and not any((files / name).is_file() for name in TOKENIZER_FILES):
         raise CheckpointError(
             f"it has no tokenizer (none of {', '.join(TOKENIZER_FILES)}): download all files of the model, or give the "
@@ -165,7 +165,7 @@ def _load_tokenizer(files: Path, named: str | None, num_words: int) -> Any:
     highest = max(tokenizer.get_vocab().values(), default=0)
     if highest >= num_words:
         raise CheckpointError(
-            f"its tokenizer has {highest + 1:,} words, and the model {num_words:,}: give the tokenizer that the model "
+            f"its tokenizer has {highest + 1:,} words, but the model {num_words:,}: give the tokenizer that the model "
             f"was trained with"
         )
     return tokenizer
@@ -181,7 +181,7 @@ def _build(plan: DualPlan, name: str, overrides: Sequence[str], assets: Path) ->
 
 
 def _fill(model: TwoTower, weights: Weights) -> None:
-    """Copy the weights into a model, one at a time: no second copy of all of them is ever in memory."""
+    """Copy the weights into a model one at a time, so that memory never holds a second copy of all."""
     wanted = model.state_dict()
     weights = {_known(name, wanted): weight for name, weight in weights.items()}
     expect_fit(weights, wanted)
@@ -191,6 +191,6 @@ def _fill(model: TwoTower, weights: Weights) -> None:
 
 
 def _known(name: str, wanted: Weights) -> str:
-    """Return a weight's name as this version of ``transformers`` has it: AltCLIP's layers were renamed."""
+    """Return the name of a weight in this version of ``transformers``, which renamed the layers of AltCLIP."""
     swapped = name.replace(".layer.", ".layers.")
     return swapped if name not in wanted and swapped in wanted else name

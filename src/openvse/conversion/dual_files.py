@@ -1,4 +1,4 @@
-"""The files of a published dual encoder, in a folder or on the hub, and its weights; nothing in them is run."""
+"""The files of a published dual encoder, in a folder or on the hub, and its weights; no code in them is run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from openvse.conversion.weights import Weights, dense_weights
 from openvse.errors import CheckpointError
 
 CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"
-INDEX = ".index.json"  # ends the name of a list of weights that lie in several files
-# The first that is there is read.
+INDEX = ".index.json"  # the end of the name of a list of weights in several files
+# The first of these files that exists is read.
 WEIGHTS = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _SINGLE = 4  # bytes of a number in single precision
@@ -29,9 +29,9 @@ class LocalFolder:
     """A folder of this machine with the files of a published model.
 
     Attributes:
-        folder: it.
-        name: what a model made from it says it comes from: the folder's own name.
-        revision: None, as nothing says which one it is.
+        folder: the path of the folder.
+        name: the name of the folder, which a converted model states as its source.
+        revision: None, because the revision is not known.
     """
 
     folder: Path
@@ -39,7 +39,7 @@ class LocalFolder:
     revision: str | None = None
 
     def find(self, name: str) -> Path | None:
-        """Return a file of the folder, or None if there is none of this name."""
+        """Return a file of the folder, or None if it has no file of this name."""
         path = self.folder / name
         return path if path.is_file() else None
 
@@ -48,22 +48,22 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the mapping in a JSON file.
 
     Raises:
-        CheckpointError: it cannot be read, or is no mapping.
+        CheckpointError: the file cannot be read, or is not a mapping.
     """
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path.name} cannot be read ({error}): download it again") from error
     if not isinstance(tree, dict):
-        raise CheckpointError(f"{path.name} is no mapping: download it again")
+        raise CheckpointError(f"{path.name} is not a mapping: download it again")
     return tree
 
 
 def find_weights(place: LocalFolder | HubFolder, names: tuple[str, ...]) -> list[Path]:
-    """Return the files that hold the weights, all parts of the first of these names that is there.
+    """Return the files of the weights: all parts of the first of these names that exists.
 
     Raises:
-        CheckpointError: there is none, or a part is missing.
+        CheckpointError: none of these files exists, or a part is missing.
     """
     for name in names:
         path = place.find(name)
@@ -80,16 +80,16 @@ def _parts(place: LocalFolder | HubFolder, index: Path) -> list[Path]:
     missing = [name for name, path in paths if path is None]
     if missing or len(paths) < max(1, len(names)):
         raise CheckpointError(
-            f"{index.name} names weights that are not there ({', '.join(missing) or 'no file'}): download all files"
+            f"{index.name} names weights that are missing ({', '.join(missing) or 'no file'}): download all files"
         )
     return [path for _, path in paths if path is not None]
 
 
 def read_weights(paths: list[Path]) -> Weights:
-    """Read weights, mapped from their files, so that none takes memory before it is used.
+    """Read weights; they are memory-mapped, so that each takes memory only when it is used.
 
     Raises:
-        CheckpointError: a file is damaged or asks to run something, or the weights exceed this machine's memory.
+        CheckpointError: a file is damaged or wants to run code, or the weights exceed this machine's memory.
     """
     weights: Weights = {}
     for path in paths:
@@ -106,6 +106,6 @@ def _read(path: Path) -> dict[str, Tensor]:
         return whole if isinstance(whole, dict) else {}
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a mapping
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path.name} is damaged or incomplete ({error}): download it again") from error

@@ -1,4 +1,4 @@
-"""What a dual encoder of ``transformers`` becomes here: its parts, and the names of its weights."""
+"""The plans for dual encoders of ``transformers``: the parts of openvse, and the names of the weights."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from openvse.conversion.weights import Names, Weights, renamed, shape
 from openvse.errors import CheckpointError
 
 IMAGE, TEXT = "image.encoder.", "text.encoder."
-NOT_WEIGHTS = "position_ids"  # older versions of transformers save the numbers of the positions too
+NOT_WEIGHTS = "position_ids"  # older versions of transformers also save the positions
 GELUS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
 @dataclass(frozen=True)
 class DualPlan:
-    """A dual encoder in the terms of openvse.
+    """The parts and weights of openvse for a dual encoder.
 
     Attributes:
-        spec: what to build, as ``TwoTowerSpec`` reads it; without the names of the checkpoint.
-        weights: of the model that the spec builds, by our names.
-        classes: of ``transformers``: what the towers of images and of texts are.
+        spec: the spec of the model, as ``TwoTowerSpec`` reads it, without the name of the checkpoint.
+        weights: the weights by the names of that model.
+        classes: the classes of ``transformers`` for the image tower and the text tower.
     """
 
     spec: dict[str, Any]
@@ -32,12 +32,12 @@ class DualPlan:
 
 @dataclass(frozen=True)
 class Architecture:
-    """How one ``model_type`` is converted.
+    """The conversion of one ``model_type``.
 
     Attributes:
-        what: for messages and lists.
-        classes: of ``transformers``: what the towers of images and of texts are.
-        plan: from the configuration and the weights to the spec and the weights by our names.
+        what: the name for messages and lists.
+        classes: the classes of ``transformers`` for the image tower and the text tower.
+        plan: a function that returns the spec and the weights by our names, from the configuration and the weights.
     """
 
     what: str
@@ -46,14 +46,14 @@ class Architecture:
 
 
 def plan_dual(config: Any, weights: Weights) -> DualPlan:
-    """Return what a checkpoint becomes.
+    """Return the plan for a checkpoint.
 
     Args:
-        config: of the whole model, as ``transformers`` reads it.
-        weights: by the names of ``transformers``.
+        config: the configuration of the whole model, as ``transformers`` reads it.
+        weights: the weights by the names of ``transformers``.
 
     Raises:
-        CheckpointError: another architecture, or one of these with parts that have no counterpart here.
+        CheckpointError: the architecture or one of its parts cannot be converted.
     """
     architecture = ARCHITECTURES[config.model_type]
     kept = {name: weight for name, weight in weights.items() if not name.endswith(NOT_WEIGHTS)}
@@ -62,7 +62,7 @@ def plan_dual(config: Any, weights: Weights) -> DualPlan:
 
 
 def expect_architecture(config: Mapping[str, Any]) -> None:
-    """Raise CheckpointError unless a ``config.json`` is that of a dual encoder that is converted."""
+    """Raise CheckpointError unless a ``config.json`` describes a dual encoder that can be converted."""
     kind = config.get("model_type")
     if kind == "siglip2":
         raise CheckpointError(
@@ -72,14 +72,14 @@ def expect_architecture(config: Mapping[str, Any]) -> None:
     if kind not in ARCHITECTURES:
         named = ", ".join(each.what for each in ARCHITECTURES.values())
         raise CheckpointError(
-            f"its config.json says model_type {kind!r}, which is no dual encoder that is converted ({named}, and "
-            f"OpenCLIP's own files); a model of images or of texts alone is named in a recipe "
+            f"its config.json says model_type {kind!r}, but only these dual encoders are converted: {named}, and "
+            f"OpenCLIP's own files; to use a model that only reads images or texts, name it in a recipe "
             f"(image.encoder.model, text.encoder.model)"
         )
 
 
 def _clip(config: Any, weights: Weights, *, pooling: str = "last_token") -> tuple[dict[str, Any], Weights]:
-    """CLIP and its kin: class token -> LayerNorm -> linear; one token of the text -> linear."""
+    """CLIP and related models: class token -> LayerNorm -> linear; one token of the text -> linear."""
     width = shape(weights, "text_projection.weight", axes=2)[0]
     image = {
         "encoder": {
@@ -105,7 +105,7 @@ def _clip(config: Any, weights: Weights, *, pooling: str = "last_token") -> tupl
 
 
 def _bert_clip(config: Any, weights: Weights) -> tuple[dict[str, Any], Weights]:
-    """AltCLIP and Chinese-CLIP: CLIP's images, and the first token of a BERT."""
+    """AltCLIP and Chinese-CLIP: the image tower of CLIP, and the first token of a BERT."""
     return _clip(config, weights, pooling="first_token")
 
 
@@ -114,12 +114,12 @@ def _siglip(config: Any, weights: Weights) -> tuple[dict[str, Any], Weights]:
     vision = config.vision_config
     if not vision.vision_use_head:
         raise CheckpointError(
-            "its image tower has no pooling head, so that it makes no embedding of an image: take a whole SigLIP"
+            "its image tower has no pooling head, so it cannot embed an image: take a complete SigLIP model"
         )
     if vision.hidden_act not in GELUS:
         raise CheckpointError(
-            f"the pooling head of its image tower has the activation {vision.hidden_act!r}, and map_head has "
-            f"{' or '.join(GELUS)}: it is not converted"
+            f"the pooling head of its image tower has the activation {vision.hidden_act!r}, but map_head only "
+            f"has {' or '.join(GELUS)}: take another SigLIP model"
         )
     image = {
         "encoder": {"name": "transformers_vision", "augmentation": "none", "projection": "none"},
@@ -139,7 +139,7 @@ def _siglip(config: Any, weights: Weights) -> tuple[dict[str, Any], Weights]:
     }
     spec = _spec(vision.hidden_size, image, text, scaling)
     vision.vision_use_head = False  # the aggregator is the head
-    # By default they are CLIP's, which SigLIP's words do not have; nothing reads them.
+    # The defaults are those of CLIP, which are outside of SigLIP's vocabulary; nothing reads them.
     config.text_config.bos_token_id = config.text_config.eos_token_id = None
     names: Names = {
         "vision_model.": f"{IMAGE}backbone.",
@@ -177,9 +177,9 @@ def _text(
     projection: Any = "linear",
     last_position: bool = False,
 ) -> dict[str, Any]:
-    """Return the tower of texts, which reads as many tokens as the text model has positions for."""
+    """Return the text tower, which reads as many tokens as the text model has positions."""
     own = config.text_config
-    # The positions of XLM-RoBERTa are counted from behind the padding's.
+    # XLM-RoBERTa counts its positions from the one after the padding.
     offset = own.pad_token_id + 1 if own.model_type == "altclip_text_model" else 0
     encoder = {
         "name": "transformers_text",
@@ -205,7 +205,7 @@ def _spec(width: int, image: dict[str, Any], text: dict[str, Any], scaling: dict
 
 
 def _again(weights: Weights, begin: str, ours: str) -> Weights:
-    """Return weights under a second name: what a tower keeps for itself is used behind it here."""
+    """Return weights under a second name, for layers that openvse applies after the tower."""
     return {ours + name.removeprefix(begin): w for name, w in weights.items() if name.startswith(begin)}
 
 

@@ -1,4 +1,4 @@
-"""The files of a model on the Hugging Face hub, or in its cache where the hub is not reached."""
+"""The files of a model on the Hugging Face hub, or in its cache if the hub cannot be reached."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def is_hub_id(source: str) -> bool:
-    """Say whether a name has the form of a hub id, ``owner/name``.
+    """Return whether a name has the form of a hub id, ``owner/name``.
 
     Example:
         >>> is_hub_id("openai/clip-vit-base-patch32"), is_hub_id("runs/clip/model.pth"), is_hub_id("../clip")
@@ -26,10 +26,10 @@ def is_hub_id(source: str) -> bool:
 
 @dataclass(frozen=True)
 class HubFolder:
-    """A model of the hub, of which files are fetched when they are asked for.
+    """A model of the hub, whose files are downloaded when they are needed.
 
     Attributes:
-        folder: the snapshot in the hub's cache; configurations and tokenizer are there.
+        folder: the snapshot in the cache of the hub, which has the configurations and the tokenizer.
         name: the hub id.
         revision: the commit.
     """
@@ -39,9 +39,9 @@ class HubFolder:
     revision: str | None
 
     def find(self, name: str) -> Path | None:
-        """Return a file, downloaded if the cache lacks it, or None if the model has none of this name.
+        """Return a file, which is downloaded if the cache lacks it, or None if the model has no file of this name.
 
-        A download that was interrupted goes on where it stopped.
+        An interrupted download continues where it stopped.
 
         Raises:
             CheckpointError: the file cannot be fetched, or is larger than this machine's memory.
@@ -55,7 +55,9 @@ class HubFolder:
         try:
             self._expect_memory(name)
             return Path(hf_hub_download(self.name, name, revision=self.revision))
-        except EntryNotFoundError:  # not of the model, or not in the cache while the hub is not reached
+        except (
+            EntryNotFoundError
+        ):  # the model does not have it, or the cache lacks it and the hub cannot be reached
             return None
         except CheckpointError:
             raise
@@ -63,7 +65,7 @@ class HubFolder:
             raise _unreachable(self.name, error) from error
 
     def _expect_memory(self, name: str) -> None:
-        """Raise CheckpointError for weights that would be downloaded in vain, as far as the hub tells their size."""
+        """Raise CheckpointError if the hub states that the weights exceed this machine's memory."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
         from huggingface_hub.constants import HF_HUB_OFFLINE
 
@@ -71,20 +73,20 @@ class HubFolder:
             return
         try:
             size = get_hf_file_metadata(hf_hub_url(self.name, name, revision=self.revision)).size
-        except Exception:  # there is no such file, or no hub: the download itself finds out which
+        except Exception:  # the download itself finds out why
             return
         expect_memory(size or 0, f"the weights of {self.name}")
 
 
 def open_hub(repo_id: str, *, revision: str | None = None) -> HubFolder:
-    """Find a model of the hub: its configurations and tokenizer are downloaded where the cache lacks them.
+    """Find a model of the hub; its configurations and tokenizer are downloaded if the cache lacks them.
 
     Args:
         repo_id: ``owner/name``.
-        revision: branch, tag or commit.
+        revision: a branch, tag or commit; None is the main branch.
 
     Raises:
-        CheckpointError: there is no such model, or neither the hub nor its cache gives it.
+        CheckpointError: the model does not exist, or neither the hub nor its cache has it.
     """
     from huggingface_hub import snapshot_download
 
@@ -102,14 +104,15 @@ def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
 
     if isinstance(error, GatedRepoError):
         return CheckpointError(
-            f"{repo_id} is given only to those who accepted its terms: accept them on its page, run 'hf auth login', "
-            f"and try again"
+            f"{repo_id} can only be downloaded after you accept its terms: accept them on its page, run "
+            f"'hf auth login', and try again"
         )
     if isinstance(error, RepositoryNotFoundError):
-        return CheckpointError(f"{repo_id} is no folder here and no public model of the hub: check the name")
+        return CheckpointError(f"{repo_id} is neither a folder nor a public model of the hub: check the name")
     offline = isinstance(error, LocalEntryNotFoundError)
     reason = "" if offline else f" ({' '.join(str(error).split())[:120]})"
     return CheckpointError(
-        f"{repo_id} is not in the hub's cache ({HF_HUB_CACHE}), and the hub cannot be reached{reason}: where it can, "
-        f"run 'hf download {repo_id} --local-dir FOLDER', bring the folder here, and run 'openvse convert FOLDER MODEL'"
+        f"{repo_id} is not in the hub's cache ({HF_HUB_CACHE}), and the hub cannot be reached{reason}: on a machine "
+        f"with access run 'hf download {repo_id} --local-dir FOLDER', copy the folder here, and run 'openvse "
+        f"convert FOLDER MODEL'"
     )

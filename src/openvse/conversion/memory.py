@@ -1,4 +1,4 @@
-"""Whether the weights of a model fit into the memory of this machine."""
+"""A check that the weights of a model fit into the memory of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from openvse.errors import CheckpointError
 
-_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container
+_LIMIT = Path("/sys/fs/cgroup/memory.max")  # the limit of a container
 _GB = 1e9
 
 
@@ -27,12 +27,12 @@ def expect_memory(needed: int, what: str) -> None:
     """Raise CheckpointError if something takes more memory than this machine has.
 
     Args:
-        needed: bytes.
-        what: takes them, to begin a sentence.
+        needed: the bytes that are needed.
+        what: the name of what needs them, which begins the message.
     """
     there = memory_of_machine()
     if there is not None and needed > there:
         raise CheckpointError(
-            f"{what} take {needed / _GB:.1f} GB of memory, and this machine has {there / _GB:.1f} GB: take a smaller "
+            f"{what} take {needed / _GB:.1f} GB of memory, but this machine has {there / _GB:.1f} GB: take a smaller "
             f"model ('openvse models' lists some), or a machine with more memory"
         )

@@ -1,4 +1,4 @@
-"""The networks that several repositories share: what they are called there and here, and their shapes."""
+"""The networks that several repositories share: their names there and in openvse, and their shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openvse.conversion.weights import Names, Weights, count, shape
 from openvse.errors import CheckpointError
 
 BASE_SIZE, STRIDE = 256, 32  # pixels: the side of an image before --input_scale_factor, and of a grid cell
-HEAD_DIM = 64  # of every published BERT and ViT; a head's width cannot be read off the weights
+HEAD_DIM = 64  # in every published BERT and ViT; the weights do not show the width of a head
 
 BIGRU: Names = {"embed.": "encoder.words.", "rnn.": "encoder.gru."}
 RESIDUAL_MLP: Names = {
@@ -20,7 +20,7 @@ RESIDUAL_MLP: Names = {
     "mlp.layers.1.": "encoder.projection.mlp.3.",
     "mlp.bns.1.": None,  # made, but never called
 }
-# The extractor holds its network whole, and once more in two parts; all are the same weights.
+# The extractor holds its network twice, once as a whole and once in two parts; the weights are the same.
 RESNET: Names = {
     "backbone.resnet.fc.": None,
     "backbone.resnet.": "encoder.backbone.",
@@ -30,20 +30,20 @@ RESNET: Names = {
 
 
 def bert(weights: Weights, *, model: str) -> tuple[dict[str, Any], Names]:
-    """Return the text encoder of a fine-tuned BERT, and its weights' names without the projection's.
+    """Return the text encoder of a fine-tuned BERT, and the names of its weights except the projection's.
 
     Args:
-        weights: of the text encoder, as released.
-        model: which BERT it started from.
+        weights: the weights of the text encoder, as released.
+        model: the name of the BERT from which the training started.
     """
     encoder = {
         "name": "transformers_text",
         "model": model,
-        # The released code cuts no caption: the limit is BERT's own.
+        # The released code does not cut captions; the limit is BERT's own.
         "max_length": shape(weights, "bert.embeddings.position_embeddings.weight", axes=2)[0],
         "size_augmentation": "bert_style",
     }
-    # Older versions of transformers save the numbers of the positions too.
+    # Older versions of transformers also save the positions.
     return encoder, {"bert.embeddings.position_ids": None, "bert.": "encoder.backbone."}
 
 
@@ -51,13 +51,14 @@ def bert_config(weights: Weights) -> dict[str, Any]:
     """Return the configuration of a BERT whose weights have our names, as ``transformers`` writes it.
 
     Raises:
-        CheckpointError: its width is no number of heads.
+        CheckpointError: its width is not a multiple of the width of a head.
     """
     begin = "text.encoder.backbone."
     words, width = shape(weights, f"{begin}embeddings.word_embeddings.weight", axes=2)
     if width > HEAD_DIM and width % HEAD_DIM:
         raise CheckpointError(
-            f"its BERT is {width} wide, no multiple of the {HEAD_DIM} of each attention head: that is no released model"
+            f"its BERT has the width {width}, which is not a multiple of {HEAD_DIM}, the width of an attention head: "
+            f"give a checkpoint that the released code saved"
         )
     return {
         "model_type": "bert",
@@ -72,7 +73,7 @@ def bert_config(weights: Weights) -> dict[str, Any]:
 
 
 def bigru(weights: Weights, *, embed_dim: int) -> dict[str, Any]:
-    """Return the text encoder of a bidirectional GRU over words, read as NLTK splits them.
+    """Return the text encoder of a bidirectional GRU over words, which NLTK splits.
 
     Raises:
         CheckpointError: its GRU has several layers, one direction, or another width.
@@ -85,7 +86,7 @@ def bigru(weights: Weights, *, embed_dim: int) -> dict[str, Any]:
     hidden = shape(weights, "rnn.weight_hh_l0", axes=2)[1]
     if hidden not in (embed_dim, embed_dim / 2) or words < 4:
         raise CheckpointError(
-            f"its GRU is {hidden} wide and its images {embed_dim}: that is no released model"
+            f"its GRU has the width {hidden} and its images {embed_dim}: give a checkpoint that the released code saved"
         )
     return {"name": "bigru", "word_dim": word_dim, "tokenizer": "nltk", "size_augmentation": "bert_style"}
 
@@ -94,15 +95,17 @@ def resnet(weights: Weights, begin: str, *, caffe: bool) -> dict[str, Any]:
     """Return the image encoder of a residual network, by the shapes of its weights.
 
     Args:
-        weights: of the image encoder, as released.
-        begin: of the names of the network's weights.
-        caffe: the network has the form of the bottom-up-attention detector.
+        weights: the weights of the image encoder, as released.
+        begin: the beginning of the names of the network's weights.
+        caffe: whether the network has the form of the bottom-up-attention detector.
 
     Raises:
-        CheckpointError: its CNN is none, or has basic blocks in the detector's form.
+        CheckpointError: the CNN is not a ResNet, or has basic blocks in the form of the detector.
     """
     if f"{begin}layer4.0.conv1.weight" not in weights:
-        raise CheckpointError("its CNN is no ResNet or ResNeXt: no other network of torchvision is converted")
+        raise CheckpointError(
+            "its CNN is neither a ResNet nor a ResNeXt: only these networks of torchvision are converted"
+        )
     inner_dim = shape(weights, f"{begin}layer1.0.conv1.weight", axes=4)[0]
     bottleneck = f"{begin}layer1.0.conv3.weight" in weights
     if caffe and not bottleneck:
@@ -121,7 +124,7 @@ def resnet(weights: Weights, begin: str, *, caffe: bool) -> dict[str, Any]:
 
 
 def scaled_size(options: Mapping[str, Any]) -> int:
-    """Return the side of the images in pixels that VSE-infinity and VSE+2AD read, from the command line.
+    """Return the side of the images of VSE-infinity and VSE+2AD in pixels, from the command line.
 
     Raises:
         CheckpointError: its ``--input_scale_factor`` is not plausible.

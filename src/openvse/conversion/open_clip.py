@@ -1,6 +1,6 @@
-"""OpenCLIP's own files: ``open_clip_config.json`` and weights by OpenCLIP's names, put as ``transformers`` has them.
+"""OpenCLIP's own files (``open_clip_config.json`` and weights), converted to the form of ``transformers``.
 
-What is mapped: a vision transformer with a class token beside the standard text transformer; CLIP in other names.
+A vision transformer with a class token and the standard text transformer are converted: CLIP under other names.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from typing import Any
 from openvse.conversion.weights import Names, Weights, renamed, shape
 from openvse.errors import CheckpointError
 
-CLIP_TOKENIZER = (
-    "openai/clip-vit-base-patch32"  # whose words every model without a tokenizer of its own reads
-)
+CLIP_TOKENIZER = "openai/clip-vit-base-patch32"  # the tokenizer of every model that does not bring its own
 TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
 RESAMPLING = {"bicubic": 3, "bilinear": 2, "nearest": 0}  # Pillow's numbers
 _MEAN, _STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
-_TEXT = "text."  # begins the names of a text tower of its own (custom_text)
+_TEXT = "text."  # the beginning of names in a separate text tower (custom_text)
 
-# What a configuration may say; the values of the rest must be those that stand here, or nothing.
+# The keys that a configuration may have; other keys must have the values in _USUAL, or none.
 _READ: Mapping[str, frozenset[str]] = {
     "model_cfg": frozenset({"embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text"})
     | {"init_logit_scale", "init_logit_bias"},
@@ -46,7 +44,7 @@ _OUTSIDE: Names = {
     "ln_final.": "text_model.final_layer_norm.",
     "text_projection": "text_projection.weight",
     "logit_scale": "logit_scale",
-    "attn_mask": None,  # what the causal model may see
+    "attn_mask": None,  # the causal mask
 }
 _INSIDE: Names = {
     "ln_1.": "layer_norm1.",
@@ -64,14 +62,14 @@ def open_clip_files(
     """Write the files that ``transformers`` reads, and return their folder and the weights by its names.
 
     Args:
-        config: of ``open_clip_config.json``.
-        weights: by OpenCLIP's names.
-        source: the folder of the checkpoint, whose tokenizer is taken if it has one.
-        folder: to write to.
-        tokenizer: folder or hub id of the tokenizer; None takes the one in ``source``, or CLIP's.
+        config: the content of ``open_clip_config.json``.
+        weights: the weights by OpenCLIP's names.
+        source: the folder of the checkpoint, whose tokenizer is used if it has one.
+        folder: the folder to write.
+        tokenizer: the folder or hub id of the tokenizer; None uses the one in ``source``, or CLIP's.
 
     Raises:
-        CheckpointError: a part of the model is not mapped, or no tokenizer is to be had.
+        CheckpointError: a part of the model cannot be converted, or a tokenizer is missing.
     """
     model = _section(config, "model_cfg")
     vision, text = _section(model, "vision_cfg"), _section(model, "text_cfg")
@@ -104,22 +102,23 @@ def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _expect_mapped(name: str, section: Mapping[str, Any]) -> None:
-    """Raise CheckpointError naming an option that makes another network than the ones that are mapped."""
+    """Raise CheckpointError for an option that makes a network which cannot be converted."""
     for key, value in section.items():
         usual = not value or value in _USUAL.get(key, ())
         if key not in _READ[name] and not usual:
             raise CheckpointError(
-                f"its {name} has {key} {value!r}, and of OpenCLIP's models those of a plain vision transformer and the "
-                f"standard text transformer are mapped: take a copy in the format of transformers, if there is one"
+                f"its {name} has {key} {value!r}, but only OpenCLIP's plain vision transformer and standard text "
+                f"transformer are converted: take a copy in the format of transformers, if there is one"
             )
     if name != "model_cfg" and not isinstance(section.get("layers"), int):
         raise CheckpointError(
-            f"its {name} has layers {section.get('layers')!r}, so that it is no transformer: it is not mapped"
+            f"its {name} has layers {section.get('layers')!r}, so it is not a transformer, and cannot be converted: "
+            f"take a model with two transformers"
         )
 
 
 def _by_their_names(weights: Weights) -> Weights:
-    """Return the weights by the names of ``transformers``, where queries, keys and values have a weight each."""
+    """Return the weights by the names of ``transformers``, which has separate weights for queries, keys and values."""
     flat = {n.removeprefix(_TEXT): w for n, w in weights.items()}
     result: Weights = {}
     for name, weight in renamed(flat, _OUTSIDE).items():
@@ -145,7 +144,7 @@ def _by_their_names(weights: Weights) -> Weights:
 def _config(
     model: Mapping[str, Any], vision: Mapping[str, Any], text: Mapping[str, Any], weights: Weights
 ) -> dict[str, Any]:
-    """Return the configuration as ``transformers`` writes it; sizes are those of the weights where these say them."""
+    """Return the configuration as ``transformers`` writes it, with sizes from the shapes of the weights."""
     width, _, patch, _ = shape(weights, "vision_model.embeddings.patch_embedding.weight", axes=4)
     words, text_width = shape(weights, "text_model.embeddings.token_embedding.weight", axes=2)
     positions = shape(weights, "text_model.embeddings.position_embedding.weight", axes=2)[0]
@@ -181,7 +180,10 @@ def _side(size: Any) -> int:
         return size
     if isinstance(size, list | tuple) and len(set(size)) == 1:
         return int(size[0])
-    raise CheckpointError(f"its images are no squares (image_size {size}): it is not mapped")
+    raise CheckpointError(
+        f"its images are not square (image_size {size}), so it cannot be converted: take a "
+        f"model with square images"
+    )
 
 
 def _preprocessing(options: Mapping[str, Any], side: int) -> dict[str, Any]:
@@ -189,8 +191,8 @@ def _preprocessing(options: Mapping[str, Any], side: int) -> dict[str, Any]:
     mode, interpolation = options.get("resize_mode", "shortest"), options.get("interpolation", "bicubic")
     if mode not in ("shortest", "squash") or interpolation not in RESAMPLING:
         raise CheckpointError(
-            f"its preprocessing resizes images by {mode!r} and {interpolation!r}: shortest and squash are mapped, with "
-            f"{', '.join(RESAMPLING)}"
+            f"its preprocessing resizes images by {mode!r} and {interpolation!r}: only shortest and squash can be "
+            f"converted, with {', '.join(RESAMPLING)}"
         )
     square = {"height": side, "width": side}
     return {
@@ -217,6 +219,6 @@ def _copy_tokenizer(source: str, folder: Path) -> None:
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(
-            f"its tokenizer cannot be loaded ({reason}): put vocab.json and merges.txt of CLIP's tokenizer beside its "
+            f"its tokenizer cannot be loaded ({reason}): put vocab.json and merges.txt of CLIP's tokenizer next to its "
             f"weights, or give a folder with them with --vocabulary"
         ) from error

@@ -1,4 +1,4 @@
-"""The command line that a checkpoint holds: each option is taken only if its value is plausible."""
+"""The command line that a checkpoint holds; an option is only accepted if its value is plausible."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def number(options: Mapping[str, Any], name: str, default: float, *, lowest: flo
 
     Args:
         options: the command line.
-        name: without its dashes.
-        default: what the released code takes where the file does not say.
+        name: the name of the option, without its dashes.
+        default: the value of the released code if the file does not state one.
         lowest: the smallest plausible value.
-        highest: the largest.
+        highest: the largest plausible value.
 
     Raises:
-        CheckpointError: it is no number, not finite, or outside of the range.
+        CheckpointError: the value is not a number, not finite, or outside of the range.
     """
     value = options.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
@@ -58,13 +58,13 @@ def refuse_options(options: Mapping[str, Any], reasons: Mapping[str, str]) -> No
     """Raise CheckpointError if one of these options is on, with its reason."""
     for name, reason in reasons.items():
         if flag(options, name):
-            raise CheckpointError(f"it was trained with --{name}, and {reason}")
+            raise CheckpointError(f"it was trained with --{name}, but {reason}")
 
 
 def _implausible(name: str, value: Any, expected: str) -> CheckpointError:
     plain = isinstance(value, bool | int | float | str | None)
     shown = repr(value)[:60] if plain else f"a value of type {type(value).__name__}"
     return CheckpointError(
-        f"its option --{name} is {shown}, where {expected} is expected: the file is damaged or was changed; download "
+        f"its option --{name} is {shown}, but it must be {expected}: the file is damaged or was changed; download "
         f"it again, or correct the option and save the file again"
     )

@@ -1,4 +1,4 @@
-"""Published dual encoders that are good starts, by short name, and the folder in which each is converted once."""
+"""Published dual encoders to start with, by short name, and the folder in which each is converted once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openvse.errors import ModelError
 from openvse.files import locked
 
 CACHE_VARIABLE = "OPENVSE_CACHE"
-"""The environment variable that names another folder for converted models."""
+"""The environment variable that sets another folder for converted models."""
 
 _logger = logging.getLogger(__name__)
 
@@ -22,13 +22,13 @@ class Published:
     """A dual encoder on the Hugging Face hub.
 
     Attributes:
-        source: its hub id.
-        what: the model, in words.
-        side: of its images in pixels.
-        millions: parameters.
-        width: D, of its embeddings.
-        languages: that it reads.
-        licence: of the weights, as far as their authors state it.
+        source: the hub id.
+        what: the name of the model.
+        side: the side of its images, in pixels.
+        millions: the number of parameters, in millions.
+        width: D, the width of its embeddings.
+        languages: the languages that it reads.
+        licence: the licence of the weights, if their authors state it.
     """
 
     source: str
@@ -73,11 +73,11 @@ PUBLISHED: Mapping[str, Published] = {
         "kakaobrain/align-base", "ALIGN, EfficientNet-B7", 289, 172, 640, "English", "see its page"
     ),
 }
-"""Good starts, the ones that most should try first at the top."""
+"""The models; those that most users should try first are at the top."""
 
 
 def converted_models() -> Path:
-    """Return the folder in which models named by short name are converted."""
+    """Return the folder for converted models that have a short name."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         return Path(named).expanduser() / "models"
@@ -85,12 +85,12 @@ def converted_models() -> Path:
 
 
 def published_folder(name: str) -> Path | None:
-    """Return the model folder of a short name, made by a conversion the first time; None for any other name.
+    """Return the model folder of a short name, which the first call converts; None for any other name.
 
-    The folder appears once it is whole. A download that was interrupted goes on.
+    The folder appears only when it is complete. An interrupted download continues where it stopped.
 
     Raises:
-        ModelError: the model cannot be fetched or converted, or another process converts it now.
+        ModelError: the model cannot be downloaded or converted, or another process is converting it.
     """
     if name not in PUBLISHED:
         return None
@@ -108,5 +108,5 @@ def published_folder(name: str) -> Path | None:
             try:
                 convert(source, folder)
             except CheckpointError as error:
-                raise ModelError(f"{name} is {source}, which cannot be had: {error}") from error
+                raise ModelError(f"{name} is {source}, which cannot be used: {error}") from error
     return folder

@@ -28,18 +28,18 @@ VIDEO_CNN: Names = {
     "rnn.": "encoder.global_projection.gru.",
 }
 LEGACY = (
-    "the file does not say how its GRUs were read: taken for --legacy, as in the repository's commands (otherwise "
-    "text.encoder.global_state=final, and for videos image.encoder.pooled_by=bigru)"
+    "the file does not say which states of its GRUs were used: --legacy is assumed, as in the commands of the "
+    "repository (otherwise set text.encoder.global_state=final, and for videos image.encoder.pooled_by=bigru)"
 )
 NUM_FRAMES, MAX_FRAMES = 8, 1000
 FRAMES = (
-    f"the file does not say how many frames it saw: taken for {NUM_FRAMES}, as for TGIF; image.encoder.num_frames=4 "
-    f"is the repository's command for MRW"
+    f"the file does not say how many frames it was trained with: {NUM_FRAMES} are assumed, as for TGIF; set "
+    f"image.encoder.num_frames=4 for MRW, as in the command of the repository"
 )
 
 
 def recognise(checkpoint: ReleasedCheckpoint) -> bool:
-    """Say whether there is the PIE-Net of either side, or its CNN beside a GRU."""
+    """Return whether the checkpoint has a PIE-Net on either side, or its CNN and a GRU."""
     named = (*checkpoint.image, *checkpoint.text)
     return any(name.startswith(("pie_net.", "our_model.")) for name in named) or (
         "cnn.conv1.weight" in checkpoint.image and "embed.weight" in checkpoint.text
@@ -47,20 +47,18 @@ def recognise(checkpoint: ReleasedCheckpoint) -> bool:
 
 
 def plan(checkpoint: ReleasedCheckpoint) -> Plan:
-    """Say what to build of a checkpoint.
+    """Return the plan for a checkpoint.
 
     Raises:
-        CheckpointError: it has no counterpart here.
+        CheckpointError: openvse cannot represent the model.
     """
     options, image, text = checkpoint.options, checkpoint.image, checkpoint.text
-    refuse_options(
-        options, {"order": "its embeddings are absolute values, which openvse has in no recipe of PIE-Nets"}
-    )
+    refuse_options(options, {"order": "openvse has no PIE-Nets whose embeddings are absolute values"})
     heads = [n for side in (image, text) for n in side if n.endswith("attention.w_2.weight")]
     if len(heads) < 2:
         raise CheckpointError(
-            "it has no PIE-Net on both sides (--img_attention, --txt_attention): a global vector alone is no "
-            "aggregator here"
+            "it does not have a PIE-Net on both sides (--img_attention, --txt_attention): openvse has no aggregator "
+            "that only uses the global vector"
         )
     head = next(n for n in heads if n in image)
     embed_dim = shape(image, head.replace("attention.w_2", "fc"), axes=2)[0]
@@ -148,7 +146,7 @@ def _objective(options: Mapping[str, Any], num_embeddings: int) -> dict[str, Any
         name: number(options, f"{option}_weight", 0.0, lowest=0.0, highest=1000.0)
         for name, option in (("diversity", "div"), ("mmd", "mmd"))
     }
-    if num_embeddings > 1:  # the released code computes neither term of one embedding
+    if num_embeddings > 1:  # the released code computes neither term for single embeddings
         terms |= {name: {"name": name, "weight": weight} for name, weight in weights.items() if weight}
     if "mmd" in terms:
         terms["mmd"]["kernel"] = "legacy_exp"

@@ -1,4 +1,4 @@
-"""The words or word pieces of a released model, in the files that its text encoder reads here."""
+"""Writes the words or word pieces of a released model as the files that the text encoder of openvse reads."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def write_text_assets(
     """Write a vocabulary or a tokenizer, and return the weights with word embeddings in its order.
 
     Args:
-        plan: what the checkpoint becomes.
-        vocabulary: the file that the model was trained with; for BERT its ``vocab.txt``, or a folder or hub id of
-            its tokenizer.
-        folder: where a text encoder looks for its assets.
-        boundaries: captions are read between a start and an end token; a vocabulary of words needs both then.
+        plan: the plan for the checkpoint.
+        vocabulary: the file of the words that the model was trained with; for BERT its ``vocab.txt``, or the folder or
+            hub id of its tokenizer.
+        folder: the folder for the assets of the text encoder.
+        boundaries: whether captions get a start and an end token, which a vocabulary of words must then have.
 
     Raises:
-        CheckpointError: there is no such vocabulary, it has not as many words as the model, or it lacks the unknown
-            word or another special one that captions are read with.
+        CheckpointError: the vocabulary does not exist, has another number of words than the model, or lacks the unknown
+            word or another special word.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if WORDS in plan.weights:
@@ -54,11 +54,11 @@ def _write_words(plan: Plan, vocabulary: str | None, folder: Path, needed: Seque
         )
     words, embedded = read_vocabulary(Path(vocabulary)), plan.weights[WORDS]
     ids = {word: row for row, word in enumerate(words)}
-    if len(embedded) == len(words) + 1:  # the training scripts append it to the file's words
+    if len(embedded) == len(words) + 1:  # the training scripts append the mask to the words of the file
         ids.setdefault(SPECIALS[MASK], len(words))
     if len(embedded) != len(ids):
         raise CheckpointError(
-            f"{vocabulary} has {len(words)} words, the model {len(embedded)}: give the vocabulary that it was "
+            f"{vocabulary} has {len(words)} words, but the model {len(embedded)}: give the vocabulary that it was "
             f"trained with (in the repository: {plan.vocabulary})"
         )
     _expect_specials(vocabulary, ids, needed, plan.vocabulary)
@@ -68,7 +68,7 @@ def _write_words(plan: Plan, vocabulary: str | None, folder: Path, needed: Seque
 
 
 def _row(embedded: Tensor, ids: dict[str, int], word: str) -> Tensor:
-    """Return a word's embedding; a vocabulary may lack the padding, which is never read, and PVSE's have no mask."""
+    """Return the embedding of a word, or zeros: a vocabulary can lack the padding, and those of PVSE lack the mask."""
     return embedded[ids[word]] if word in ids else torch.zeros_like(embedded[0])
 
 
@@ -77,7 +77,7 @@ def _write_pieces(plan: Plan, vocabulary: str | None, folder: Path) -> None:
     source = vocabulary or plan.vocabulary
     if Path(source).is_file():
         pieces = _read_pieces(Path(source))
-        # No accent and no capital survives an uncased model's tokenizer; the cased ones are called so.
+        # An uncased model drops accents and capitals; its name contains "uncased".
         described = {"tokenizer_class": "BertTokenizer", "do_lower_case": "uncased" in plan.vocabulary}
         (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps(described))
@@ -85,7 +85,7 @@ def _write_pieces(plan: Plan, vocabulary: str | None, folder: Path) -> None:
         pieces = _copy_tokenizer(source, plan.vocabulary, folder)
     if len(pieces) != config["vocab_size"]:
         raise CheckpointError(
-            f"{source} has {len(pieces)} word pieces, the model {config['vocab_size']}: give the vocab.txt of "
+            f"{source} has {len(pieces)} word pieces, but the model {config['vocab_size']}: give the vocab.txt of "
             f"{plan.vocabulary} with --vocabulary"
         )
     _expect_specials(source, pieces, SPECIAL_PIECES, plan.vocabulary)
@@ -98,7 +98,7 @@ def _read_pieces(path: Path) -> list[str]:
             return [line.rstrip("\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(
-            f"{path} is no list of word pieces ({error}): give the vocab.txt of the model's BERT"
+            f"{path} is not a list of word pieces ({error}): give the vocab.txt of the model's BERT"
         ) from error
 
 
@@ -120,7 +120,7 @@ def _copy_tokenizer(source: str, needed: str, folder: Path) -> list[str]:
         )
     except ModelError as error:
         raise CheckpointError(
-            f"{error}; or give the vocab.txt of {needed} with --vocabulary, as the checkpoint does not hold it"
+            f"{error}; or give the vocab.txt of {needed} with --vocabulary, because the checkpoint does not hold it"
         ) from error
     tokenizer.save_pretrained(folder)
     return list(tokenizer.get_vocab())

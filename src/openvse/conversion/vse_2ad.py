@@ -14,28 +14,28 @@ from openvse.errors import CheckpointError
 ADPOOL: Names = {
     "pool.linear.": "aggregator.token.0.",
     "pool.balance.weight": "aggregator.balance.weight",
-    "pool.balance.bias": None,  # it shifts both of two logits alike
+    "pool.balance.bias": None,  # it shifts both logits equally
 }
 LINEAR: Names = {"fc.": "encoder.projection.linear.", "mlp.": None}
 SCALE = 1.25  # the exponent of its rule for the number of negatives, which adaptive_top_k has as a constant
 COUNTING = (
-    "captions are pooled without padding: each gets the embedding that the released code gives it alone, or among "
-    "captions of its length; text.aggregator.count_padding=true is the released code in a batch, which no index serves"
+    "captions are pooled without padding: the embedding of each equals that of the released code for a batch with only "
+    "this caption; text.aggregator.count_padding=true repeats the released code in a batch, but cannot be indexed"
 )
 
 
 def recognise(checkpoint: ReleasedCheckpoint) -> bool:
-    """Say whether both sides are pooled adaptively."""
+    """Return whether both sides are pooled by AdPool."""
     return (
         any("pool.balance." in name for name in checkpoint.image) and "pool.balance.weight" in checkpoint.text
     )
 
 
 def plan(checkpoint: ReleasedCheckpoint) -> Plan:
-    """Say what to build of a checkpoint.
+    """Return the plan for a checkpoint.
 
     Raises:
-        CheckpointError: it has no counterpart here.
+        CheckpointError: openvse cannot represent the model.
     """
     options = checkpoint.options
     unnormalised = "openvse scores with unit vectors"
@@ -43,12 +43,12 @@ def plan(checkpoint: ReleasedCheckpoint) -> Plan:
     if any(name.startswith("vit_model.") for name in checkpoint.image):
         raise CheckpointError(
             "its image encoder is a ViT, from which the released code drops a random tenth of the patches at "
-            "evaluation: no embedding of it can be repeated, so none is converted"
+            "evaluation: its embeddings cannot be reproduced, so it is not converted"
         )
     image = {n.removeprefix("img_proj."): w for n, w in checkpoint.image.items()}
     embed_dim, feature_dim = shape(image, "fc.weight", axes=2)
     grids = "img_proj.fc.weight" in checkpoint.image
-    # Both projections are always there; the second is called for regions alone.
+    # Both projections always exist; the second is only used for regions.
     residual = not grids and label(options, "precomp_enc_type", "basic") == "basic"
     if grids:
         image_encoder = {
@@ -77,7 +77,7 @@ def plan(checkpoint: ReleasedCheckpoint) -> Plan:
 
 
 def _ranking(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ranking term; the training script hands --tau to its loss, whose own default is never used."""
+    """Return the ranking term; the training script always passes --tau to its loss."""
     criterion = {
         "name": "info_nce",
         "temperature": number(options, "tau", 0.05, lowest=0.001, highest=10.0),
@@ -91,7 +91,7 @@ def _scale_note(options: Mapping[str, Any]) -> tuple[str, ...]:
     if scale == SCALE:
         return ()
     return (
-        f"it was trained with --scale {scale:g}, and adaptive_top_k counts negatives as --scale {SCALE} does: its "
+        f"it was trained with --scale {scale:g}, but adaptive_top_k counts negatives as with --scale {SCALE}: its "
         f"embeddings are the same, and only further training differs",
     )
 

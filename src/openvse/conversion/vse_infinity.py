@@ -11,20 +11,20 @@ from openvse.conversion.options import label, number, refuse_options
 from openvse.conversion.weights import Names, Weights, renamed, shape, sides
 
 GPO: Names = {"gpool.gru.": "aggregator.generator.", "gpool.linear.": "aggregator.score."}
-# Backbones that come from elsewhere; the others are the repository's own, in the form of the detector.
+# Backbones of other projects; the repository's own backbones have the form of the detector.
 FROM_THE_HUB = ("wsl", "imagenet_resnext")
 
 
 def recognise(checkpoint: ReleasedCheckpoint) -> bool:
-    """Say whether both sides are pooled by GPO."""
+    """Return whether both sides are pooled by GPO."""
     return any("gpool." in name for name in checkpoint.image) and "gpool.linear.weight" in checkpoint.text
 
 
 def plan(checkpoint: ReleasedCheckpoint) -> Plan:
-    """Say what to build of a checkpoint.
+    """Return the plan for a checkpoint.
 
     Raises:
-        CheckpointError: it has no counterpart here.
+        CheckpointError: openvse cannot represent the model.
     """
     options = checkpoint.options
     unnormalised = "openvse scores with unit vectors"
@@ -47,7 +47,7 @@ def plan(checkpoint: ReleasedCheckpoint) -> Plan:
         "objective": {
             "ranking": {
                 "name": "contrast",
-                # Whatever --max_violation says: the training script turns it on after --vse_mean_warmup_epochs.
+                # Independent of --max_violation, which the training script turns on after --vse_mean_warmup_epochs.
                 "miner": "hardest",
                 "criterion": {
                     "name": "hinge",
@@ -60,7 +60,7 @@ def plan(checkpoint: ReleasedCheckpoint) -> Plan:
     weights = sides(
         renamed(grid, {**RESIDUAL_MLP, **RESNET, **GPO}), renamed(checkpoint.text, {**text_names, **GPO})
     )
-    place = "vocab/f30k_precomp_vocab.json or vocab/coco_precomp_vocab.json, which SCAN's data has"
+    place = "vocab/f30k_precomp_vocab.json or vocab/coco_precomp_vocab.json, from the data of SCAN"
     return Plan(recipe, weights, "bert-base-uncased" if uses_bert else place, tuple(notes))
 
 
@@ -73,7 +73,7 @@ def _grids(image: Weights, options: Mapping[str, Any], notes: list[str]) -> dict
     source = label(options, "backbone_source", "detector")
     if "backbone_source" not in options:
         notes.append(
-            "the file does not say which CNN it holds: taken for the detector's (image.encoder.form)"
+            "the file does not say which CNN it holds: that of the detector is assumed (image.encoder.form)"
         )
     return {
         **resnet(image, "backbone.resnet.", caffe=not any(name in source for name in FROM_THE_HUB)),

@@ -1,4 +1,4 @@
-"""Weights of a checkpoint: their names there and here, and what is checked before any of them is copied."""
+"""The weights of a checkpoint: their names there and in openvse, and the checks before they are copied."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from openvse.errors import CheckpointError
 
 Weights: TypeAlias = dict[str, Tensor]
-# From the beginning of a name to the beginning of ours; None for what has no effect on an embedding.
+# The beginning of a name in the file and in openvse; None if the weight has no effect on an embedding.
 Names: TypeAlias = Mapping[str, str | None]
 
-NOT_LEARNED = "num_batches_tracked"  # counts batches, and older PyTorch does not have it
-MAX_LAYERS = 1000  # of one kind; more names would take far more memory as a network than as a file
+NOT_LEARNED = "num_batches_tracked"  # a count of batches, which older versions of PyTorch lack
+MAX_LAYERS = 1000  # of one kind; a file with more names would need far more memory than its size
 REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -24,7 +24,7 @@ def dense_weights(state: Mapping[Any, Any]) -> Weights:
 
     Raises:
         CheckpointError: a tensor is empty, sparse, quantised or without data, or claims more elements than its
-            storage holds: every operation on it would take memory that the file does not account for.
+            storage holds, so that every operation on it would take more memory than the size of the file suggests.
     """
     tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
     for name, tensor in tensors.items():
@@ -43,7 +43,7 @@ def _expect_dense(name: str, tensor: Tensor) -> None:
     held = tensor.untyped_storage().nbytes() // tensor.element_size()
     if tensor.numel() > held:
         raise CheckpointError(
-            f"its weights {name!r} claim {tensor.numel():,} elements, and the file holds {held:,} of them: it is "
+            f"its weights {name!r} claim {tensor.numel():,} elements, but the file holds {held:,} of them: it is "
             f"damaged, or made to fill the memory; get it from its authors"
         )
 
@@ -57,7 +57,7 @@ def expect_own_storage(weights: Weights) -> None:
         counted = max(counted, stop)
     if claimed > held:
         raise CheckpointError(
-            f"its weights claim {claimed:,} bytes, and the file holds {held:,} of them: several weights share their "
+            f"its weights claim {claimed:,} bytes, but the file holds {held:,} of them: several weights share their "
             f"storage, which the released code does not do; get the file from its authors"
         )
 
@@ -69,14 +69,15 @@ def _memory(weight: Tensor) -> tuple[int, int]:
 
 
 def expect_fit(weights: Weights, wanted: Mapping[str, Tensor]) -> None:
-    """Compare weights with those of a model, by name, shape and kind of number.
+    """Compare weights with those of a model, by name, shape and number type.
 
     Args:
-        weights: by our names.
-        wanted: the model's state; it may lie on the meta device, as its values are not read.
+        weights: the weights, by the names in openvse.
+        wanted: the state of the model; it may be on the meta device, because its values are not read.
 
     Raises:
-        CheckpointError: one is missing, left over, of another shape, or holds no real numbers where the model does.
+        CheckpointError: a weight is missing, superfluous, of another shape, or does not hold real numbers as the
+            model's does.
     """
     shared = wanted.keys() & weights.keys()
     faults = {
@@ -99,7 +100,7 @@ def expect_fit(weights: Weights, wanted: Mapping[str, Tensor]) -> None:
 
 
 def single_precision(weights: Weights) -> Weights:
-    """Return real numbers in single precision, and everything else as it is.
+    """Return real numbers in single precision, and all other tensors unchanged.
 
     Raises:
         CheckpointError: a weight is not finite, or too large for single precision.
@@ -119,10 +120,10 @@ def _single(name: str, weight: Tensor) -> Tensor:
 
 
 def renamed(weights: Weights, names: Names) -> Weights:
-    """Give weights our names, by the longest beginning that fits.
+    """Give weights the names of openvse, by the longest beginning that fits.
 
     Raises:
-        CheckpointError: a weight is not in the list, so that something would be missing from the embedding.
+        CheckpointError: a weight is not in the list, so that the embedding would lack a part.
     """
     result: Weights = {}
     for name, weight in weights.items():
@@ -148,29 +149,29 @@ def shape(weights: Weights, name: str, axes: int) -> tuple[int, ...]:
     """Return the shape of a weight that every checkpoint of the kind has.
 
     Args:
-        weights: by the names that they have.
-        name: of the weight.
-        axes: how many it has.
+        weights: the weights by name.
+        name: the name of the weight.
+        axes: the number of axes that it must have.
 
     Raises:
-        CheckpointError: there is no such weight, or it has another number of axes.
+        CheckpointError: the weight is missing, or has another number of axes.
     """
     if name not in weights:
         raise CheckpointError(f"it has no weights {name!r}: the file is incomplete, or of another project")
     sizes = tuple(weights[name].shape)
     if len(sizes) != axes:
         raise CheckpointError(
-            f"its weights {name!r} have the shape {sizes}, where {axes} axes are expected: the file is of another "
+            f"its weights {name!r} have the shape {sizes}, but must have {axes} axes: the file is of another "
             f"project, or from a changed copy of the repository"
         )
     return sizes
 
 
 def count(weights: Weights, begin: str) -> int:
-    """Return how many numbered things follow a beginning: ``layer.0.``, ``layer.1.``, ...
+    """Return the number of numbered names with a beginning: ``layer.0.``, ``layer.1.``, ...
 
     Raises:
-        CheckpointError: there are more than any network has.
+        CheckpointError: there are more such names than any network has.
     """
     numbers = {name.removeprefix(begin).partition(".")[0] for name in weights if name.startswith(begin)}
     if len(numbers) > MAX_LAYERS:

@@ -155,8 +155,8 @@ def _columns(path: Path, schema: Any) -> tuple[str, str, str]:
                 captions,
             )
     raise DataError(
-        f"{path}: column {image!r} has the type {kind}; allowed are paths (string), the bytes of images (binary), "
-        "or a structure of bytes and path"
+        f"{path}: column {image!r} has the type {kind}: give paths (string), the bytes of images (binary), or a "
+        "structure of bytes and path"
     )
 
 

@@ -45,7 +45,7 @@ DAQUAR = Facts(
         Piece(
             "the split by image",
             (BY_IMAGE["train"], LISTS["train"]),
-            f"the two files above; beside tables, {LISTS['train']} and {LISTS['test']}",
+            f"the two files above; with tables, {LISTS['train']} and {LISTS['test']}",
         ),
     ),
     forms=(Form("the split by image, validation by a hash", (715, 79, 653), 12_468),),

@@ -29,7 +29,7 @@ from openvse.media.listing import list_media
 
 _EXPECTED = (
     'expected metadata.jsonl with lines {"file_name": "a.jpg", "captions": ["a sentence"]}, a .csv, .tsv, .jsonl or '
-    ".parquet file, a.txt beside a.jpg, .tar shards, the files of Flickr or COCO, or train_ims.npy with train_caps.txt"
+    ".parquet file, a.txt next to a.jpg, .tar shards, the files of Flickr or COCO, or train_ims.npy with train_caps.txt"
 )
 _NEEDS_NO_FOLDER = ("openmoji", "hf")
 OWN_CAPTIONS = OWN_DATA - {"hf"}

@@ -35,7 +35,7 @@ VATEX = Facts(
         Piece(
             "halves of the validation clips",
             LISTS["test"],
-            "a name a line, beside splits/val.txt, to be written from the data of https://github.com/cshizhe/hgr_v2t",
+            "a file next to splits/val.txt with one name per line, to be written from the data of https://github.com/cshizhe/hgr_v2t",
             required=False,
         ),
         Piece(

@@ -40,8 +40,10 @@ class BiGRU(TextEncoder):
 
     Args:
         embed_dim: D, the width of each direction and of the local features.
-        captions: all training captions, from which the vocabulary is built; not read if there are assets.
+        captions: all training captions, from which the vocabulary is built; if there are assets, only ``grow`` reads
+            them.
         assets: a folder that ``save_assets`` wrote: its vocabulary is used, and word vectors are not read.
+        grow: whether to add the words of the captions to the vocabulary of the assets, behind its own words.
         min_count: the number of occurrences in the captions below which a word is unknown (4 in VSE++).
         boundaries: whether to put a start and an end token around every caption, as VSE++ does.
         word_dim: the width of a word embedding.
@@ -79,6 +81,7 @@ class BiGRU(TextEncoder):
         embed_dim: int,
         captions: Sequence[str] = (),
         assets: Path | None = None,
+        grow: bool = False,
         min_count: int = 4,
         boundaries: bool = True,
         word_dim: int = 300,
@@ -110,6 +113,8 @@ class BiGRU(TextEncoder):
             if assets is None
             else Vocabulary.load(assets / VOCABULARY_FILE, split=split, nearest=nearest)
         )
+        if assets is not None and grow:
+            self.vocabulary = self.vocabulary.grown(captions, min_count=min_count)
         self.words = nn.Embedding(len(self.vocabulary), word_dim)
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
         if word_vectors is not None and assets is None:

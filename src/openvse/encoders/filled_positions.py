@@ -11,22 +11,22 @@ from torch.nn import functional as F
 def fill_positions(
     ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"], *, size: int, padding: int, left: bool
 ) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B N"]]:
-    """Put the tokens of each caption into ``size`` positions, of which the others hold the padding.
+    """Put the tokens of each caption into ``size`` positions, and fill the other positions with the padding.
 
     Args:
-        ids: the tokens; what is real stands in front.
-        mask: which are real.
-        size: S, at least N.
+        ids: the tokens; real tokens come first.
+        mask: which tokens are real.
+        size: S, the number of positions, at least N.
         padding: the token that fills the other positions.
-        left: the padding stands before the caption, and not behind it.
+        left: whether the padding is before the caption, not after it.
 
     Returns:
-        The filled positions, and in which of them each token stands; for what is not real, in some of them.
+        The filled positions, and the position of each token; the positions of tokens that are not real have no meaning.
     """
     place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     if left:
         place = place + (size - mask.sum(dim=1, keepdim=True))
-    # What is not real goes to a position behind all others, which is cut off.
+    # Tokens that are not real go to an extra last position, which is cut off.
     full = ids.new_full((len(ids), size + 1), padding).scatter(1, place.masked_fill(~mask, size), ids)
     return full[:, :size], place.clamp(max=size - 1)
 
@@ -34,12 +34,12 @@ def fill_positions(
 def append_last(
     states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"], last: Float[Tensor, "B C"]
 ) -> tuple[Float[Tensor, "B M C"], Bool[Tensor, "B M"]]:
-    """Put one more state behind the real ones of each caption, M = N + 1.
+    """Append one more state after the real states of each caption, M = N + 1.
 
     Args:
-        states: of the tokens; what is real stands in front.
-        mask: which are real.
-        last: what follows them.
+        states: the states of the tokens; real states come first.
+        mask: which states are real.
+        last: the state to append to each caption.
     """
     behind = mask.sum(dim=1)
     rows = torch.arange(len(states), device=states.device)

@@ -53,7 +53,7 @@ class LinearProjection(Projection):
 class NormLinear(Projection):
     """``W LN(x)``: layer normalisation, then one linear layer, as CLIP projects its images (its released code).
 
-    CLIP does so with its class token alone; here every local feature comes into the joint space.
+    CLIP only projects its class token; here every local feature is projected.
 
     Args:
         input_dim: C.

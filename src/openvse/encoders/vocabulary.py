@@ -71,6 +71,17 @@ class Vocabulary:
             )
         return cls(kept, split=split, nearest=nearest)
 
+    def grown(self, captions: Iterable[str], *, min_count: int = 1) -> Vocabulary:
+        """Return a vocabulary with the words of more captions behind those of this one, which keep their ids.
+
+        Args:
+            captions: of another training set.
+            min_count: leave out new words that occur less often.
+        """
+        counts = Counter(word for caption in captions for word in self.split(caption) if word not in self)
+        new = sorted((word for word in counts if counts[word] >= min_count), key=lambda w: (-counts[w], w))
+        return Vocabulary([*self.words, *new], split=self.split, nearest=self._spellings is not None)
+
     def id_of(self, word: str) -> int:
         """Return the id of a word, or ``UNKNOWN`` if it is not in the vocabulary."""
         return self._ids.get(word, UNKNOWN)

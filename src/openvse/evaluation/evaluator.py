@@ -16,9 +16,11 @@ from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.metrics import (
     Metrics,
+    Replicates,
     bootstrap_replicates,
     chance_metrics,
     mean_metrics,
+    mean_replicates,
     percentile_intervals,
     retrieval_metrics,
 )
@@ -84,32 +86,38 @@ def evaluate(
         DataError: the numbers of embeddings and relevance disagree, nothing is relevant, or there are too many folds.
         ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
-    members = [Member(images, texts, similarity), *others]
-    size, where = block_size or _default_block(members), device or images.vectors.device
-    parts = list(_parts(_Part(members, relevance, reranker), folds))
-    ranks, seconds = zip(*(_rank(part, size, where, progress, see) for part in parts), strict=True)
+    whole = _Part([Member(images, texts, similarity), *others], relevance, reranker)
+    size, parts = block_size or _default_block(whole.members), list(_parts(whole, folds))
+    ranks, seconds = zip(*(_rank(part, size, device, progress, see) for part in parts), strict=True)
+    drawn = _replicates(ranks, parts, resamples, seed)
     return Report(
         metrics=mean_metrics([retrieval_metrics(part_ranks) for part_ranks in ranks]),
-        protocol=Protocol(name, *_shape(relevance), folds, size, seed, resamples, num_models=len(members)),
+        protocol=Protocol(name, *_shape(relevance), folds, size, seed, resamples, num_models=1 + len(others)),
         remarks=_remarks(ranks, relevance),
-        reranked=None if reranker is None else Reranked(reranker.top, reranker.weight, sum(seconds)),
-        intervals=_intervals(ranks, parts, resamples, seed) if resamples else {},
+        reranked=_told(reranker, sum(seconds)),
+        intervals=percentile_intervals([drawn]),
         chance=mean_metrics([chance_metrics(part.relevance) for part in parts]),
         model=model,
         published=dict(published or {}),
         problems=tuple(problems),
+        replicates=drawn,
     )
+
+
+def _told(reranker: Reranker | None, seconds: float) -> Reranked | None:
+    return None if reranker is None else Reranked(reranker.top, reranker.weight, seconds)
 
 
 @torch.inference_mode()
 def _rank(
     part: _Part,
     block_size: int,
-    device: torch.device | str,
+    where: torch.device | str | None,
     progress: OnProgress | None,
     also: SeeBlock | None,
 ) -> tuple[Ranks, float]:
     """Rank one part, holding a block of scores at a time; also return the seconds that reranking took."""
+    device = where or part.members[0].images.vectors.device
 
     def score_block(rows: slice, columns: slice) -> Float[Tensor, "I T"]:
         return mean_scores(part.members, rows, columns, device)
@@ -139,15 +147,15 @@ def _shape(relevance: Relevance) -> tuple[int, int]:
     return relevance.num_images, relevance.num_texts
 
 
-def _intervals(
-    ranks: Sequence[Ranks], parts: Sequence[_Part], resamples: int, seed: int
-) -> dict[str, tuple[float, float]]:
-    """Resample the images of each part separately."""
-    replicates = [
+def _replicates(ranks: Sequence[Ranks], parts: Sequence[_Part], resamples: int, seed: int) -> Replicates:
+    """Resample the images of each part separately, and return the means over the parts."""
+    if not resamples:
+        return {}
+    drawn = [
         bootstrap_replicates(ranked, part.relevance, resamples=resamples, seed=seed + number)
         for number, (ranked, part) in enumerate(zip(ranks, parts, strict=True))
     ]
-    return percentile_intervals(replicates)
+    return mean_replicates(drawn)
 
 
 def _default_block(members: Sequence[Member]) -> int:
@@ -166,7 +174,9 @@ def _parts(whole: _Part, folds: int) -> Iterator[_Part]:
                 f"about {relevance.num_images} and {relevance.num_texts}: embed the same items"
             )
     if not 1 <= folds <= relevance.num_images:
-        raise DataError(f"folds is {folds}, allowed are 1 to {relevance.num_images}, the number of images")
+        raise DataError(
+            f"folds is {folds}: give a number from 1 to {relevance.num_images}, the number of images"
+        )
     if folds == 1:
         yield whole
         return

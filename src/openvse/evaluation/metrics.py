@@ -119,10 +119,15 @@ def percentile_intervals(
     """Return the percentile interval of each metric, averaged over folds that were resampled separately."""
     tails = 50.0 * (1.0 - confidence), 50.0 * (1.0 + confidence)
     intervals = {}
-    for name in replicates[0]:
-        low, high = np.percentile(np.mean([part[name] for part in replicates], axis=0), tails)
+    for name, drawn in mean_replicates(replicates).items():
+        low, high = np.percentile(drawn, tails)
         intervals[name] = (float(low), float(high))
     return intervals
+
+
+def mean_replicates(parts: Sequence[Replicates]) -> Replicates:
+    """Return the mean of each metric on every resample over folds that were resampled separately."""
+    return {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
 
 
 def mean_metrics(parts: Sequence[Metrics]) -> Metrics:

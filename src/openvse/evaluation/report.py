@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from openvse.corpus import SharedTexts
-from openvse.evaluation.metrics import RECALL_AT, Metrics
+from openvse.evaluation.metrics import RECALL_AT, Metrics, Replicates
 from openvse.evaluation.reliability import Reliability
 from openvse.output.documents import CONFIDENCE, markdown_table, write_report
 
@@ -91,6 +91,8 @@ class Report:
         problems: what was skipped, one line each.
         reranked: how the first proposals were reranked, if they were.
         reliability: how far the model's probabilities hold, if it knows any.
+        replicates: the metrics on every resample of the bootstrap, averaged over the folds. The same data and seed give
+            the same resamples, so the replicates of two models can be compared in pairs. They are not written.
     """
 
     metrics: Metrics
@@ -103,10 +105,13 @@ class Report:
     problems: tuple[str, ...] = ()
     reranked: Reranked | None = None
     reliability: Reliability | None = None
+    replicates: Replicates = field(default_factory=dict, repr=False, compare=False)
 
     def to_json(self) -> str:
         """Return the whole report as indented JSON."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        written = asdict(replace(self, replicates={}))
+        del written["replicates"]
+        return json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_markdown(self) -> str:
         """Return the report as a page in Markdown: recalls, ranks, protocol and problems."""

@@ -1,9 +1,10 @@
-"""Checksums of a feature store: a byte that changed on the disk is noticed.
+"""Checksums of a feature store, which show whether bytes on the disk have changed.
 
-    checksums.json   how much of the store's files it covers, and the CRC-32 of that part of each, without headers
+    checksums.json   the size of the part of the store's files that it covers, and the CRC-32 of that part of each file,
+                     without headers
 
-It is written after the manifest of a commit, so after a kill it may cover one commit less than there is; an openvse
-that does not know it adds items that it does not cover. A store from before it has none, and never gets one.
+The file is written after the manifest of a commit, so after a kill it can lack the last commit. It also lacks items
+that an older openvse added. A store that was begun by an older openvse does not have this file, and never gets it.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from openvse.files import checksum, write_whole
 CHECKSUMS = "checksums.json"
 
 SMALL_BYTES = 1 << 24
-"""Files up to this size are compared with their checksum whenever a store is opened; larger ones on request."""
+"""Files up to this size are always compared with their checksum when a store is opened, larger ones on request."""
 
 
 def add_checksums(folder: Path, before: Manifest, after: Manifest) -> None:
-    """Cover what a commit added: it is read again, from the system's memory of what was just written.
+    """Add the checksums of a commit; its data are read again, which the system still has in memory.
 
     Args:
-        folder: of the store.
-        before: what was committed before.
-        after: what is committed now.
+        folder: the folder of the store.
+        before: the manifest before the commit.
+        after: the manifest after the commit.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the disk is full or cannot be written to.
     """
     covered = _read(folder, after)
     if covered is None:
@@ -47,15 +48,15 @@ def add_checksums(folder: Path, before: Manifest, after: Manifest) -> None:
 
 
 def check_files(folder: Path, manifest: Manifest, *, all_files: bool) -> None:
-    """Compare the files of a store with their checksums, as far as there are some.
+    """Compare the files of a store with their checksums, for those parts that have one.
 
     Args:
-        folder: of the store.
-        manifest: of the store.
-        all_files: also those that are large.
+        folder: the folder of the store.
+        manifest: the manifest of the store.
+        all_files: whether to compare large files too.
 
     Raises:
-        StoreError: a file is not what was written.
+        StoreError: a file has changed.
     """
     covered = _read(folder, manifest)
     if covered is None:
@@ -66,11 +67,11 @@ def check_files(folder: Path, manifest: Manifest, *, all_files: bool) -> None:
         if (all_files or end <= SMALL_BYTES) and name in sums:
             found = checksum(folder / name, skip=header, size=end - header)
             if found != sums[name]:
-                raise damaged(folder, f"{name} is not what was written, by its checksum")
+                raise damaged(folder, f"{name} does not match its checksum")
 
 
 def _read(folder: Path, manifest: Manifest) -> tuple[Manifest, dict[str, int]] | None:
-    """Return the part of the store that is covered, as its manifest, and the checksums; None where there are none."""
+    """Return the covered part of the store as a manifest, and the checksums; None if there are none."""
     try:
         content = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
         counts = {name: int(content[name]) for name in ("items", "rows", "id_bytes")}
@@ -78,7 +79,7 @@ def _read(folder: Path, manifest: Manifest) -> tuple[Manifest, dict[str, int]] |
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     if any(not 0 <= count <= getattr(manifest, name) for name, count in counts.items()):
-        return None  # of a store that was here before
+        return None  # the file is of an earlier store in this folder
     items, rows, id_bytes = counts.values()
     return replace(manifest, items=items, rows=rows, id_bytes=id_bytes), sums
 

@@ -1,9 +1,9 @@
-"""Which file each item of a store was made from, and how that file was then: a stored feature may stand for it.
+"""The source file of each item of a store, so that stored features can replace a file that has not changed.
 
-    sources.jsonl   beside the store's own files; id, path from the store's folder, time of the last change and bytes of
-                    the file, one item a line, the last line of an item counts
+    sources.jsonl   one line per item, next to the store's own files: the id, the path from the store's folder, the time
+                    of the last change and the size of the source file; the last line of an item counts
 
-A store without it, or without a line for an item, is whole: nothing is known of the file then.
+A store without this file, or without a line for an item, is complete; the source is then not known.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SOURCES = "sources.jsonl"
 
 @dataclass(frozen=True)
 class Source:
-    """The file that an item was made from, as it was then.
+    """The source file of an item, at the time of its extraction.
 
     Attributes:
-        id: of the item in its store.
-        modified_ns: time of the file's last change.
-        size: bytes of the file.
+        id: the id of the item in its store.
+        modified_ns: the time of the last change of the file, in nanoseconds.
+        size: the size of the file, in bytes.
     """
 
     id: str
@@ -37,14 +37,14 @@ class Source:
 
 
 class SourceLog:
-    """Notes the sources of items while they are added to a store; a context manager.
+    """A context manager that notes the source files of items while they are added to a store.
 
     Args:
-        store: folder of the store.
-        anew: whether the store is empty, so that lines that are there are of another one.
+        store: the folder of the store.
+        anew: whether the store is empty, so that existing lines belong to an earlier store.
 
     Raises:
-        DiskError: the disk is full, or refuses; so does ``add``.
+        DiskError: the disk is full or cannot be written to. ``add`` raises it too.
     """
 
     def __init__(self, store: Path, *, anew: bool) -> None:
@@ -61,16 +61,16 @@ class SourceLog:
         self._file.close()
 
     def add(self, item: str, path: Path, status: os.stat_result) -> None:
-        """Note the file of an item, and how it was before it was read."""
+        """Note the source file of an item, with its status before it was read."""
         where = os.path.relpath(os.path.realpath(path), self._folder)
         line = {"id": item, "path": where, "modified_ns": status.st_mtime_ns, "size": status.st_size}
         with writing(self._folder):
-            # With a line end before it: the rest of a line that a kill cut off is then a line of its own.
+            # The line end before it separates it from the rest of a line that a kill cut off.
             self._file.write(f"\n{json.dumps(line)}\n".encode())
 
 
 def read_sources(store: Path) -> Mapping[Path, Source]:
-    """Return the sources of a store's items by their real path; none where the store has no such file.
+    """Return the source files of a store's items by their real path; none if the store does not have this list.
 
     Raises:
         StoreError: the file cannot be read.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,18 +50,24 @@ class Listing:
     Attributes:
         paths: the paths of the images and clips, sorted; each begins with the folder.
         left_out: similar files that are left out.
+        unreadable: folders whose content the system refused to list.
     """
 
     paths: list[Path]
     left_out: LeftOut
+    unreadable: list[Path] = field(default_factory=list)
 
 
-def list_media(folder: str | Path, *, videos: bool = False) -> Listing:
+def list_media(
+    folder: str | Path, *, videos: bool = False, ignored: Callable[[str, bool], bool] | None = None
+) -> Listing:
     """List the images below a folder, recursively and sorted; hidden files and folders are skipped.
 
     Args:
         folder: the folder to search.
         videos: whether to list videos too; otherwise they are left out and counted.
+        ignored: says of a path below the folder, with forward slashes, and of whether it is a folder, that it is
+            skipped as hidden ones are.
 
     Raises:
         DataError: there is no such folder.
@@ -70,21 +76,45 @@ def list_media(folder: str | Path, *, videos: bool = False) -> Listing:
     if not root.is_dir():
         raise DataError(f"{escaped(root)}: there is no such folder; give a folder of images")
     paths: list[Path] = []
+    unreadable: list[Path] = []
     left_out: dict[str, list[Path]] = {}
-    for path in sorted(walk_files(root)):
+    for path in sorted(walk_files(root, ignored, unreadable)):
         kind = kind_left_out(path.name, videos=videos)
         if kind:
             left_out.setdefault(kind, []).append(path)
         elif is_image(path.name) or (videos and is_video_name(path.name)):
             paths.append(path)
-    return Listing(paths, LeftOut(left_out))
+    return Listing(paths, LeftOut(left_out), unreadable)
 
 
-def walk_files(root: Path) -> Iterator[Path]:
-    """Yield the files below a folder; hidden files and folders are skipped, links to folders are not followed."""
-    for parent, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(parent, name) for name in names if not name.startswith("."))
+def walk_files(
+    root: Path,
+    ignored: Callable[[str, bool], bool] | None = None,
+    unreadable: list[Path] | None = None,
+) -> Iterator[Path]:
+    """Yield the files below a folder; hidden files and folders are skipped, links to folders are not followed.
+
+    Args:
+        root: the folder.
+        ignored: see ``list_media``.
+        unreadable: the folders that the system refuses to list are appended to it.
+    """
+
+    def refused(error: OSError) -> None:
+        if unreadable is not None:
+            unreadable.append(Path(os.fsdecode(error.filename or root)))
+
+    for parent, folders, names in os.walk(root, onerror=refused):
+        below = os.path.relpath(parent, root).replace(os.sep, "/") if ignored else ""
+        prefix = "" if below in ("", ".") else f"{below}/"
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and not (ignored and ignored(prefix + name, True))
+        ]
+        for name in names:
+            if not name.startswith(".") and not (ignored and ignored(prefix + name, False)):
+                yield Path(parent, name)
 
 
 def kind_left_out(name: str, *, videos: bool) -> str:

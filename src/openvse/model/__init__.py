@@ -6,6 +6,7 @@ from openvse.model.base import Model
 from openvse.model.calibration import CALIBRATION, Calibration, CalibrationData
 from openvse.model.folder import ModelConfig, read_config, read_weights
 from openvse.model.mode import evaluating
+from openvse.model.start import Origin, Start, take_weights
 from openvse.model.tower import Tower, tower_curves
 from openvse.model.two_tower import TwoTower, embed
 
@@ -15,11 +16,14 @@ __all__ = [
     "CalibrationData",
     "Model",
     "ModelConfig",
+    "Origin",
+    "Start",
     "Tower",
     "TwoTower",
     "embed",
     "evaluating",
     "read_config",
     "read_weights",
+    "take_weights",
     "tower_curves",
 ]

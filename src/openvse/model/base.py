@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from openvse.backbones.adapters import without_adapters
 from openvse.files import write_whole
 from openvse.model.card import CARD, model_card
 from openvse.model.folder import write_folder
@@ -75,16 +76,19 @@ class Model(nn.Module, ABC):
     def fingerprint(self) -> str:
         """A hash of the weights and the spec; an index stores that of the model that made it."""
         digest = hashlib.sha256(json.dumps(self.spec.identity(), sort_keys=True).encode())
-        for name, weight in sorted(self.state_dict().items()):
+        for name, weight in sorted(without_adapters(self).state_dict().items()):
             digest.update(name.encode())
             digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()[:16]
 
     def save(self, folder: str | Path) -> Path:
-        """Write the model folder: config.json, model.safetensors and the files that the encoders need."""
+        """Write the model folder: config.json, model.safetensors and the files that the encoders need.
+
+        Adapters are merged into the weights.
+        """
         return write_folder(
             Path(folder),
-            self,
+            without_adapters(self),
             task=self.task,
             spec=self.spec,
             provenance=self.provenance,

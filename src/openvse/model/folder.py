@@ -54,7 +54,7 @@ def write_folder(
     provenance: Mapping[str, Any],
     assets: Callable[[Path], None],
 ) -> Path:
-    """Write a model folder: all files beside what is there, then each is renamed into its place, the weights last.
+    """Write a model folder: new files are written next to the old ones and then renamed, the weights last.
 
     Args:
         folder: the folder, which is created if it is missing.
@@ -65,7 +65,7 @@ def write_folder(
         assets: the function that writes the files needed besides the weights.
 
     Raises:
-        DiskError: the disk is full, or refuses; the files that were there are complete.
+        DiskError: the disk is full or cannot be written to; the old files are complete.
     """
     config = {
         "library_name": "openvse",

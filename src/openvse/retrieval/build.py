@@ -10,7 +10,7 @@ import torch
 
 from openvse.assembly import build_aggregator, build_image_encoder, build_part, build_text_encoder
 from openvse.errors import RecipeError
-from openvse.model import Tower, TwoTower
+from openvse.model import Start, Tower, TwoTower
 from openvse.similarities import SIMILARITIES, Similarity
 from openvse.specs import TwoTowerSpec
 
@@ -19,7 +19,12 @@ from openvse.specs import TwoTowerSpec
 @torch.inference_mode(False)
 @torch.enable_grad()
 def build_model(
-    spec: TwoTowerSpec, *, captions: Sequence[str] = (), assets: Path | None = None, seed: int = 0
+    spec: TwoTowerSpec,
+    *,
+    captions: Sequence[str] = (),
+    assets: Path | None = None,
+    seed: int = 0,
+    start: Start | None = None,
 ) -> TwoTower:
     """Build an untrained model.
 
@@ -28,14 +33,18 @@ def build_model(
         captions: the training captions, from which a vocabulary is built; never those of validation or test.
         assets: a model folder whose vocabulary, tokenizer and backbone configuration are read instead.
         seed: the seed of the initial weights.
+        start: a model whose files are read for the encoders that agree with its own; ``Start.give`` then copies its
+            weights. A vocabulary grows by the words of the captions.
 
     Raises:
         RecipeError: a part is unknown, an option is wrong, or the parts do not fit together.
     """
     own = TwoTowerSpec.of(spec.model_dump(mode="json"))
     torch.manual_seed(seed)
-    image = build_image_encoder(spec.image, spec.embed_dim, assets)
-    text = build_text_encoder(spec.text, spec.embed_dim, captions, assets)
+    files = assets if start is None else start.assets_for("image", own.image)
+    image = build_image_encoder(spec.image, spec.embed_dim, files)
+    files = assets if start is None else start.assets_for("text", own.text)
+    text = build_text_encoder(spec.text, spec.embed_dim, captions, files, grow=assets is None)
     similarity = build_part(SIMILARITIES, spec.similarity, "similarity", {"embed_dim": spec.embed_dim})
     towers = (
         Tower(image, build_aggregator(spec.image, spec.embed_dim, "image", image)),

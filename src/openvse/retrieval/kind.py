@@ -12,6 +12,7 @@ from openvse.training.kind import Evaluation, Request, TaskKind
 
 if TYPE_CHECKING:
     from openvse.model import Model, TwoTower
+    from openvse.retrieval.evaluate import RetrievalEvaluation
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
 
@@ -39,3 +40,7 @@ class Retrieval(TaskKind):
         from openvse.retrieval.evaluate import evaluate_towers
 
         return evaluate_towers(cast("Sequence[TwoTower]", models), request)
+
+    def score(self, evaluation: Evaluation) -> tuple[str, float]:
+        """Return RSUM."""
+        return "rsum", cast("RetrievalEvaluation", evaluation).report.metrics["rsum"]

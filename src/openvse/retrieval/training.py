@@ -19,9 +19,11 @@ from openvse.batches import (
 )
 from openvse.corpus import Corpus, SharedTexts
 from openvse.datasets import open_corpus
-from openvse.evaluation import Member, chance_metrics, embed_corpus, evaluate
+from openvse.encoders import TextEncoder, TokenStatesEncoder
+from openvse.errors import TrainingError
+from openvse.evaluation import Member, Report, chance_metrics, embed_corpus, evaluate
 from openvse.features import FeatureStore
-from openvse.model import TwoTower, tower_curves
+from openvse.model import Model, TwoTower, tower_curves
 from openvse.objectives import Objective
 from openvse.retrieval.build import build_model
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
@@ -108,24 +110,39 @@ class RetrievalTask(Task[Batch]):
 
     def validate(self) -> dict[str, float]:
         """Rank the validation split."""
-        embedded = embed_corpus(
-            self.model, self._validation, self._features, text_features=self._text_features
-        )
-        member = Member(embedded.images, embedded.texts, self.model.similarity)
+        report = self._rank(self.model, self._features, self._text_features)
+        self.intervals, self.replicates = report.intervals, report.replicates
+        return dict(report.metrics)
+
+    def validate_start(self, start: Model) -> dict[str, float]:
+        """Rank the validation split by the start, from the stores that its encoders can read."""
+        if not isinstance(start, TwoTower):
+            raise TrainingError(f"it {start.purpose}, which is another task")
+        own = self.model.image.encoder, self.model.text.encoder
+        features = self._features if start.image.encoder.fingerprint in (None, own[0].fingerprint) else None
+        texts = self._text_features if _same_states(start.text.encoder, own[1]) else None
+        report = self._rank(start.to(self.model.device), features, texts)
+        self.intervals, self.replicates = report.intervals, report.replicates
+        return dict(report.metrics)
+
+    def _rank(
+        self, model: TwoTower, features: FeatureSource | None, text_features: FeatureStore | None
+    ) -> Report:
+        embedded = embed_corpus(model, self._validation, features, text_features=text_features)
+        member = Member(embedded.images, embedded.texts, model.similarity)
         self._counted = count_scores(member, embedded.corpus)
-        report = evaluate(
+        return evaluate(
             member.images,
             member.texts,
             embedded.corpus.relevance,
             member.similarity,
             see=None if self._counted is None else self._counted.counts.see,
         )
-        self.intervals = report.intervals
-        return dict(report.metrics)
 
-    def calibrate(self) -> None:
-        """Fit the curve from score to probability to the scores of the validation, if it has enough images."""
-        self.model.calibration = None if self._counted is None else self._counted.fit(self.model.fingerprint)
+    def calibrate(self, model: Model) -> None:
+        """Fit the curve from score to probability to the scores of the last validation, if it had enough images."""
+        if isinstance(model, TwoTower):
+            model.calibration = None if self._counted is None else self._counted.fit(model.fingerprint)
 
     def summary(self, metrics: Mapping[str, float]) -> str:
         """Return RSUM, its chance level, and both R@1."""
@@ -155,6 +172,12 @@ class RetrievalTask(Task[Batch]):
         )
 
 
+def _same_states(one: TextEncoder, other: TextEncoder) -> bool:
+    """Return whether stored states of one text encoder are those of the other."""
+    both = isinstance(one, TokenStatesEncoder) and isinstance(other, TokenStatesEncoder)
+    return both and one.fingerprint == other.fingerprint
+
+
 def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     """Open data and features, and build model and objectives."""
     corpus = open_corpus(
@@ -164,7 +187,8 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
         merge_captions=recipe.data.merge_captions,
     )
     captions = corpus.split("train").captions
-    model = build_model(recipe, captions=captions, seed=recipe.seed)
+    model = build_model(recipe, captions=captions, seed=recipe.seed, start=inputs.start)
+    inputs.begin(model)
     coverage = count_words(model.text.encoder, captions, inputs, "caption")
     # Data that the model does not suit are refused before hours of extraction.
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]

@@ -1,19 +1,28 @@
-"""Search: a folder of images -> an index -> the images that fit a sentence."""
+"""Search: make an index of a folder of images, and find the images that fit a sentence."""
 
 from __future__ import annotations
 
-from openvse.search.backend import ExactBackend, VectorBackend
+from openvse.search.backend import ExactBackend, FilteringBackend, VectorBackend
 from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
-from openvse.search.engine import Hit, SearchEngine, at_least, require_curve
-from openvse.search.index import Index, Item
+from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
+from openvse.search.engine import Chances, Hit, SearchEngine
+from openvse.search.filters import Condition, parse_condition
+from openvse.search.index import Index
 from openvse.search.indexing import IndexProgress, IndexReport, build_index
+from openvse.search.maintenance import compact_index, forget_root, remove_items
+from openvse.search.manifest import Item
 from openvse.search.model_place import FoundModel, find_model, place_of
+from openvse.search.query import Query
 from openvse.search.rerank import HitReranker
 from openvse.search.stored import StoredImages, stored_images
 
 __all__ = [
+    "Chances",
+    "Condition",
+    "DuplicateGroup",
     "ExactBackend",
+    "FilteringBackend",
     "FoundModel",
     "Hit",
     "HitReranker",
@@ -21,15 +30,20 @@ __all__ = [
     "IndexProgress",
     "IndexReport",
     "Item",
+    "Query",
     "SearchEngine",
     "StoredImages",
     "VectorBackend",
-    "at_least",
     "build_index",
     "captions_beside",
+    "compact_index",
     "contact_sheet",
+    "duplicates_in_folder",
+    "duplicates_in_index",
     "find_model",
+    "forget_root",
+    "parse_condition",
     "place_of",
-    "require_curve",
+    "remove_items",
     "stored_images",
 ]

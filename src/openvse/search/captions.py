@@ -1,4 +1,4 @@
-"""Captions that lie beside indexed images, to show with the hits."""
+"""The captions of indexed images, which are shown with the hits."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from openvse.errors import OpenVSEError
 
 
 def captions_beside(root: Path) -> Mapping[str, Sequence[str]]:
-    """Return the captions of a folder's images by their path below it, with forward slashes.
+    """Return the captions of the images in a folder, by their path below it with forward slashes.
 
     Args:
-        root: an indexed folder; where it is no data set that ``open_corpus`` reads, there are no captions.
+        root: an indexed folder; if ``open_corpus`` cannot read it as a data set, there are no captions.
     """
     try:
         corpus = open_corpus(root, require_images=False, allow_outside=True)
-    except (OpenVSEError, OSError):  # images alone are what most folders hold
+    except (OpenVSEError, OSError):  # most folders only hold images
         return {}
     names: list[str | None] = []
     for path in corpus.image_paths:
-        if not isinstance(path, Path):  # in an archive or a table, where no index finds it
+        if not isinstance(path, Path):  # in an archive or a table, which an index does not read
             names.append(None)
             continue
         try:

@@ -1,4 +1,4 @@
-"""Search results as one web page that holds its images itself."""
+"""Search results as one web page, which contains its images."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from openvse.output.documents import html_page, image_uri, percent
 from openvse.search.engine import Hit
 
 THUMBNAIL_PX = 360
-"""Longer side of a thumbnail: twice its size on the page, for dense screens."""
+"""The longer side of a thumbnail: twice its size on the page, for screens of high density."""
 
 TAIL_CHARACTERS = 12
-"""Of a name, how many characters at its end are shown in any case."""
+"""The number of characters at the end of a name that are always shown."""
 
 
 def contact_sheet(
@@ -30,18 +30,18 @@ def contact_sheet(
     captions: Mapping[str, Sequence[str]] | None = None,
     examples: Mapping[str, Path] | None = None,
 ) -> str:
-    """Return an HTML page with a row of thumbnails for every query; it needs no other file and no network.
+    """Return an HTML page with a row of thumbnails for every query; it needs neither other files nor a network.
 
-    Each card links to its image, and says so where that is gone or cannot be read.
+    Each card links to its image. If the image is gone or cannot be read, the card says so.
 
     Args:
         results: the hits of each query, best first.
-        title: heading of the page.
-        note: a sentence under the heading, for instance what was searched.
-        badges: by ``Hit.id``, a short label on its image (such as "held out").
-        correct: by query, the ids of the right answers, which are marked.
-        captions: by ``Hit.id``, sentences about its image, of which the first is shown.
-        examples: by query, the image that was asked with.
+        title: the heading of the page.
+        note: a sentence under the heading, for instance on what was searched.
+        badges: short labels on the images, such as "held out", by ``Hit.id``.
+        correct: the ids of the right answers, which are marked, by query.
+        captions: sentences about the images, of which the first is shown, by ``Hit.id``.
+        examples: the images that were used as queries, by query.
     """
     right, asked = correct or {}, examples or {}
     thumbnail = cache(_thumbnail)  # an image that answers several queries is read once
@@ -63,7 +63,7 @@ def contact_sheet(
 
 
 def _heading(query: str, example: Path | None, thumbnail: Callable[[Path], str | None]) -> str:
-    """Return what was asked, with the image that it was asked with."""
+    """Return the query as a heading, with its image if the query is one."""
     image = None if example is None else thumbnail(example)
     shown = f'<img class="asked" src="{image}" alt="">' if image else ""
     return f"<h2>{shown}{escape(query)}</h2>"
@@ -103,7 +103,7 @@ def _card(hit: Hit, *, badge: str, is_right: bool, caption: str, image: str | No
 
 
 def _name(name: str) -> str:
-    """Return a name whose middle gives way where it is too long: beginning and end tell files apart."""
+    """Return a name whose middle is cut if it is too long; its beginning and end distinguish files."""
     head, tail = name[:-TAIL_CHARACTERS], name[-TAIL_CHARACTERS:]
     return (
         f'<span class="name" title="{escape(name)}"><span class="head">{escape(head)}</span>'
@@ -112,10 +112,10 @@ def _name(name: str) -> str:
 
 
 def _thumbnail(path: Path) -> str | None:
-    """Return an image, or a frame from the middle of a clip, as a small data URI; None when it cannot be read."""
+    """Return an image, or a frame from the middle of a clip, as a small data URI; None if it cannot be read."""
     try:
         image = read_poster(path)
-    except OpenVSEError:  # also where this machine reads no videos: the hits stand beside their scores
+    except OpenVSEError:  # also if this machine cannot read videos; the score is still shown
         return None
     image.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
     return image_uri(image, quality=80)

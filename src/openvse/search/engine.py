@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from openvse.encoders import UnknownWord
@@ -18,8 +20,12 @@ from openvse.media.images import one_or_many
 from openvse.media.videos import ClipSource
 from openvse.model import Calibration
 from openvse.model.calibration import check_precision
-from openvse.search.backend import ExactBackend, VectorBackend
-from openvse.search.index import Index, check_model
+from openvse.search.backend import ExactBackend, FilteringBackend, VectorBackend
+from openvse.search.filters import Condition, allowed_items, parse_condition
+from openvse.search.index import Index
+from openvse.search.manifest import check_model
+from openvse.search.query import Query, embed_queries
+from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet
 
 _logger = logging.getLogger(__name__)
@@ -76,8 +82,8 @@ class Hit:
         id: path below the indexed folder.
         path: where the image is.
         unknown_words: words of the query that the model does not know; the same for all hits of a query.
-        probability: that the image is relevant to the sentence, in an index of this size; None where the model keeps no
-            curve from score to probability, and where an image is the query.
+        probability: that the image is relevant to the sentence, among as many images as were searched; None where the
+            model keeps no curve from score to probability, and for a query that is not just a sentence.
     """
 
     rank: int
@@ -86,6 +92,12 @@ class Hit:
     path: Path
     unknown_words: tuple[UnknownWord, ...] = ()
     probability: float | None = None
+
+
+def _is_inner(model: QueryEmbedder) -> bool:
+    """Return whether the score of a model is the largest inner product, and nothing else."""
+    similarity = getattr(model, "similarity", None)
+    return isinstance(similarity, SetMax) and type(similarity).forward is SetMax.forward
 
 
 class SearchEngine:
@@ -98,7 +110,8 @@ class SearchEngine:
             with the model's similarity. An image as a query stands on the side of the texts.
 
     Attributes:
-        calibration: the model's curve from score to probability, or None.
+        calibration: the model's curve from score to probability; None where it keeps none, and for an index of
+            sentences.
 
     Raises:
         IndexFormatError: another model made the index.
@@ -111,21 +124,37 @@ class SearchEngine:
     def __init__(self, model: QueryEmbedder, index: Index, backend: VectorBackend | None = None) -> None:
         check_model(index.path, index.manifest, model.fingerprint)
         self._model, self._index = model, index
-        self.calibration = model.calibration if isinstance(model, Calibrated) else None
-        names = [item.id for item in index.items]
-        self._backend = (
-            ExactBackend(index.vectors, score=model.score, names=names) if backend is None else backend
-        )
+        exact = ExactBackend(index.segments, score=self._score, names=index.table.ids, inner=_is_inner(model))
+        self._backend: VectorBackend = exact if backend is None else backend
+        of_images = index.manifest.holds != "sentences"
+        self.calibration = model.calibration if of_images and isinstance(model, Calibrated) else None
+
+    def _score(self, items: EmbeddingSet, queries: EmbeddingSet) -> Float[Tensor, "I T"]:
+        """Score items against queries; sentences take the side of the texts, and what asks for them the other."""
+        if self._index.manifest.holds == "sentences":
+            return self._model.score(queries, items).T
+        return self._model.score(items, queries)
 
     @property
     def root(self) -> Path:
         """The folder whose images the index holds."""
         return Path(self._index.manifest.root)
 
-    @property
-    def num_images(self) -> int:
-        """The number of images of the index."""
-        return len(self._index)
+    def chances(
+        self,
+        where: Sequence[Condition | str] = (),
+        expected: float | None = None,
+        min_precision: float | None = None,
+    ) -> Chances:
+        """Return what gives the hits of a sentence their probabilities; see ``find`` for the arguments."""
+        return Chances(self.calibration, self._num_searched(self._allowed(where)), expected, min_precision)
+
+    def _num_searched(self, allowed: Bool[np.ndarray, "count"] | None) -> int:
+        return max(1, len(self._index) if allowed is None else int(allowed.sum()))
+
+    def _allowed(self, where: Sequence[Condition | str]) -> Bool[np.ndarray, "count"] | None:
+        given = [parse_condition(each) if isinstance(each, str) else each for each in where]
+        return allowed_items(self._index, given) if given else None
 
     def search(
         self,
@@ -151,23 +180,19 @@ class SearchEngine:
             DataError: ``top_k`` is below 1, every sentence is empty, or one of the other numbers is out of its range.
             ModelError: ``min_precision`` is given, and the model keeps no curve from score to probability.
         """
-        if min_precision is not None:
-            require_curve(self.calibration)
-            check_precision(min_precision)
+        chances = self.chances((), expected, min_precision)
         queries = [queries] if isinstance(queries, str) else queries
         asked = [query for query in queries if query.strip()]
         if not asked:
             if queries:
-                raise DataError("every query is empty: say what the image should show")
+                raise DataError("all queries are empty: give a sentence that says what the image should show")
             return []
         if len(asked) < len(queries):
             _logger.warning(
                 "an empty query has no hits (%d of %d are empty)", len(queries) - len(asked), len(queries)
             )
         found = self._hits(self._model.encode_text(asked), top_k, self._unknown_words(asked))
-        if self.calibration is not None:
-            found = [with_probabilities(hits, self.calibration, self.num_images, expected) for hits in found]
-        answers = iter(at_least(hits, min_precision) for hits in found)
+        answers = map(chances.of, found)
         return [next(answers) if query.strip() else [] for query in queries]
 
     def search_images(self, images: ClipSource | Sequence[ClipSource], top_k: int = 10) -> list[list[Hit]]:
@@ -186,6 +211,74 @@ class SearchEngine:
         given = one_or_many(images)
         return self._hits(self._model.encode_image(given), top_k, [()] * len(given)) if given else []
 
+    def find(
+        self,
+        queries: Query | Sequence[Query],
+        top_k: int = 10,
+        *,
+        skip: int = 0,
+        min_score: float | None = None,
+        where: Sequence[Condition | str] = (),
+        min_precision: float | None = None,
+        expected: float | None = None,
+    ) -> list[list[Hit]]:
+        """Return the best items for queries of several parts, of those that fulfil some conditions.
+
+        Args:
+            queries: any number of queries; one that is given by itself is a sequence of one.
+            top_k: how many items of each.
+            skip: how many of the best to leave out, for a page after the first; ranks go on.
+            min_score: the lowest score of a hit.
+            where: conditions that all hits fulfil, such as ``"date >= 2024"``; see ``search.filters``.
+            min_precision: the lowest probability of a hit; see ``search``. Only for queries that are just a sentence.
+            expected: see ``search``; of the images that fulfil the conditions.
+
+        Raises:
+            BadImageError: an image cannot be decoded.
+            DataError: a number is outside its range, a condition cannot be understood, or the index holds no item of an
+                id.
+            ModelError: the backend takes no queries of several parts, or no conditions; or ``min_precision`` is given,
+                and the model keeps no curve.
+        """
+        asked = [queries] if isinstance(queries, Query) else list(queries)
+        if top_k < 1 or skip < 0:
+            raise DataError(f"top_k is {top_k} and skip {skip}: allowed are 1 and more, and 0 and more")
+        if not asked:
+            return []
+        allowed = self._allowed(where)
+        chances = Chances(self.calibration, self._num_searched(allowed), expected, min_precision)
+        chances.check(asked)
+        embedded = embed_queries(asked, self._model.encode_text, self._model.encode_image, self._stored)
+        wanted = top_k + skip + any(query.like is not None for query in asked)
+        if embedded.weights is None and allowed is None:
+            scores, positions = self._backend.search(embedded.parts, wanted)
+        elif isinstance(self._backend, FilteringBackend):
+            scores, positions = self._backend.search_some(
+                embedded.parts, wanted, weights=embedded.weights, allowed=allowed
+            )
+        else:
+            raise ModelError(
+                "this backend takes neither queries of several parts nor conditions: leave them out, or take the exact "
+                "search"
+            )
+        unknown = self._unknown_words([query.text for query in asked])
+        lowest = -math.inf if min_score is None else min_score
+        return [
+            _page(query, hits, chances, slice(skip, skip + top_k), lowest)
+            for query, hits in zip(asked, self._named(scores, positions, unknown), strict=True)
+        ]
+
+    def _stored(self, ids: Sequence[str]) -> EmbeddingSet:
+        """Return the embeddings of items of the index."""
+        positions = []
+        for item_id in ids:
+            position = self._index.position(item_id)
+            if position is None:
+                raise DataError(f"the index holds no item {item_id}: give the path below the indexed folder")
+            positions.append(position)
+        vectors = torch.from_numpy(self._index.gather(np.array(positions)).astype(np.float32))
+        return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool))
+
     def _unknown_words(self, queries: Sequence[str]) -> list[tuple[UnknownWord, ...]]:
         if not isinstance(self._model, WordChecker):
             return [()] * len(queries)
@@ -195,51 +288,87 @@ class SearchEngine:
         self, queries: EmbeddingSet, top_k: int, unknown: Sequence[tuple[UnknownWord, ...]]
     ) -> list[list[Hit]]:
         if top_k < 1:
-            raise DataError(f"top_k is {top_k}, allowed are 1 and more")
-        scores, positions = self._backend.search(queries, top_k)
-        items = self._index.items
+            raise DataError(f"top_k is {top_k}: give 1 or more")
+        return self._named(*self._backend.search(queries, top_k), unknown)
+
+    def _named(
+        self,
+        scores: Float[Tensor, "Q k"],
+        positions: Int[Tensor, "Q k"],
+        unknown: Sequence[tuple[UnknownWord, ...]],
+    ) -> list[list[Hit]]:
+        """Return the items at some positions as hits."""
+        ids = self._index.table.ids
         return [
             [
-                Hit(rank, score, items[position].id, self._index.image_path(position), words)
+                Hit(rank, score, ids[position], self._index.image_path(position), words)
                 for rank, (score, position) in enumerate(zip(*row, strict=True), start=1)
             ]
             for words, *row in zip(unknown, scores.tolist(), positions.tolist(), strict=True)
         ]
 
 
-def with_probabilities(
-    hits: Sequence[Hit], calibration: Calibration, gallery: int, expected: float | None = None
-) -> list[Hit]:
-    """Return hits with the probabilities of their scores.
+def _page(query: Query, hits: Sequence[Hit], chances: Chances, page: slice, lowest: float) -> list[Hit]:
+    """Return some of the hits of a query, numbered, without those that score too low, and without its own item."""
+    others = [hit for hit in hits if hit.id != query.like]
+    some = [replace(hit, rank=rank) for rank, hit in enumerate(others, start=1)][page]
+    good = [hit for hit in some if hit.score >= lowest]
+    return chances.of(good) if query.is_sentence else good
+
+
+@dataclass(frozen=True)
+class Chances:
+    """Gives hits their probabilities, and leaves out those that are not probable enough.
 
     Args:
-        hits: of one sentence, with scores of the model that the curve is of.
-        calibration: the curve.
+        curve: of the model whose scores the hits have; None gives no probabilities.
         gallery: the number of images that were searched.
-        expected: how many of them are expected to be relevant; see ``SearchEngine.search``.
+        expected: how many of them are expected to be relevant to a sentence; None takes that of the curve's data.
+        min_precision: the lowest probability of a hit; None takes all hits.
 
     Raises:
-        DataError: ``expected`` is not above 0.
+        DataError: a number is outside its range.
+        ModelError: ``min_precision`` is given without a curve.
     """
-    scores = np.array([hit.score for hit in hits], dtype=np.float64)
-    probabilities = calibration.probabilities(scores, gallery, expected).tolist()
-    return [
-        replace(hit, probability=probability) for hit, probability in zip(hits, probabilities, strict=True)
-    ]
 
+    curve: Calibration | None
+    gallery: int
+    expected: float | None = None
+    min_precision: float | None = None
 
-def at_least(hits: Sequence[Hit], min_precision: float | None) -> list[Hit]:
-    """Leave out the hits that are less probable, and those without a probability; None keeps all."""
-    if min_precision is None:
-        return list(hits)
-    return [hit for hit in hits if hit.probability is not None and hit.probability >= min_precision]
+    def __post_init__(self) -> None:
+        if self.min_precision is None:
+            return
+        check_precision(self.min_precision)
+        if self.curve is None:
+            raise ModelError(
+                "a wanted precision needs the curve from score to probability, which this model does not keep for such "
+                "an index: fit it with 'openvse calibrate MODEL --on DATA', on captioned images that the model was not "
+                "trained on"
+            )
 
+    def check(self, queries: Sequence[Query]) -> None:
+        """Raise DataError where a precision is wanted for a query that is not just a sentence."""
+        if self.min_precision is not None and not all(query.is_sentence for query in queries):
+            raise DataError(
+                "a wanted precision needs queries that are just a sentence: leave out images, items and what is to be "
+                "avoided"
+            )
 
-def require_curve(calibration: Calibration | None) -> Calibration:
-    """Return the curve; raise ModelError where there is none."""
-    if calibration is None:
-        raise ModelError(
-            "a wanted precision needs the curve from score to probability, which this model does not keep: fit it with "
-            "'openvse calibrate MODEL DATA', on captioned images that the model was not trained on"
-        )
-    return calibration
+    @property
+    def highest(self) -> float | None:
+        """The probability of the best possible score; None without a curve."""
+        return None if self.curve is None else self.curve.highest(self.gallery, self.expected)
+
+    def of(self, hits: Sequence[Hit]) -> list[Hit]:
+        """Return the hits of a sentence with their probabilities, without those that are not probable enough."""
+        if self.curve is None:
+            return list(hits)
+        scores = np.array([hit.score for hit in hits], dtype=np.float64)
+        chances = self.curve.probabilities(scores, self.gallery, self.expected).tolist()
+        lowest = 0.0 if self.min_precision is None else self.min_precision
+        return [
+            replace(hit, probability=chance)
+            for hit, chance in zip(hits, chances, strict=True)
+            if chance >= lowest
+        ]

@@ -1,99 +1,41 @@
-"""The index on disk: embeddings of a folder of images, and which image each belongs to.
-
-    index.json            the manifest: format, model, root of the images, shape, names of the other two
-    vectors-<id>.npy      embeddings: float [count, K, D]
-    items-<id>.jsonl      path below the root, time and size of each image, one a line
-    unfinished.json       a manifest of what an interrupted indexing embedded; the next one goes on with it
-
-The manifest is replaced last and by rename: at every moment an index is the old one or the new one, whole. It holds
-checksums of both files. Format 1 had none, and did not say where the model is; it is read for good.
-"""
+"""An index on disk, open for reading; ``search.manifest`` says which files it has."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from itertools import islice
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
-from zlib import crc32
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.errors import IndexFormatError, IndexVersionError
-from openvse.files import checksum, write_whole
-
-VectorDtype = Literal["float16", "float32"]
-
-FORMAT = "openvse-index"
-VERSION = 2
-MANIFEST = "index.json"
-UNFINISHED = "unfinished.json"
+from openvse.errors import IndexFormatError
+from openvse.search.database import Database, Root, SegmentFile, Table, encode_id
+from openvse.search.manifest import Item, Manifest, check_model, damaged, read_manifest
+from openvse.search.old_formats import compare_old, finite_rows, open_old
+from openvse.search.segments import Segment, map_rows, row_checksum
 
 SMALL_BYTES = 1 << 24
-"""Vectors up to this size are compared with their checksum whenever they are opened; larger ones on request."""
+"""Embeddings up to this size are compared with their checksums whenever they are opened; larger ones on request."""
 
-
-@dataclass(frozen=True)
-class Item:
-    """An image as it was when it was indexed; an image that differs in any of these is embedded again.
-
-    Attributes:
-        id: path below the indexed folder, with forward slashes.
-        modified_ns: time of its last change.
-        size: bytes of the file.
-    """
-
-    id: str
-    modified_ns: int
-    size: int
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What ``index.json`` says.
-
-    Attributes:
-        model: fingerprint of the model that made the embeddings.
-        root: the indexed folder, absolute.
-        count: images.
-        num_embeddings: K.
-        dim: D.
-        dtype: how a number is stored.
-        created: UTC, ISO 8601.
-        vectors: name of the file of embeddings.
-        items: name of the file of images.
-        checksums: CRC-32 of the embeddings and of the lines of the images; None where format 1 has none.
-        model_place: where the model was; see ``search.model_place``. None where nobody said it.
-    """
-
-    model: str
-    root: str
-    count: int
-    num_embeddings: int
-    dim: int
-    dtype: VectorDtype
-    created: str
-    vectors: str
-    items: str
-    checksums: dict[str, int] | None = None
-    model_place: dict[str, str] | None = None
-
-    def write(self, folder: Path, name: str = MANIFEST) -> None:
-        """Make this the manifest of the folder, by rename."""
-        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        write_whole(folder / name, json.dumps(content, indent=2) + "\n")
+_SMALL_COUNT = 1 << 16
+_ATTEMPTS = 5
 
 
 class Index:
-    """Embeddings of images, memory-mapped; made by ``build_index``.
+    """Embeddings of images or sentences, memory-mapped; made by ``build_index``.
+
+    It is what the index was when it was opened, whatever is written to it later.
 
     Attributes:
         path: folder of the index.
         manifest: what made it, and its shape.
-        items: the images, sorted by path.
-        vectors: ``[count, K, D]``, of which only what is read comes into memory.
+        roots: the indexed folders, or the file of the sentences.
+        table: what is known of the items, in the order of their ids.
+        segments: the embeddings, in the files that hold them.
+        is_complete: False while an indexing is under way, or where one was interrupted.
 
     Examples:
         >>> index = Index.open("index", model.fingerprint)  # doctest: +SKIP
@@ -104,166 +46,199 @@ class Index:
         self,
         path: Path,
         manifest: Manifest,
-        items: tuple[Item, ...],
-        vectors: Float[np.ndarray, "count K D"],
+        roots: Sequence[Root],
+        table: Table,
+        segments: Sequence[Segment],
+        *,
+        is_complete: bool = True,
     ) -> None:
         self.path = path
         self.manifest = manifest
-        self.items = items
-        self.vectors = vectors
+        self.roots = tuple(roots)
+        self.table = table
+        self.segments = tuple(segments)
+        self.is_complete = is_complete
+        self._root_of = {root.number: root for root in roots}
 
     @classmethod
     def open(cls, path: str | Path, model_fingerprint: str | None = None, *, check: bool = False) -> Index:
-        """Open an index for reading.
+        """Open an index for reading, also while another process writes to it.
 
         Args:
             path: its folder.
             model_fingerprint: the model that must have made it; None takes any.
-            check: call ``check``, whatever the size; small files are always compared with their checksums.
+            check: call ``check``, whatever the size; small ones are always compared with their checksums.
 
         Raises:
             IndexFormatError: it is missing, damaged, of another format version, or made by another model.
         """
         folder = Path(path)
-        manifest = read_manifest(folder)
-        check_model(folder, manifest, model_fingerprint)
-        try:
-            items = _read_items(folder, manifest, None)
-            # Copy-on-write because torch wants memory that could be written; nothing reaches the file.
-            vectors = np.load(folder / manifest.vectors, mmap_mode="c", allow_pickle=False)
-        except (OSError, ValueError, TypeError, EOFError) as error:
-            raise damaged(folder, str(error)) from error
-        expected = (manifest.count, manifest.num_embeddings, manifest.dim)
-        if vectors.shape != expected or vectors.dtype != manifest.dtype or len(items) != manifest.count:
-            content = f"{len(items)} images, {vectors.dtype} {list(vectors.shape)}"
-            raise damaged(folder, f"it holds {content} instead of {manifest.dtype} {list(expected)}")
-        index = cls(folder, manifest, items, vectors)
+        for attempt in range(1, _ATTEMPTS + 1):
+            manifest = read_manifest(folder)
+            check_model(folder, manifest, model_fingerprint)
+            try:
+                index = cls._of_old(folder, manifest) if manifest.vectors else cls._of(folder, manifest)
+                break
+            except IndexFormatError:
+                # A writer may have replaced files between our looks at the manifest, the database and the segments.
+                if attempt == _ATTEMPTS or manifest.vectors:
+                    raise
         if check:
             index.check()
-        elif vectors.nbytes <= SMALL_BYTES:
+        elif index._bytes <= SMALL_BYTES and len(index) <= _SMALL_COUNT:
             index.compare()
         return index
 
     @classmethod
-    def open_unfinished(cls, folder: Path, model_fingerprint: str) -> Index | None:
-        """Open what an interrupted indexing by a model embedded; None where there is nothing that can be used."""
-        try:
-            manifest = read_manifest(folder, UNFINISHED)
-            check_model(folder, manifest, model_fingerprint)
-            items = _read_items(folder, manifest, manifest.count)
-            shape = (manifest.count, manifest.num_embeddings, manifest.dim)
-            path, row = folder / manifest.vectors, np.dtype(manifest.dtype).itemsize
-            _check_vectors(folder, manifest, int(np.prod(shape)) * row)
-            vectors = np.memmap(path, manifest.dtype, "c", _data_offset(path), shape)
-        except (IndexFormatError, OSError, ValueError, TypeError, EOFError):
-            return None
-        return cls(folder, manifest, items, vectors)
+    def _of(cls, folder: Path, manifest: Manifest) -> Index:
+        """Open an index of format 3."""
+        if not (folder / manifest.items).is_file():
+            raise damaged(folder, f"{manifest.items} is missing")
+        with Database(folder / manifest.items) as database, database.snapshot():
+            roots, table, files = database.roots(), database.table(), database.segments()
+            unfinished = database.setting("unfinished")
+            segments = _map_segments(folder, manifest, table, files)
+        manifest = _filled_in(manifest, roots, len(table.ids))
+        return cls(folder, manifest, roots, table, segments, is_complete=not unfinished)
+
+    @classmethod
+    def _of_old(cls, folder: Path, manifest: Manifest) -> Index:
+        table, segment = open_old(folder, manifest).arranged()
+        return cls(folder, manifest, [Root(0, manifest.root, "")], table, [segment])
 
     def __len__(self) -> int:
-        return len(self.items)
+        return len(self.table.ids)
+
+    @cached_property
+    def items(self) -> tuple[Item, ...]:
+        """The images, in the order of their ids."""
+        numbers = zip(self.table.modified_ns.tolist(), self.table.sizes.tolist(), strict=True)
+        return tuple(Item(name, *each) for name, each in zip(self.table.ids, numbers, strict=True))
+
+    @cached_property
+    def vectors(self) -> Float[np.ndarray, "count K D"]:
+        """The embeddings in the order of the items.
+
+        They are mapped into memory where they lie like this in one segment, as they do after a first indexing;
+        otherwise they are copied into memory. A search reads the segments instead.
+        """
+        if len(self.segments) == 1 and np.array_equal(self.segments[0].positions, np.arange(len(self))):
+            return self.segments[0].vectors
+        return self.gather(np.arange(len(self)))
+
+    @property
+    def _bytes(self) -> int:
+        return sum(segment.vectors.nbytes for segment in self.segments)
+
+    def gather(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
+        """Return a copy of the embeddings of some items."""
+        shape = (len(positions), self.manifest.num_embeddings, self.manifest.dim)
+        taken = np.empty(shape, np.dtype(self.manifest.dtype))
+        place = np.full(len(self), -1)
+        place[positions] = np.arange(len(positions))
+        for segment in self.segments:
+            rows = np.flatnonzero((segment.positions >= 0) & (place[segment.positions] >= 0))
+            taken[place[segment.positions[rows]]] = segment.vectors[rows]
+        return taken
+
+    def position(self, item_id: str) -> int | None:
+        """Return the position of an item; None where the index does not hold it."""
+        place = _bisect(self.table.ids, item_id)
+        return place if place < len(self) and self.table.ids[place] == item_id else None
+
+    def image_path(self, position: int) -> Path:
+        """Return the path of an image; in an index of sentences, that of their file."""
+        root = self._root_of[int(self.table.roots[position])]
+        if self.manifest.holds == "sentences":
+            return Path(root.path)
+        return Path(root.path, root.name_of(self.table.ids[position]))
 
     def check(self) -> None:
-        """Read all embeddings, a block at a time: compare them with their checksum, and look for bad numbers.
+        """Read all embeddings, a block at a time: compare them with their checksums, and look for bad numbers.
 
         Raises:
             IndexFormatError: they are not what was written, or some hold NaN or infinite numbers; the first of their
                 images is named.
         """
         self.compare()
-        bad = not_finite(self.vectors)
-        if len(bad):
+        if not self.manifest.vectors:
+            with Database(self.path / self.manifest.items) as database:
+                if not database.sound():
+                    raise damaged(self.path, f"{self.manifest.items} is not sound")
+        bad = self._not_finite()
+        if bad:
             raise damaged(
                 self.path,
-                f"the embeddings of {len(bad)} images hold NaN or infinite numbers, first {self.items[bad[0]].id}",
+                f"the embeddings of {len(bad)} images hold NaN or infinite numbers, first {self.table.ids[bad[0]]}",
             )
 
     def compare(self) -> None:
-        """Compare the embeddings with their checksum, if the index has one.
+        """Compare the embeddings with their checksums, if the index has them.
 
         Raises:
             IndexFormatError: they are not what was written.
         """
-        _check_vectors(self.path, self.manifest, self.vectors.nbytes)
+        if self.manifest.vectors:
+            compare_old(self.path, self.manifest, self._bytes)
+        elif changed := self.changed():
+            first = self.table.ids[changed[0]]
+            raise damaged(
+                self.path,
+                f"{len(changed)} of its items do not match their checksums, first {first}",
+            )
 
-    def image_path(self, position: int) -> Path:
-        """Return the path of an image."""
-        return Path(self.manifest.root, self.items[position].id)
+    def changed(self) -> list[int]:
+        """Return the positions of the items that are not what was written, by their checksums (format 3)."""
+        found = []
+        for segment in self.segments:
+            for row in np.flatnonzero(segment.positions >= 0).tolist():
+                position = int(segment.positions[row])
+                item = Item(
+                    self.table.ids[position],
+                    int(self.table.modified_ns[position]),
+                    int(self.table.sizes[position]),
+                )
+                if row_checksum(item, segment.vectors[row]) != self.table.checksums[position]:
+                    found.append(position)
+        return sorted(found)
 
-
-def not_finite(vectors: Float[np.ndarray, "count K D"], block: int = 1 << 14) -> Int[np.ndarray, "n"]:
-    """Return the positions of the items with a number that is NaN or infinite, holding some items at a time."""
-    found = [
-        start + np.flatnonzero(~np.isfinite(vectors[start : start + block]).all(axis=(1, 2)))
-        for start in range(0, len(vectors), block)
-    ]
-    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
-
-
-def check_model(folder: Path, manifest: Manifest, fingerprint: str | None) -> None:
-    """Raise IndexFormatError unless the model made the index: embeddings of two models cannot be compared."""
-    if fingerprint not in (None, manifest.model):
-        raise IndexFormatError(
-            f"index {folder} was made by model {manifest.model}, not by {fingerprint}: use that model, "
-            f"or run 'openvse index --overwrite' with this one"
-        )
-
-
-def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
-    """Return what a manifest says.
-
-    Raises:
-        IndexFormatError: it is missing, damaged, or of another format version.
-    """
-    path = folder / name
-    if not path.is_file():
-        raise IndexFormatError(f"no index at {folder} (no {name}): make one with 'openvse index'")
-    try:
-        fields: dict[str, Any] = json.loads(path.read_text())
-        kind = fields.pop("format"), fields.pop("version")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise damaged(folder, f"{name} cannot be understood") from error
-    if kind not in ((FORMAT, 1), (FORMAT, VERSION)):
-        raise IndexVersionError(
-            f"index {folder} has format {kind[0]} {kind[1]}, this openvse reads {FORMAT} 1 to {VERSION}: "
-            f"update openvse, or run 'openvse index --overwrite'"
-        )
-    try:
-        manifest = Manifest(**fields)
-    except TypeError as error:
-        raise damaged(folder, f"{name} cannot be understood") from error
-    if not all(each is None or isinstance(each, dict) for each in (manifest.checksums, manifest.model_place)):
-        raise damaged(folder, f"{name} holds impossible values")
-    return manifest
+    def _not_finite(self) -> list[int]:
+        found: set[int] = set()
+        for segment in self.segments:
+            used = segment.positions.copy()
+            used[finite_rows(segment.vectors)] = -1
+            found.update(used[used >= 0].tolist())
+        return sorted(found)
 
 
-def _read_items(folder: Path, manifest: Manifest, count: int | None) -> tuple[Item, ...]:
-    """Read the images, or the first of them."""
-    with (folder / manifest.items).open("rb") as file:
-        lines = list(islice(file, count))
-    if manifest.checksums is not None:
-        _compare(folder, manifest, "items", crc32(b"".join(lines)))
-    return tuple(Item(**json.loads(line)) for line in lines)
+def _map_segments(
+    folder: Path, manifest: Manifest, table: Table, files: Sequence[SegmentFile]
+) -> list[Segment]:
+    """Map the segments, and find out whose their rows are."""
+    segments = []
+    placed = 0
+    for file in files:
+        here = np.flatnonzero(table.segments == file.number)
+        if not len(here):
+            continue
+        try:
+            vectors = map_rows(
+                folder / file.file, file.rows, manifest.num_embeddings, manifest.dim, manifest.dtype
+            )
+            positions = np.full(file.rows, -1, np.int32)
+            positions[table.rows[here]] = here
+        except (OSError, ValueError, IndexError, EOFError) as error:
+            raise damaged(folder, str(error)) from error
+        segments.append(Segment(vectors, positions))
+        placed += len(here)
+    if placed != len(table.ids):
+        raise damaged(folder, f"{len(table.ids) - placed} items have no embeddings")
+    return segments
 
 
-def _check_vectors(folder: Path, manifest: Manifest, size: int) -> None:
-    if manifest.checksums is not None:
-        path = folder / manifest.vectors
-        _compare(folder, manifest, "vectors", checksum(path, skip=_data_offset(path), size=size))
+def _filled_in(manifest: Manifest, roots: Sequence[Root], count: int) -> Manifest:
+    return replace(manifest, root=roots[0].path if roots else "", count=count)
 
 
-def _compare(folder: Path, manifest: Manifest, name: Literal["items", "vectors"], found: int) -> None:
-    if (manifest.checksums or {}).get(name) != found:
-        raise damaged(folder, f"{getattr(manifest, name)} is not what was written, by its checksum")
-
-
-def _data_offset(path: Path) -> int:
-    """Return where the numbers of an ``.npy`` file begin."""
-    with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        np.lib.format.read_array_header_1_0(file)
-        return file.tell()
-
-
-def damaged(folder: Path, what: str) -> IndexFormatError:
-    """Return the error of an index that no indexing leaves behind, however it ends."""
-    return IndexFormatError(f"index {folder} is damaged ({what}): run 'openvse index' again")
+def _bisect(ids: Sequence[str], item_id: str) -> int:
+    return bisect_left(ids, encode_id(item_id), key=encode_id)

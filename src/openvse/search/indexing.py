@@ -1,64 +1,33 @@
-"""A folder of images -> an index; a second run embeds only what changed, also after one that was stopped."""
+"""Folders of images, or a file of sentences -> an index; a later run costs what changed since."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeAlias, runtime_checkable
 
-import numpy as np
-from jaxtyping import Float, Int
-
-from openvse.errors import BadImageError, DataError, ModelError
-from openvse.media.listing import LeftOut, list_media
-from openvse.search.index import Item, VectorDtype
+from openvse.errors import DataError, IndexDamagedError, IndexFormatError, ModelError
+from openvse.media.listing import LeftOut
+from openvse.media.names import escaped
+from openvse.search import metadata
+from openvse.search.compaction import compact, unused_rows
+from openvse.search.database import Database, Root
+from openvse.search.embedding import Embedder, ImageEmbedder, KnownContent, StoredEmbedder
+from openvse.search.manifest import Held, VectorDtype, read_manifest
 from openvse.search.model_place import Place
-from openvse.search.reuse import Keeper, Reusable, check_replaceable
+from openvse.search.repair import damaged_items
+from openvse.search.roots import Plan, plan
+from openvse.search.scanning import Changes, RootListing, compare, list_root, list_sentences
 from openvse.search.writer import IndexWriter
-from openvse.types import EmbeddingSet
 
-Vectors: TypeAlias = Float[np.ndarray, "B K D"]
+KEEP_SECONDS = 5.0
+"""A kill costs at most this much work."""
 
-_AT_ONCE = 4096
-
-
-@runtime_checkable
-class ImageEmbedder(Protocol):
-    """The methods of a model that indexing uses."""
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash that identifies the model."""
-        ...
-
-    @property
-    def indexable(self) -> bool:
-        """Whether scores computed from the embeddings of an index are exactly those of the model."""
-        ...
-
-    @property
-    def reads_videos(self) -> bool:
-        """Whether it embeds clips too."""
-        ...
-
-    def encode_image(self, images: Sequence[Path], batch_size: int) -> EmbeddingSet:
-        """Embed images or clips; raise BadImageError when one cannot be decoded."""
-        ...
-
-
-@runtime_checkable
-class StoredEmbedder(Protocol):
-    """Embeds images by what is stored of them; ``openvse.search.StoredImages`` is one."""
-
-    def find(self, path: Path, modified_ns: int, size: int) -> int | None:
-        """Return the place of an image in the store; None where it is not in it, or has changed since."""
-        ...
-
-    def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> EmbeddingSet:
-        """Embed images of the store, in the order given."""
-        ...
+_IGNORE = "ignore"
+_FEW_ROWS = 1024  # unused ones that are no reason to rewrite an index
 
 
 @dataclass(frozen=True)
@@ -66,9 +35,9 @@ class IndexProgress:
     """How far indexing has come.
 
     Attributes:
-        done: images dealt with: embedded, taken over, or found to be bad.
-        total: images in the folder.
-        images_per_s: images dealt with in a second.
+        done: items dealt with: embedded, unchanged, or found to be bad.
+        total: items in the folders.
+        images_per_s: items dealt with in a second.
     """
 
     done: int
@@ -81,12 +50,19 @@ class IndexReport:
     """What indexing did.
 
     Attributes:
-        count: images in the index.
+        count: items in the index.
         reused: those of them that were there already and have not changed.
         failed: path and reason of each image that cannot be used.
         left_out: files that look like images or clips and were not tried, by kind.
         stored: images that were embedded by stored features.
         resumed: those that an interrupted indexing had embedded; they do not count as reused.
+        recognised: images that were moved, copied or touched, and recognised by their content.
+        removed: items that are no longer there, and were removed.
+        kept: roots and folders that could not be looked at, with the reason; their items stay.
+        upgraded_from: the format that the index was of before, where that was an earlier one; otherwise 0.
+        compacted: rows that no item needed any more, and that were removed from the files.
+        bad_metadata: lines of ``metadata.jsonl`` that could not be understood: the file, and their numbers.
+        holds: what an item is.
     """
 
     count: int
@@ -95,179 +71,292 @@ class IndexReport:
     left_out: LeftOut = field(default_factory=LeftOut)
     stored: int = 0
     resumed: int = 0
+    recognised: int = 0
+    removed: int = 0
+    kept: list[tuple[Path, str]] = field(default_factory=list)
+    upgraded_from: int = 0
+    compacted: int = 0
+    bad_metadata: list[tuple[Path, tuple[int, ...]]] = field(default_factory=list)
+    holds: Held = "images"
 
 
 def build_index(
     model: ImageEmbedder,
-    folder: str | Path,
+    folder: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     batch_size: int = 64,
-    dtype: VectorDtype = "float32",
+    dtype: VectorDtype | None = None,
     overwrite: bool = False,
+    add: bool = False,
+    ignore: Sequence[str] | None = None,
+    check: bool = False,
     stored: StoredEmbedder | None = None,
     model_place: Place | None = None,
     progress: Callable[[IndexProgress], None] | None = None,
 ) -> IndexReport:
-    """Embed every image below a folder, and every video if the model reads clips; bad ones are reported.
+    """Embed every image below some folders, and every video if the model reads clips; or the sentences of a file.
 
-    From an index that this model made before, the embeddings of images with the same path, time and size
-    are taken over; what is no longer in the folder is dropped. Memory is bounded by the batch. What was embedded
-    is kept every few seconds: indexing that was stopped goes on where it was when it is repeated.
+    Into an index that this model made before, only what is new or has changed is embedded: files with the same path,
+    time and size stay as they are, and those that were moved are recognised by their content. What is no longer there
+    is removed, but a folder that is not there keeps its items. Memory is bounded by the batch. What was embedded is
+    part of the index after a few seconds: a search finds it, and indexing that was stopped goes on when it is repeated.
 
     Args:
         model: the model that embeds the images.
-        folder: the folder of the images, at any depth.
+        folder: a folder of images, at any depth, or several; or a text file with a sentence a line.
         out: folder of the index, created where it is missing.
         batch_size: images embedded at once.
-        dtype: how a number is stored; float16 halves the disk and changes scores in the fourth digit.
-        overwrite: replace an index that another model made, or that holds another folder.
+        dtype: how a number is stored; None is that of the index, float32 for a new one.
+        overwrite: replace an index that another model made, or that holds other folders.
+        add: add the folders to those that the index holds.
+        ignore: patterns of files and folders to skip, beside those of ``.openvseignore``; see
+            ``openvse.media.ignoring.IgnoreRules``. None takes those that the index was last given.
+        check: compare even a large index with its checksums first, and embed anew what is damaged.
         stored: features that may stand for images which have not changed since they were extracted.
         model_place: where the model is, for whoever searches (``openvse.search.place_of``); None keeps what the index
             says of the same model.
         progress: called after every batch.
 
     Raises:
-        DataError: there is no image in the folder, or none that can be used.
+        DataError: there is no image in the folder, or none that can be used; or an ignore rule cannot be understood.
         ModelError: no index can serve the model.
-        IndexFormatError: the index cannot be written, or is of another model or folder.
+        IndexFormatError: the index cannot be written, or is of another model or of other folders.
     """
     if not model.indexable:
         raise ModelError(
-            "this model cannot be indexed: its scores are not inner products of embeddings that each item "
-            "has by itself, in a fixed number; score images and sentences with model.score instead"
+            "this model cannot be indexed: an index needs a fixed number of embeddings for each image, whose inner "
+            "products with those of a sentence are the scores; score images and sentences with model.score instead"
         )
-    root, target, fingerprint = Path(folder).resolve(), Path(out), model.fingerprint
-    listing = list_media(root, videos=model.reads_videos)
-    paths = listing.paths
-    if not paths:
-        what = f"; {listing.left_out.describe()}" if listing.left_out else ""
-        raise DataError(f"there is no image in {folder}: give a folder that holds images, at any depth{what}")
-    if not overwrite:
-        check_replaceable(target, fingerprint, root)
-    old = Reusable(target, fingerprint, dtype)
-    images = _Images(model, root, old, stored)
-    place = old.model_place if model_place is None else model_place
-    with IndexWriter(target, model=fingerprint, root=root, dtype=dtype, model_place=place) as writer:
-        images.write_to(writer, paths, batch_size, progress)
-        if not len(writer):
-            path, reason = images.failed[0]
-            raise DataError(f"none of the {len(paths)} images in {folder} can be used, not {path}: {reason}")
-        return images.report(len(writer), listing.left_out)
+    given = [folder] if isinstance(folder, str | Path) else list(folder)
+    folders = [Path(each).resolve() for each in given]
+    holds: Held = "sentences" if folders and all(each.is_file() for each in folders) else "images"
+    planned = plan(
+        Path(out), folders, model=model.fingerprint, dtype=dtype, holds=holds, overwrite=overwrite, add=add
+    )
+    run = _Run(model, Path(out), planned, holds, dtype, batch_size, stored, model_place, check)
+    try:
+        return run(folders, given, ignore, progress)
+    except IndexDamagedError:  # of a database that SQLite cannot read: everything is embedded anew
+        run.anew = True
+        return run(folders, given, ignore, progress)
 
 
-class _Images:
-    """The images of a folder, each embedded or taken over from what was there."""
+class _Run:
+    """One run of indexing."""
 
     def __init__(
-        self, model: ImageEmbedder, root: Path, old: Reusable, stored: StoredEmbedder | None
+        self,
+        model: ImageEmbedder,
+        out: Path,
+        planned: Plan,
+        holds: Held,
+        dtype: VectorDtype | None,
+        batch_size: int,
+        stored: StoredEmbedder | None,
+        model_place: Place | None,
+        check: bool,
     ) -> None:
-        self._model, self._root, self._old, self._stored = model, root, old, stored
-        self.failed: list[tuple[Path, str]] = []
-        self._reused = self._resumed = self._from_store = 0
+        self._model, self._out, self._plan, self._holds = model, out, planned, holds
+        self._dtype, self._batch_size, self._stored = dtype, batch_size, stored
+        self._place, self._check = model_place, check
+        self.anew = False
 
-    def write_to(
+    def __call__(
+        self,
+        folders: Sequence[Path],
+        given: Sequence[str | Path],
+        ignore: Sequence[str] | None,
+        progress: Callable[[IndexProgress], None] | None,
+    ) -> IndexReport:
+        named = set(map(str, folders))
+        roots = [root for root in self._plan.roots if root.path in named]
+        rules = _remembered_rules(self._out) if ignore is None else list(ignore)
+        listings = [self._list(root, rules) for root in roots]
+        _check_present(listings, given, self._out)
+        with self._writer() as writer:
+            changes, damaged = self._changes(writer, listings)
+            embedder = self._embedder(writer, damaged)
+            self._write(writer, embedder, changes, progress)
+            _check_still_there(listings)
+            bad_lines = self._tidy(writer, embedder, changes, listings, ignore, given)
+            writer.finish()
+            database = writer.database
+            compacted = 0
+            if database is not None and _is_wasteful(database):
+                compacted = compact(self._out, writer.manifest, database)
+            count = 0 if database is None else database.count()
+            return IndexReport(
+                count=count,
+                reused=changes.unchanged - changes.resumed,
+                failed=[*changes.failed, *embedder.failed],
+                left_out=changes.left_out,
+                stored=embedder.from_store,
+                resumed=changes.resumed,
+                recognised=embedder.recognised,
+                removed=len(changes.gone),
+                kept=changes.kept,
+                upgraded_from=writer.upgraded_from,
+                compacted=compacted,
+                bad_metadata=bad_lines,
+                holds=self._holds,
+            )
+
+    def _list(self, root: Root, rules: Sequence[str]) -> RootListing:
+        if self._holds == "sentences":
+            return list_sentences(root)
+        return list_root(root, videos=self._model.reads_videos, ignore=rules)
+
+    def _writer(self) -> IndexWriter:
+        return IndexWriter(
+            self._out,
+            model=self._model.fingerprint,
+            roots=self._plan.roots,
+            dtype=self._dtype,
+            model_place=self._place,
+            holds=self._holds,
+            replace=self._plan.replace,
+            anew=self.anew,
+        )
+
+    def _changes(self, writer: IndexWriter, listings: Sequence[RootListing]) -> tuple[Changes, set[str]]:
+        database, changes, damaged = writer.database, Changes(), set[str]()
+        if database is not None:
+            damaged = damaged_items(self._out, writer.manifest, database, check=self._check)
+        for listing in listings:
+            compare(listing, database, damaged, changes, writer.first_unfinished)
+        return changes, damaged
+
+    def _embedder(self, writer: IndexWriter, damaged: set[str]) -> Embedder:
+        known = None
+        if writer.database is not None:
+            known = KnownContent(self._out, writer.manifest, writer.database, damaged)
+        return Embedder(self._model, self._batch_size, self._stored, known)
+
+    def _write(
         self,
         writer: IndexWriter,
-        paths: Sequence[Path],
-        batch_size: int,
+        embedder: Embedder,
+        changes: Changes,
         progress: Callable[[IndexProgress], None] | None,
     ) -> None:
-        """Embed and write all images, and keep what is written from time to time."""
-        started = time.perf_counter()
-        needed = self._old.needed([path.relative_to(self._root).as_posix() for path in paths])
-        with Keeper(writer, needed) as keeper:
-            for number, items, vectors in self.embedded(paths, batch_size):
-                if items:
-                    writer.append(items, vectors)
-                keeper.written(number)
-                if progress is not None:
-                    done = len(writer) + len(self.failed)
-                    progress(IndexProgress(done, len(paths), done / (time.perf_counter() - started)))
+        """Embed and write what is new or has changed, and commit from time to time."""
+        started = kept_at = time.perf_counter()
+        done, total = changes.unchanged + len(changes.failed), changes.unchanged + len(changes.failed)
+        total += len(changes.candidates)
+        before = len(embedder.failed)
+        for entries, vectors in embedder.batches(changes.candidates):
+            if entries:
+                writer.append(entries, vectors)
+            done += len(entries) + len(embedder.failed) - before
+            before = len(embedder.failed)
+            if time.perf_counter() - kept_at > KEEP_SECONDS:
+                writer.commit()
+                kept_at = time.perf_counter()
+            if progress is not None:
+                progress(IndexProgress(done, total, done / (time.perf_counter() - started)))
+        if progress is not None and not changes.candidates:
+            progress(IndexProgress(done, total, done / max(1e-9, time.perf_counter() - started)))
 
-    def report(self, count: int, left_out: LeftOut) -> IndexReport:
-        """Return what became of the images."""
-        return IndexReport(count, self._reused, self.failed, left_out, self._from_store, self._resumed)
+    def _tidy(
+        self,
+        writer: IndexWriter,
+        embedder: Embedder,
+        changes: Changes,
+        listings: Sequence[RootListing],
+        ignore: Sequence[str] | None,
+        given: Sequence[str | Path],
+    ) -> list[tuple[Path, tuple[int, ...]]]:
+        """Prepare what the last transaction does: remove what is gone, note what the user says of the rest."""
+        broken = {each.item.id for each in changes.candidates if each.was_there} & set(embedder.failed_ids)
+        gone = [*changes.gone, *broken]
+        if len(writer) - len(gone) <= 0:
+            path, reason = [*changes.failed, *embedder.failed][0]
+            raise DataError(
+                f"none of the {changes.present} images in {', '.join(map(str, given))} can be used; the first is "
+                f"{path}: {reason}"
+            )
+        if gone:
+            writer.drop(gone)
+        if ignore is not None:
+            rules = "\n".join(ignore)
+            writer.at_the_end(lambda database: database.set(_IGNORE, rules))
+        bad = []
+        for listing in listings if self._holds == "images" else ():
+            folder = Path(listing.root.path)
+            has_new = any(each.root == listing.root.number for each in changes.candidates)
+            if listing.missing or not _says_something_new(writer, listing, folder, has_new):
+                continue
+            said = metadata.read_metadata(folder)
+            if said.bad_lines:
+                bad.append((folder / metadata.FILE, said.bad_lines))
+            writer.at_the_end(partial(metadata.describe, root=listing.root, said=said))
+        return bad
 
-    def embedded(self, paths: Sequence[Path], batch_size: int) -> Iterator[tuple[int, list[Item], Vectors]]:
-        """Yield images and their embeddings in order of path, at most ``batch_size`` new at once.
 
-        The number before them says of how many paths this is the end.
-        """
-        chunk: list[Item] = []
-        fresh = 0
-        for number, path in enumerate(paths, start=1):
-            item = self._look(path)
-            if item is not None:
-                chunk.append(item)
-                fresh += item not in self._old
-            if fresh == batch_size or len(chunk) == _AT_ONCE:
-                yield number, *self._embed(chunk, batch_size)
-                chunk, fresh = [], 0
-        yield len(paths), *self._embed(chunk, batch_size)
+def _remembered_rules(out: Path) -> list[str]:
+    """Return the ignore rules that an index was last given."""
+    with _opened(out) as database:
+        return [] if database is None else database.setting(_IGNORE).splitlines()
 
-    def _look(self, path: Path) -> Item | None:
-        try:
-            status = path.stat()
-        except OSError as error:
-            self.failed.append((path, error.strerror or "it cannot be read"))
-            return None
-        return Item(path.relative_to(self._root).as_posix(), status.st_mtime_ns, status.st_size)
 
-    def _embed(self, chunk: Sequence[Item], batch_size: int) -> tuple[list[Item], Vectors]:
-        """Embed a chunk: by what was there, by stored features, and the rest from the images."""
-        rows = self._old.take(chunk)
-        resumed = sum(self._old.is_resumed(item) for item in rows)
-        self._resumed += resumed
-        self._reused += len(rows) - resumed
-        rows |= self._embed_stored([item for item in chunk if item not in rows], batch_size)
-        new, vectors = self._encode([item for item in chunk if item not in rows])
-        rows |= zip(new, vectors, strict=True)
-        items = [item for item in chunk if item in rows]
-        return items, np.stack([rows[item] for item in items]) if items else vectors
+@contextmanager
+def _opened(out: Path) -> Iterator[Database | None]:
+    """Open the database of an index for reading; None where there is none, or a damaged one."""
+    try:
+        manifest = read_manifest(out)
+        database = None if manifest.vectors else Database(out / manifest.items)
+    except IndexFormatError:
+        database = None
+    try:
+        yield database
+    finally:
+        if database is not None:
+            database.close()
 
-    def _embed_stored(self, items: Sequence[Item], batch_size: int) -> dict[Item, Float[np.ndarray, "K D"]]:
-        """Embed the images whose features are stored."""
-        if self._stored is None:
-            return {}
-        looked = {
-            item: self._stored.find(self._root / item.id, item.modified_ns, item.size) for item in items
+
+def _check_present(listings: Sequence[RootListing], given: Sequence[str | Path], out: Path) -> None:
+    """Raise DataError for a root in which there is nothing, unless the index holds items of it, which are kept."""
+    with _opened(out) as database:
+        held = {
+            listing.root.number
+            for listing in listings
+            if listing.missing and database is not None and any(database.walk(listing.root.number))
         }
-        places = {item: place for item, place in looked.items() if place is not None}
-        if not places:
-            return {}
-        embedded = self._stored.embed(np.fromiter(places.values(), np.int64), batch_size)
-        self._from_store += len(places)
-        return dict(zip(places, _vectors(embedded), strict=True))
-
-    def _encode(self, items: Sequence[Item]) -> tuple[Sequence[Item], Vectors]:
-        """Embed images, without those that turn out to be bad."""
-        if not items:
-            return [], np.empty((0, 0, 0), np.float32)
-        paths = [self._root / item.id for item in items]
-        try:
-            embedded = self._model.encode_image(paths, len(paths))
-        except BadImageError:
-            # Trying each by itself costs its embedding once more, but only batches that hold a bad one pay it.
-            sound = [item for item, path in zip(items, paths, strict=True) if self._can_be_used(path)]
-            if len(sound) == len(items):
-                raise
-            return self._encode(sound)
-        return items, _vectors(embedded)
-
-    def _can_be_used(self, path: Path) -> bool:
-        try:
-            self._model.encode_image([path], 1)
-        except BadImageError as error:
-            self.failed.append((path, str(error).removeprefix(f"{path}: ")))
-            return False
-        return True
-
-
-def _vectors(embedded: EmbeddingSet) -> Vectors:
-    """Return embeddings as an index holds them."""
-    if not embedded.mask.all():
-        raise ModelError(
-            "images have different numbers of embeddings: an index needs the same number of each"
+    for listing in listings:
+        if not listing.missing or listing.root.number in held:
+            continue
+        folder = next((each for each in given if str(Path(each).resolve()) == listing.root.path), "")
+        if listing.holds == "sentences":
+            raise DataError(f"there is no sentence in {folder}: give a text file with a sentence a line")
+        if not Path(listing.root.path).is_dir():
+            raise DataError(f"{escaped(folder)}: there is no such folder; give a folder of images")
+        what = f"; {listing.left_out.describe()}" if listing.left_out else ""
+        raise DataError(
+            f"there is no image in {folder}: give a folder with images, in it or in its subfolders{what}"
         )
-    return embedded.vectors.float().numpy()
+
+
+def _check_still_there(listings: Sequence[RootListing]) -> None:
+    """Raise DataError where a root vanished after it was listed: its images are not gone."""
+    for listing in listings:
+        if not listing.missing and not Path(listing.root.path).exists():
+            raise DataError(
+                f"{escaped(listing.root.path)} is no longer there: what was embedded is kept; connect it, and run the "
+                f"same command again"
+            )
+
+
+def _is_wasteful(database: Database) -> bool:
+    """Return whether most rows are of no use: rewriting them costs no more than what made them so."""
+    unused, count = unused_rows(database)
+    return unused > max(count, _FEW_ROWS)
+
+
+def _says_something_new(writer: IndexWriter, listing: RootListing, folder: Path, has_new: bool) -> bool:
+    """Return whether the metadata of a root must be read: the file has changed, or there are new items."""
+    state = metadata.state_of(folder)
+    before = ""
+    if writer.database is not None:
+        before = writer.database.setting(metadata.setting_of(listing.root.number))
+    return state != before or bool(state and has_new)

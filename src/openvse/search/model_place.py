@@ -1,4 +1,4 @@
-"""Where the model of an index is: remembered in the index, so that a search needs no more than the index."""
+"""The place of an index's model, which the index remembers, so that a search only needs the index."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openvse.errors import IndexFormatError
-from openvse.search.index import read_manifest
+from openvse.search.manifest import read_manifest
 
 Place = dict[str, str]
-"""``folder`` is the path from the index, ``absolute`` the whole one; or ``hub`` is an id of the hub."""
+"""Either ``hub``, the id on the hub; or ``folder``, the path from the index, and ``absolute``, the whole path."""
 
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model where an index remembers it.
+    """The place of a model, as an index remembers it.
 
     Attributes:
-        source: the folder or the hub id.
-        warning: what the user should know of it; empty if nothing.
+        source: the folder or the hub id of the model.
+        warning: a warning for the user; empty if there is none.
     """
 
     source: str
@@ -27,7 +27,7 @@ class FoundModel:
 
 
 def place_of(model: str | Path, index: Path) -> Place:
-    """Return what an index remembers of a model that was loaded from a folder or from the hub."""
+    """Return the place of a model that was loaded from a folder or the hub, as an index remembers it."""
     if not Path(model).exists():
         return {"hub": str(model)}
     absolute = Path(model).resolve()
@@ -38,18 +38,19 @@ def place_of(model: str | Path, index: Path) -> Place:
 
 
 def find_model(index: Path) -> FoundModel:
-    """Return where the model of an index is.
+    """Return the place of the model of an index.
 
-    The path from the index counts first, so that both may move together; then the whole path.
+    The path from the index is tried first, so that both can be moved together, and then the whole path.
 
     Raises:
-        IndexFormatError: there is no index, it does not say where its model is, or there is none any more.
+        IndexFormatError: the index does not exist, does not say where its model is, or its model is gone.
     """
     place = read_manifest(index).model_place
-    remedy = f"name it: openvse search MODEL {index} ..., or run 'openvse index' again"
+    remedy = f"name the model: openvse search MODEL {index} ..., or run 'openvse index' again"
     if not place:
         raise IndexFormatError(
-            f"index {index} does not say where its model is, because an earlier openvse or a program made it: {remedy}"
+            f"index {index} does not say where its model is, because an earlier openvse or your own program "
+            f"made it: {remedy}"
         )
     if "hub" in place:
         return FoundModel(place["hub"])
@@ -60,6 +61,6 @@ def find_model(index: Path) -> FoundModel:
         return FoundModel(
             str(absolute),
             f"index {index} has moved away from its model, which is still at {absolute}: run 'openvse index' again, "
-            f"so that it remembers where",
+            f"so that it remembers the new place",
         )
     raise IndexFormatError(f"the model of index {index} is no longer at {absolute}: {remedy}")

@@ -1,4 +1,4 @@
-"""Rank the hits of an index again with a model that scores pairs."""
+"""Re-ranking of the hits of an index with a model that scores pairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from openvse.errors import BadImageError, DataError, ModelError
 from openvse.model import TwoTower
-from openvse.search.engine import Hit, with_probabilities
+from openvse.search.engine import Chances, Hit
 from openvse.types import EmbeddingSet, FeatureSource, Inputs
 
 _logger = logging.getLogger(__name__)
@@ -20,24 +20,19 @@ _AT_ONCE = 64
 
 
 class HitReranker:
-    """Scores the first hits of every query again, with a model for which there can be no index.
+    """Scores the first hits of every query again, with a model that cannot be indexed.
 
     Args:
         model: any model; its similarity scores pairs of query and image.
-        top: how many hits of each query are ranked again; the others stay behind them, in their order.
-        weight: w, of the new score; the score of the index has 1 - w.
-        features: stored local features of the images, by their path below the indexed folder; without them the
-            images are decoded.
-        gallery: the number of images that the hits were chosen from, for the probabilities.
-        expected: how many of them are expected to be relevant; see ``SearchEngine.search``.
-
-    Attributes:
-        calibration: the curve from score to probability with which hits are given probabilities; None where the weight
-            is below 1 (a mixture of two scores has no curve), without ``gallery``, and where the model keeps none. The
-            hits that are ranked again then have no probability.
+        top: the number of hits of each query that are re-ranked; the others follow them in their order.
+        weight: w, the weight of the new score; the score of the index has the weight 1 - w.
+        features: the stored local features of the images, by their path below the indexed folder; without features
+            the images are decoded.
+        chances: gives hits their probabilities, with a curve of this model, and leaves out hits that are not probable
+            enough; by default the hits that are re-ranked have none.
 
     Raises:
-        DataError: ``top`` is below 1, or ``weight`` outside 0 to 1.
+        DataError: ``top`` is below 1, or ``weight`` is not between 0 and 1.
 
     Examples:
         >>> rerank = HitReranker(openvse.load("runs/score_attention/best"), top=20)  # doctest: +SKIP
@@ -51,21 +46,24 @@ class HitReranker:
         top: int = 20,
         weight: float = 1.0,
         features: FeatureSource | None = None,
-        gallery: int | None = None,
-        expected: float | None = None,
+        chances: Chances | None = None,
     ) -> None:
         if top < 1 or not 0 <= weight <= 1:
-            raise DataError(f"top is {top} and weight {weight}: allowed are 1 and more, and 0 to 1")
+            raise DataError(
+                f"top is {top} and weight is {weight}: give a top of 1 or more, and a weight from 0 to 1"
+            )
         self.top = top
-        self._model, self._weight, self._features = model, weight, features
-        self._gallery, self._expected = gallery, expected
-        self.calibration = model.calibration if weight == 1 and gallery is not None else None
+        if chances is not None and weight < 1:
+            raise DataError(
+                f"weight is {weight}, but a mixture of two scores has no curve: give 1, or no chances"
+            )
+        self._model, self._weight, self._features, self.chances = model, weight, features, chances
 
     @torch.inference_mode()
     def __call__(self, queries: Sequence[str], results: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
-        """Rank the hits of every query again; each image is read once, whatever the number of its queries.
+        """Re-rank the hits of every query; an image that several queries found is read once.
 
-        An image that cannot be read any more is logged and stays behind those that were ranked again.
+        An image that can no longer be read is logged, and follows the images that were re-ranked.
 
         Raises:
             ModelError: a score is NaN or infinite.
@@ -78,7 +76,7 @@ class HitReranker:
         if images is None:
             return [list(hits) for hits in results]
         device = self._model.device
-        # An empty query has no hits, and no embedding.
+        # An empty query has neither hits nor an embedding.
         asked = [number for number, hits in enumerate(results) if hits]
         scores = self._model.similarity.pairs(
             images,
@@ -89,7 +87,8 @@ class HitReranker:
         if not scores.isfinite().all():
             _, hit = pairs[int((~scores.isfinite()).nonzero()[0])]
             raise ModelError(
-                f"the re-ranking model scores {hit.id} as NaN or infinite, so nothing can be ranked: check its weights "
+                f"the re-ranking model scores {hit.id} as NaN or infinite, so the images cannot be ranked: "
+                f"check its weights "
                 f"and features"
             )
         anew: list[dict[str, float]] = [{} for _ in results]
@@ -116,26 +115,25 @@ class HitReranker:
             try:
                 items[name] = backbone.read(paths[name])
             except BadImageError as error:
-                _logger.warning("a hit is not ranked again: %s", error)
+                _logger.warning("a hit is not re-ranked: %s", error)
         return list(items), backbone.collate(list(items.values())) if items else None
 
     def _look_up(self, ids: Sequence[str]) -> tuple[list[str], Inputs | None]:
-        """Take the features of images from the store, without those that it lacks."""
+        """Return the features of those images that are in the store."""
         assert self._features is not None
         known = [name for name in ids if name in self._features]
         if len(known) < len(ids):
-            _logger.warning(
-                "%d hit(s) have no stored features and are not ranked again", len(ids) - len(known)
-            )
+            _logger.warning("%d hit(s) have no stored features and are not re-ranked", len(ids) - len(known))
         return known, self._features.gather(self._features.positions(known)) if known else None
 
     def _ordered(self, hits: Sequence[Hit], anew: dict[str, float]) -> list[Hit]:
-        """Put the hits with a new score first, the best of them foremost, and number all of them."""
+        """Sort the hits with a new score by it, append the others, and number all."""
         scored = [
             replace(hit, score=anew[hit.id], probability=None)
             for hit in sorted((hit for hit in hits if hit.id in anew), key=lambda hit: -anew[hit.id])
         ]
-        if self.calibration is not None and self._gallery is not None:
-            scored = with_probabilities(scored, self.calibration, self._gallery, self._expected)
         rest = [hit for hit in hits if hit.id not in anew]
+        if self.chances is not None:
+            scored = self.chances.of(scored)
+            rest = [] if self.chances.min_precision is not None else rest
         return [replace(hit, rank=rank) for rank, hit in enumerate([*scored, *rest], start=1)]

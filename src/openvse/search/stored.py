@@ -1,4 +1,4 @@
-"""Stored features in the place of images that have not changed since they were extracted."""
+"""Stored features, which replace images that have not changed since the extraction."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from openvse.types import EmbeddingSet
 
 
 class StoredImages:
-    """Embeds images by features that a store holds of them; an ``openvse.search.indexing.StoredEmbedder``.
+    """Embeds images from the features in a store; an ``openvse.search.indexing.StoredEmbedder``.
 
     Args:
-        model: whose encoder made the features.
-        store: made by ``extract_features``, which notes the file of each item.
+        model: the model whose encoder made the features.
+        store: a store that ``extract_features`` made, which notes the file of each item.
     """
 
     def __init__(self, model: TwoTower, store: FeatureStore) -> None:
         self._model, self._store, self._sources = model, store, read_sources(store.path)
 
     def find(self, path: Path, modified_ns: int, size: int) -> int | None:
-        """Return the place of an image in the store; None where it is not in it, or has changed since."""
+        """Return the position of an image in the store; None if it is missing there, or has changed since."""
         source = self._sources.get(Path(os.path.realpath(path)))
         if source is None or (source.modified_ns, source.size) != (modified_ns, size):
             return None
         return int(self._store.positions([source.id])[0]) if source.id in self._store else None
 
     def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> EmbeddingSet:
-        """Embed images of the store, in the order given."""
+        """Embed the images at these positions of the store, in the order given."""
         numbers = np.arange(len(positions))
         starts = range(0, len(positions), batch_size)
         batches = (
@@ -48,15 +48,16 @@ class StoredImages:
 
 
 def stored_images(model: TwoTower, folder: str | Path, features: Path | None = None) -> StoredImages | None:
-    """Return the stored features that may stand for images when a model indexes them.
+    """Return the stored features that can replace images when a model indexes them.
 
     Args:
         model: the model.
-        folder: where it was loaded from; the store of a run lies beside its ``best/``, or its recipe names it.
-        features: a store; None looks for the one of the model's run.
+        folder: the folder from which the model was loaded; the store of a run is next to its ``best/``, or its recipe
+            names it.
+        features: the folder of a store; None looks for the store of the model's run.
 
     Returns:
-        None where no store is named, and the run has none that the model's encoder made.
+        The stored features; None if no store is named and the run has none that the model's encoder made.
 
     Raises:
         StoreError: the store that is named is missing, damaged, or made by another encoder.
@@ -67,7 +68,7 @@ def stored_images(model: TwoTower, folder: str | Path, features: Path | None = N
     for place in _of_run(Path(folder).resolve().parent):
         try:
             store = open_store(place, model.image.encoder)
-        except StoreError:  # of another encoder, or damaged: the images are there
+        except StoreError:  # another encoder made it, or it is damaged: use the images
             continue
         if isinstance(store, FeatureStore) and model.image.encoder.fingerprint is not None:
             return StoredImages(model, store)
@@ -75,11 +76,11 @@ def stored_images(model: TwoTower, folder: str | Path, features: Path | None = N
 
 
 def _of_run(run: Path) -> list[Path]:
-    """Return the stores that a run may have: its own, and the one that its recipe names."""
+    """Return the folders of a run's stores: its own, and the one that its recipe names."""
     places = [run / "features"]
     try:
         named = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))["data"]["features"]
         places += [Path(named)] if isinstance(named, str) else []
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-        pass  # no run, or not one of ours
+        pass  # not a run of openvse
     return [place for place in places if (place / MANIFEST).is_file() or any(place.glob(f"*/{MANIFEST}"))]

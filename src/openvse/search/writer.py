@@ -1,40 +1,65 @@
-"""Writing an index: append embeddings, keep them from time to time, then publish them all at once."""
+"""Writing an index: append embeddings, and make them part of the index in transactions."""
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
 
 import numpy as np
 from jaxtyping import Float
 
-from openvse.errors import IndexFormatError, ModelError
+from openvse.errors import IndexDamagedError, IndexFormatError, ModelError
 from openvse.files import locked
-from openvse.search.index import MANIFEST, UNFINISHED, Item, Manifest, VectorDtype, not_finite
+from openvse.search.database import Database, Root, SegmentFile, Stored
+from openvse.search.manifest import MANIFEST, UNFINISHED, Held, Item, Manifest, VectorDtype, read_manifest
+from openvse.search.old_formats import finite_rows
+from openvse.search.segments import PATTERN, SegmentWriter, map_rows, row_checksum
+from openvse.search.upgrade import upgrade
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An item to be written.
+
+    Attributes:
+        item: id, time and size.
+        root: number of its root.
+        kind: "image", "clip" or "sentence".
+        content: hash of the file's content, where it is known.
+    """
+
+    item: Item
+    root: int = 0
+    kind: str = "image"
+    content: bytes | None = None
 
 
 class IndexWriter:
-    """Writes beside the index that is there, and puts the new one in its place when the context ends.
+    """Writes an index; what ``commit`` has returned from is in it, whatever happens next.
 
-    A context that ends with an exception leaves the old index, and what ``keep`` has made durable. Files that no
-    manifest names, of this writer or of one that was killed, are removed at the end.
+    It goes on with the index that is there if that is one of the same model and number format, and begins one where
+    there is none or a damaged one. With ``replace`` it writes beside the index that is there and takes its place when
+    the context ends well. A context that ends with an exception leaves what was committed. Files that belong to no
+    index, of this writer or of one that was killed, are removed at the end.
 
     Args:
         folder: of the index, created where it is missing.
         model: fingerprint of the model that makes the embeddings.
-        root: the indexed folder.
-        dtype: how a number is stored.
-        model_place: where the model is; see ``search.model_place``.
+        roots: the indexed folders; those of the same numbers are replaced.
+        dtype: how a number is stored; None is that of the index, float32 for a new one.
+        model_place: where the model is; see ``search.model_place``. None keeps what the index says.
+        holds: what an item is.
+        replace: whether the index that is there is one of something else.
+        anew: do not go on with what is there.
 
     Raises:
-        IndexFormatError: another process writes this index, or the disk refuses, here or at the end.
+        IndexFormatError: another process writes this index, or the disk refuses, here or later.
     """
 
     def __init__(
@@ -42,136 +67,284 @@ class IndexWriter:
         folder: Path,
         *,
         model: str,
-        root: Path,
-        dtype: VectorDtype,
+        roots: Sequence[Root],
+        dtype: VectorDtype | None = None,
         model_place: Mapping[str, str] | None = None,
+        holds: Held = "images",
+        replace: bool = False,
+        anew: bool = False,
     ) -> None:
-        token = secrets.token_hex(4)
-        self._folder, self._model, self._root, self._dtype = folder, model, root, dtype
-        self._place = None if model_place is None else dict(model_place)
-        self._paths = [folder / f"vectors-{token}.npy", folder / f"items-{token}.jsonl"]
+        self._folder, self._name = folder, UNFINISHED if replace else MANIFEST
+        self._manifest = Manifest(
+            model=model,
+            root="",
+            count=0,
+            num_embeddings=0,
+            dim=0,
+            dtype=dtype or "float32",
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            items=f"items-{secrets.token_hex(4)}.sqlite",
+            model_place=None if model_place is None else dict(model_place),
+            holds=holds,
+        )
+        self._roots = tuple(roots)
+        self._database: Database | None = None
+        self._segment: SegmentWriter | None = None
+        self._number: int | None = None  # of the segment, once the database names it
+        self._filled: list[tuple[SegmentWriter, int | None]] = []
+        self._pending: list[tuple[Entry, SegmentWriter, int, int]] = []
+        self._dropped: list[str] = []
+        self._steps: list[Callable[[Database], None]] = []
+        self._is_published = False
+        self.run, self.first_unfinished = 1, 0
         with ExitStack() as opening, _disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             # Alone from here on: at the end each writer removes what is not its own.
             opening.enter_context(locked(folder, "index", IndexFormatError))
-            self._vectors, self._items = (opening.enter_context(path.open("xb")) for path in self._paths)
+            self.upgraded_from = 0 if replace or anew else upgrade(folder, model)
+            if not anew:
+                self._go_on(dtype)
             self._open = opening.pop_all()
-        self._shape = (0, 0, 0)
-        self._sums = {"vectors": 0, "items": 0}
 
     def __enter__(self) -> IndexWriter:
         return self
 
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        with _disk_errors(self._folder), self._open:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._open:
             try:
                 if error is None:
-                    self._publish()
+                    self.finish()
+                elif not isinstance(error, ModelError | IndexFormatError):
+                    with suppress(IndexFormatError):  # a full disk has no room for it either
+                        self.commit()
             finally:
-                for file in (self._vectors, self._items):
-                    with suppress(OSError):  # what cannot be flushed belongs to no index
-                        file.close()
-                self._remove_unnamed()
+                self._close()
+
+    @property
+    def database(self) -> Database | None:
+        """The database of the index as it was committed; None where nothing is."""
+        return self._database
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the index says of itself."""
+        return self._manifest
+
+    def append(self, entries: Sequence[Entry], vectors: Float[np.ndarray, "B K D"]) -> None:
+        """Add items and their embeddings; those whose ids are there are replaced.
+
+        Raises:
+            IndexFormatError: the disk refuses.
+            ModelError: K or D differ from those of the items before, or a number is NaN or infinite.
+        """
+        if not self._manifest.dim:
+            self._manifest = replace(self._manifest, num_embeddings=vectors.shape[1], dim=vectors.shape[2])
+        expected = [self._manifest.num_embeddings, self._manifest.dim]
+        if list(vectors.shape[1:]) != expected:
+            raise ModelError(
+                f"the embeddings of the images have the shapes {expected} and {list(vectors.shape[1:])}, "
+                f"but an index needs one shape: use an aggregator that returns a fixed number of embeddings"
+            )
+        dtype = self._manifest.dtype
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(vectors, dtype=np.dtype(dtype))
+        finite = finite_rows(stored)
+        if len(finite) < len(stored):
+            bad = next(iter(set(range(len(stored))) - set(finite.tolist())))
+            raise ModelError(
+                f"the embedding of {entries[bad].item.id} holds NaN or infinite numbers as {dtype}, and is not "
+                f"written: check the weights of the model; if they are sound, remove the image from the folder"
+            )
+        with _disk_errors(self._folder):
+            segment = self._segment_to_fill()
+            first = segment.append(stored)
+        self._pending += [
+            (entry, segment, first + place, row_checksum(entry.item, stored[place]))
+            for place, entry in enumerate(entries)
+        ]
+
+    def drop(self, ids: Sequence[str]) -> None:
+        """Remove items with the next transaction."""
+        self._dropped += ids
+
+    def at_the_end(self, step: Callable[[Database], None]) -> None:
+        """Do something more in the transaction that completes the indexing."""
+        self._steps.append(step)
 
     def __len__(self) -> int:
-        return self._shape[0]
+        """Return how many items the index has, with those that are not committed yet."""
+        held = 0 if self._database is None else self._database.count()
+        return held + len(self._pending)
 
-    def append(self, items: Sequence[Item], vectors: Float[np.ndarray, "B K D"]) -> None:
-        """Add images and their embeddings.
+    def commit(self) -> None:
+        """Make everything so far part of the index.
+
+        Raises:
+            IndexFormatError: the disk refuses; the index is what it was.
+        """
+        if self._pending or self._dropped:
+            with _disk_errors(self._folder):
+                self._commit(finished=False)
+
+    def finish(self) -> None:
+        """Commit, and note that the indexing is complete.
 
         Raises:
             IndexFormatError: the disk refuses.
-            ModelError: K or D differ from those of the images before, or a number is NaN or infinite.
         """
-        if len(self) == 0:
-            self._shape = (0, *vectors.shape[1:])
-            with _disk_errors(self._folder):
-                self._write_header()
-        if vectors.shape[1:] != self._shape[1:]:
-            raise ModelError(
-                f"images have embeddings {list(self._shape[1:])} and {list(vectors.shape[1:])}, an index "
-                f"needs one shape: use an aggregator that yields a fixed number"
-            )
-        with np.errstate(over="ignore"):
-            stored = np.ascontiguousarray(vectors, dtype=np.dtype(self._dtype))
-        if len(bad := not_finite(stored)):
-            raise ModelError(
-                f"the embedding of {items[bad[0]].id} holds NaN or infinite numbers as {self._dtype}, and is not "
-                f"written: check the model's weights, and take the image out of the folder if they are sound"
-            )
-        lines = "".join(json.dumps(asdict(item)) + "\n" for item in items).encode()
+        changed = self._pending or self._dropped or self._steps or self.first_unfinished or self._is_moved()
         with _disk_errors(self._folder):
-            self._vectors.write(stored.data)
-            self._items.write(lines)
-        sums = {
-            "vectors": zlib.crc32(stored.data, self._sums["vectors"]),
-            "items": zlib.crc32(lines, self._sums["items"]),
-        }
-        self._shape, self._sums = (len(self) + len(items), *self._shape[1:]), sums
+            if changed and (self._pending or self._database is not None):
+                self._commit(finished=True)
+            if self._database is not None:
+                self._publish(MANIFEST)
 
-    def keep(self) -> None:
-        """Make what was appended so far durable, so that a writer that is killed leaves it to the next.
+    def _is_moved(self) -> bool:
+        return self._database is not None and not set(self._roots) <= set(self._database.roots())
 
-        Raises:
-            IndexFormatError: the disk refuses.
-        """
-        if len(self):
-            with _disk_errors(self._folder):
-                self._flush()
-                self._manifest().write(self._folder, UNFINISHED)
+    def _go_on(self, dtype: VectorDtype | None) -> None:
+        """Open the index that is there, if it is to be gone on with."""
+        try:
+            found = read_manifest(self._folder, self._name)
+        except IndexFormatError:
+            return
+        mine = self._manifest
+        same = (found.model, found.holds) == (mine.model, mine.holds) and dtype in (None, found.dtype)
+        if not same or found.vectors or not (self._folder / found.items).is_file():
+            return
+        try:
+            database = Database(self._folder / found.items, write=True)
+        except IndexDamagedError:
+            return
+        self._database, self._is_published = database, mine.model_place in (None, found.model_place)
+        self._manifest = replace(found, model_place=mine.model_place or found.model_place)
+        self.run = int(database.setting("run", "0")) + 1
+        self.first_unfinished = int(database.setting("unfinished", "0"))
 
-    def _publish(self) -> None:
-        self._vectors.seek(0)
-        self._write_header()
-        self._flush()
-        self._manifest().write(self._folder)
-        (self._folder / UNFINISHED).unlink(missing_ok=True)
+    def _segment_to_fill(self) -> SegmentWriter:
+        if self._segment is not None and self._segment.is_full:
+            self._filled.append((self._segment, self._number))
+            self._segment = self._number = None
+        if self._segment is None:
+            shape = self._manifest.num_embeddings, self._manifest.dim
+            files = [] if self._database is None else self._database.segments()[-1:]
+            taken = {segment.path.name for segment, _ in self._filled}
+            for file in files:
+                if file.file not in taken and is_whole(self._folder, file, self._manifest):
+                    self._segment = SegmentWriter(
+                        self._folder, *shape, self._manifest.dtype, file=file.file, rows=file.rows
+                    )
+                    self._number = file.number
+            if self._segment is None or self._segment.is_full:
+                if self._segment is not None:
+                    self._segment.close()
+                self._segment, self._number = SegmentWriter(self._folder, *shape, self._manifest.dtype), None
+        return self._segment
 
-    def _flush(self) -> None:
-        for file in (self._vectors, self._items):
-            file.flush()
-            os.fsync(file.fileno())
+    def _commit(self, *, finished: bool) -> None:
+        """Put embeddings on the disk, and then name them, all at once."""
+        open_segments = [*self._filled, *([(self._segment, self._number)] if self._segment else [])]
+        for segment, _ in open_segments:
+            segment.flush()
+        if self._database is None:
+            self._database = Database(self._folder / self._manifest.items, write=True)
+        database = self._database
+        with database.transaction():
+            numbers = {}
+            for segment, number in open_segments:
+                if number is None:
+                    numbers[segment] = database.new_segment(segment.path.name, segment.rows)
+                else:
+                    numbers[segment] = number
+                    database.set_rows(number, segment.rows)
+            database.set_roots(self._roots)
+            database.put(
+                Stored(
+                    entry.item,
+                    entry.root,
+                    entry.kind,
+                    entry.content,
+                    numbers[segment],
+                    row,
+                    checksum,
+                    self.run,
+                )
+                for entry, segment, row, checksum in self._pending
+            )
+            database.drop(self._dropped)
+            if finished:
+                for step in self._steps:
+                    step(database)
+                database.drop_empty_segments()
+            self.first_unfinished = 0 if finished else self.first_unfinished or self.run
+            database.set("unfinished", str(self.first_unfinished or ""))
+            database.set("run", str(self.run))
+        for segment, _ in self._filled:
+            segment.close()
+        if self._segment is not None:
+            self._number = numbers[self._segment]
+        self._filled, self._pending, self._dropped = [], [], []
+        if finished:
+            self._steps = []
+        if not self._is_published:
+            self._publish(self._name)
 
-    def _manifest(self) -> Manifest:
-        count, num_embeddings, dim = self._shape
-        return Manifest(
-            model=self._model,
-            root=str(self._root),
-            count=count,
-            num_embeddings=num_embeddings,
-            dim=dim,
-            dtype=self._dtype,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            vectors=self._paths[0].name,
-            items=self._paths[1].name,
-            checksums=self._sums,
-            model_place=self._place,
-        )
+    def _publish(self, name: str) -> None:
+        if not self._is_published or name != self._name:
+            self._manifest.write(self._folder, name)
+            self._is_published = True
+        if name == MANIFEST:
+            (self._folder / UNFINISHED).unlink(missing_ok=True)
 
-    def _remove_unnamed(self) -> None:
-        manifests = [self._folder / name for name in (MANIFEST, UNFINISHED)]
-        named = "".join(path.read_text() for path in manifests if path.is_file())
-        for pattern in ("vectors-*.npy", "items-*.jsonl"):
-            for path in self._folder.glob(pattern):
-                if path.name not in named:
-                    with suppress(
-                        OSError
-                    ):  # some systems refuse while a reader has it: the next writer's work
-                        path.unlink()
+    def _close(self) -> None:
+        for segment, _ in [*self._filled, (self._segment, None)]:
+            if segment is not None:
+                with suppress(OSError):  # what cannot be flushed belongs to no index
+                    segment.close()
+        if self._database is not None:
+            self._database.close()
+        remove_unnamed(self._folder)
 
-    def _write_header(self) -> None:
-        """Write the array's header; numpy leaves room for the first axis to grow, so its size is fixed."""
-        descr = np.lib.format.dtype_to_descr(np.dtype(self._dtype))
-        header = {"descr": descr, "fortran_order": False, "shape": self._shape}
-        np.lib.format.write_array_header_1_0(self._vectors, header)
+
+def is_whole(folder: Path, file: SegmentFile, manifest: Manifest) -> bool:
+    """Return whether a segment has all its rows, so that more may follow them."""
+    try:
+        map_rows(folder / file.file, file.rows, manifest.num_embeddings, manifest.dim, manifest.dtype)
+    except (OSError, ValueError, EOFError):
+        return False
+    return True
+
+
+def remove_unnamed(folder: Path) -> None:
+    """Remove the files of indexes that no manifest names; nothing where a manifest cannot be understood."""
+    named: set[str] = set()
+    for name in (MANIFEST, UNFINISHED):
+        if not (folder / name).is_file():
+            continue
+        try:
+            manifest = read_manifest(folder, name)
+            named |= {manifest.items, f"{manifest.items}-journal", manifest.vectors}
+            if not manifest.vectors:
+                with Database(folder / manifest.items) as database:
+                    named |= {segment.file for segment in database.segments()}
+        except IndexFormatError:
+            return
+    for pattern in (PATTERN, "items-*.sqlite*", "items-*.jsonl"):
+        for path in folder.glob(pattern):
+            if path.name not in named:
+                with suppress(OSError):  # some systems refuse while a reader has it: the next writer's work
+                    path.unlink()
 
 
 @contextmanager
 def _disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise IndexFormatError(
-            f"index {folder} cannot be written ({error.strerror}): make room or choose another place, and run "
-            f"'openvse index' again; what was there before is unchanged"
+            f"index {folder} cannot be written ({reason}): make room or choose another place, and run "
+            f"'openvse index' again; the old index is unchanged"
         ) from error

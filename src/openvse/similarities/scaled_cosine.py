@@ -13,17 +13,17 @@ from openvse.similarities.set_max import SetMax
 
 
 class ScaledCosine(SetMax):
-    """The scores of ``set_max``; beside them the numbers with which a published dual encoder turns them into logits.
+    """The scores of ``set_max``, with the scale and bias by which a published dual encoder turns them into logits.
 
-    A score is the cosine, as everywhere: a scale above 0 and a bias change no ranking, and objectives and thresholds
-    keep their meaning. ``logits`` gives ``scale * s + bias``, CLIP's (Radford et al., 2021, figure 3) or SigLIP's (Zhai
-    et al., 2023, section 3.2), of which probabilities are made.
+    A score is still the cosine: a scale above 0 and a bias do not change a ranking, and objectives and thresholds
+    keep their meaning. ``logits`` returns ``scale * s + bias``, the logits of CLIP (Radford et al., 2021, figure 3)
+    or SigLIP (Zhai et al., 2023, section 3.2), from which probabilities are computed.
 
     Args:
-        scale: what a cosine is multiplied by; the inverse of a temperature.
-        bias: what is then added.
-        link: how logits become probabilities: ``sigmoid``, for each pair by itself (SigLIP), or ``softmax``, over the
-            candidates of a query (CLIP).
+        scale: the factor of the cosine, which is the inverse of a temperature.
+        bias: the number that is added to the product.
+        link: the function from logits to probabilities: ``sigmoid`` for each pair separately (SigLIP), or ``softmax``
+            over the candidates of a query (CLIP).
 
     Raises:
         RecipeError: the scale is not above 0, or one of the numbers is not finite.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from openvse.specs.inherit import FROM_START, inherited, is_complete
 from openvse.specs.load import (
     apply_override,
     describe,
@@ -10,10 +11,20 @@ from openvse.specs.load import (
     read_recipe,
     validated,
 )
-from openvse.specs.model import ModelSpec, Part, Strict, TowerSpec, TwoTowerSpec
-from openvse.specs.recipe import DataSpec, OptimizerSpec, PhaseSpec, PlateauSpec, RunRecipe, TrainingSpec
+from openvse.specs.model import ModelSpec, Part, Strict, TowerSpec, TwoTowerSpec, without_folders
+from openvse.specs.recipe import (
+    AverageSpec,
+    DataSpec,
+    OptimizerSpec,
+    PhaseSpec,
+    PlateauSpec,
+    RunRecipe,
+    TrainingSpec,
+)
 
 __all__ = [
+    "FROM_START",
+    "AverageSpec",
     "DataSpec",
     "ModelSpec",
     "OptimizerSpec",
@@ -27,8 +38,11 @@ __all__ = [
     "TwoTowerSpec",
     "apply_override",
     "describe",
+    "inherited",
+    "is_complete",
     "list_recipes",
     "parse_override",
     "read_recipe",
     "validated",
+    "without_folders",
 ]

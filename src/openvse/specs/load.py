@@ -145,24 +145,24 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     base = tree.pop("base", None)
     if base is None:
         return tree
-    return _merge(_read(path.parent / str(base), (*seen, path.resolve())), tree)
+    return merged(_read(path.parent / str(base), (*seen, path.resolve())), tree)
 
 
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Merge mappings key by key; a part (a mapping with a name) replaces the whole part of the base.
 
     The shorthand of a part in the base is expanded to a mapping if options are added to it.
     """
-    merged = dict(base)
+    result = dict(base)
     for key, value in over.items():
-        below = merged.get(key)
+        below = result.get(key)
         if isinstance(value, dict) and isinstance(below, str):
             below = {"name": below}
         if isinstance(value, dict) and isinstance(below, dict) and "name" not in value:
-            merged[key] = _merge(below, value)
+            result[key] = merged(below, value)
         else:
-            merged[key] = value
-    return merged
+            result[key] = value
+    return result
 
 
 def _child(node: Any, key: str, path: str) -> Any:

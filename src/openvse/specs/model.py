@@ -72,7 +72,7 @@ class ModelSpec(Strict):
         The file of such a path (a checkpoint, word vectors) is read only when a model is made: the folder of the model
         holds its own copy.
         """
-        return type(self).model_validate(_without_folders(self.model_dump(mode="json")))
+        return type(self).model_validate(without_folders(self.model_dump(mode="json")))
 
     def identity(self) -> dict[str, Any]:
         """Return what distinguishes this model from others with the same weights; the fingerprint covers it."""
@@ -86,11 +86,12 @@ class TwoTowerSpec(ModelSpec):
     similarity: Part = Part(name="set_max")
 
 
-def _without_folders(value: Any) -> Any:
+def without_folders(value: Any) -> Any:
+    """Return plain values in which an absolute path is cut to its last name."""
     if isinstance(value, dict):
-        return {key: _without_folders(each) for key, each in value.items()}
+        return {key: without_folders(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_without_folders(each) for each in value]
+        return [without_folders(each) for each in value]
     if isinstance(value, str):
         for kind in (PurePosixPath, PureWindowsPath):
             if kind(value).is_absolute() or value.startswith("~"):

@@ -96,6 +96,16 @@ class PlateauSpec(Strict):
     threshold: float = Field(0.0, ge=0, lt=1)
 
 
+class AverageSpec(Strict):
+    """Validating and keeping a mean of the weights over the last steps in place of the weights.
+
+    Attributes:
+        decay: share of the mean so far that stays after a step: 0.999 looks back over about 1,000 steps.
+    """
+
+    decay: float = Field(0.999, gt=0, lt=1)
+
+
 class TrainingSpec(Strict):
     """The training of a model.
 
@@ -104,6 +114,8 @@ class TrainingSpec(Strict):
             ``data.captions_per_image`` is set.
         phases: the phases, which run in order.
         plateau: how the learning rate is lowered when validation stagnates; None leaves it to the phases.
+        average: the exponential moving mean of the weights that is validated and kept; None takes the weights as they
+            are.
         clip_norm: the largest gradient norm; None does not clip.
         precision: the precision of the towers; scores and loss are always computed in single precision.
         device: the device; auto takes the fastest one.
@@ -118,6 +130,7 @@ class TrainingSpec(Strict):
     batch_size: int = Field(128, ge=2)
     phases: tuple[PhaseSpec, ...] = Field(min_length=1)
     plateau: PlateauSpec | None = None
+    average: AverageSpec | None = None
     clip_norm: float | None = Field(2.0, gt=0)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -134,6 +147,9 @@ class RunRecipe(ModelSpec):
         task: a name in the registry of tasks.
         name: the name of the recipe.
         description: what the recipe does, in words.
+        start: the model to begin from: the folder of a run or its best/, a model folder, a short name, or a hub id. It
+            decides what the recipe leaves open about the model, and parts that agree take its weights; see
+            ``docs/start.md``.
         seed: the seed of the initial weights, the order of the data and everything else that is random.
         data: the data of the run.
         optimizer: the optimiser.
@@ -143,6 +159,7 @@ class RunRecipe(ModelSpec):
     task: str
     name: str
     description: str = ""
+    start: str | None = Field(None, min_length=1)
     seed: int = Field(0, ge=0)
     data: DataSpec = Field(default_factory=DataSpec)
     optimizer: OptimizerSpec = Field(default_factory=OptimizerSpec)

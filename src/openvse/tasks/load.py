@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 from pydantic import ValidationError
 
+from openvse.conversion.memory import expect_memory
 from openvse.conversion.published import published_folder
-from openvse.errors import ModelError, nearest
+from openvse.errors import CheckpointError, ModelError, nearest
 from openvse.model import Model, read_config, read_weights
-from openvse.model.folder import CONFIG
+from openvse.model.folder import CONFIG, WEIGHTS
 from openvse.specs import describe
 from openvse.tasks import TASKS, kind_of
 
@@ -33,10 +35,9 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     Raises:
         ModelError: there is no such folder or hub id, it is damaged, or a newer openvse wrote it.
     """
-    folder = Path(source)
-    if not folder.exists():
-        folder = published_folder(str(source)) or _download(str(source), revision)
+    folder = find_model(source, revision=revision)
     config = read_config(folder)
+    _expect_memory(folder / WEIGHTS)
     if config.task not in TASKS:
         raise ModelError(
             f"{folder / CONFIG}: the model is for the task {config.task!r}{nearest(config.task, TASKS.names())}, which "
@@ -56,6 +57,24 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     return model.to(device).eval()
 
 
+def find_model(source: str | Path, *, revision: str | None = None, in_run: bool = False) -> Path:
+    """Return the folder of a model, which may have to be downloaded or converted first.
+
+    Args:
+        source: a folder, a short name, or a hub id, as ``load`` takes it.
+        revision: a branch, tag or commit on the hub.
+        in_run: whether the folder of a run stands for its best model.
+
+    Raises:
+        ModelError: there is no such folder or hub id.
+    """
+    folder = Path(source)
+    if not folder.exists():
+        return published_folder(str(source)) or _download(str(source), revision)
+    best = folder / "best"
+    return best if in_run and not (folder / CONFIG).is_file() and (best / CONFIG).is_file() else folder
+
+
 def load_as(
     kind: type[ModelT], source: str | Path, *, device: str | torch.device = "cpu", revision: str | None = None
 ) -> ModelT:
@@ -73,13 +92,26 @@ def load_as(
     return model
 
 
+def _expect_memory(weights: Path) -> None:
+    try:
+        expect_memory(weights.stat().st_size, f"the weights of {weights.parent}")
+    except CheckpointError as error:
+        raise ModelError(str(error)) from error
+
+
 def _download(repo_id: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
+        config = json.loads(Path(hf_hub_download(repo_id, CONFIG, revision=revision)).read_text())
+        if "format_version" not in config:  # known before gigabytes are downloaded
+            raise ModelError(
+                f"{repo_id} is a model of the hub that openvse did not save: run 'openvse convert {repo_id} MODEL' "
+                f"and name MODEL, or name {repo_id} in a recipe as a tower's model"
+            )
         return Path(snapshot_download(repo_id, revision=revision))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise ModelError(
             f"{repo_id} is neither a folder nor a model that the hub gave ({reason}): check the path or the id"

@@ -7,27 +7,77 @@ from pathlib import Path
 from typing import Any
 
 from openvse.errors import RecipeError, nearest
-from openvse.specs import RunRecipe, read_recipe, validated
+from openvse.specs import FROM_START, RunRecipe, inherited, is_complete, read_recipe, validated
 from openvse.tasks import TASKS, kind_of
 
+START = "start"
+"""The folder of a run that keeps the model that it began from."""
 
-def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> RunRecipe:
+
+def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, copy: Path | None = None) -> RunRecipe:
     """Read a recipe of any task, merge it over its base, apply overrides and check every key.
 
     Args:
         source: a YAML file, or the name of a shipped recipe.
         overrides: ``key.path=value`` each, with the value in YAML; ``training.phases.0.epochs=2`` changes a list item.
+        copy: the copy of the start in the folder of the run, for a run that is resumed.
 
     Raises:
         RecipeError: there is no such recipe, it is not YAML, a key is unknown, or a value is out of range.
+        ModelError: the model that it begins from is not there.
     """
-    return parse_recipe(read_recipe(source, overrides))
+    return parse_recipe(read_recipe(source, overrides), copy=copy)
 
 
-def parse_recipe(tree: Mapping[str, Any]) -> RunRecipe:
-    """Check a recipe given as nested mappings; an error gives the path and the nearest key."""
+def parse_recipe(tree: Mapping[str, Any], *, copy: Path | None = None) -> RunRecipe:
+    """Check a recipe given as nested mappings; an error gives the path and the nearest key.
+
+    What a recipe with a ``start`` leaves open about its model is filled in from the spec of the start. ``copy`` is the
+    run's own copy of the start, which is read instead if it is there.
+    """
     task = tree.get("task", "retrieval")
     if not isinstance(task, str) or task not in TASKS:
         close = nearest(str(task), TASKS.names())
         raise RecipeError(f"recipe: task is {task!r}{close} (allowed: {', '.join(TASKS)})")
-    return validated(kind_of(task).recipe, tree)
+    kind = kind_of(task)
+    if tree.get("start"):
+        tree = _filled(tree, tuple(kind.spec.model_fields), copy)
+    elif "image" not in tree and "text" not in tree:
+        raise RecipeError(
+            f"recipe {tree.get('name', '')}: neither image nor text is said: name its parts, or a model to begin "
+            f"from (--start MODEL, or start: MODEL in the recipe)"
+        )
+    return validated(kind.recipe, tree)
+
+
+def shown_recipe(source: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return all keys of a recipe with their values; ``start`` stands for what the model of a start decides.
+
+    No model is read or fetched.
+
+    Raises:
+        RecipeError: see ``load_recipe``.
+    """
+    tree = read_recipe(source, overrides)
+    task = tree.get("task", "retrieval")
+    if not (tree.get("start") or ("image" not in tree and "text" not in tree)) or task not in TASKS:
+        return parse_recipe(tree).to_dict()
+    kind = kind_of(task)
+    side = {"encoder": FROM_START, "aggregator": FROM_START}
+    filled = inherited(tree, {"image": side, "text": side}, ("image", "text"), FROM_START)
+    shown = validated(kind.recipe, filled).to_dict()
+    return shown | {field: FROM_START for field in kind.spec.model_fields if field not in filled}
+
+
+def _filled(tree: Mapping[str, Any], fields: Sequence[str], copy: Path | None) -> Mapping[str, Any]:
+    """Take what a recipe leaves open from the spec of the model that it begins from."""
+    if is_complete(tree, fields):
+        return tree
+    from openvse.model import read_config
+    from openvse.model.folder import WEIGHTS
+    from openvse.tasks.load import find_model
+
+    start = str(tree["start"])
+    kept = copy is not None and (copy / WEIGHTS).is_file()  # the file that is written last
+    folder = copy if copy is not None and kept else find_model(start, in_run=True)
+    return inherited(tree, read_config(folder).spec, fields, start)

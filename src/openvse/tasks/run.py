@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,17 @@ import yaml
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 
-from openvse.errors import TrainingError
+from openvse.backbones.adapters import adapt, require_peft
+from openvse.conversion.memory import expect_memory
+from openvse.errors import CheckpointError, TrainingError
 from openvse.features import ExtractionProgress
 from openvse.files import locked, made, write_whole
+from openvse.model import Start
 from openvse.model.folder import WEIGHTS
 from openvse.specs import RunRecipe, TrainingSpec
 from openvse.tasks import kind_of
-from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.load import find_model, load
+from openvse.tasks.recipes import START, parse_recipe
 from openvse.training.checkpoint import CHECKPOINT, Progress
 from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent, Watcher
@@ -52,7 +56,8 @@ def train(
 
     Args:
         recipe: the recipe.
-        folder: the folder of the run: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``.
+        folder: the folder of the run: ``recipe.yaml``, ``last.pt``, ``best/``, ``metrics.jsonl``, ``tensorboard/``,
+            and with a start also ``start/`` and ``before_after.md`` and ``.json``.
         resume: whether to continue the run in ``folder``; on the CPU the results equal those of an uninterrupted run.
             If there is no run yet, this one begins.
         overwrite: whether to replace a run that ``folder`` holds; its stored features are kept.
@@ -66,7 +71,7 @@ def train(
         DiskError: the disk is full, or refuses.
     """
     if resume and overwrite:
-        raise TrainingError("--resume goes on with a run and --overwrite replaces it: give one of them")
+        raise TrainingError("--resume continues a run and --overwrite replaces it: give only one of them")
     watcher = watcher or Silent()
     spec = recipe.training
     if spec.threads is not None:
@@ -81,15 +86,51 @@ def train(
 
 def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
     goes_on = resume and (inputs.folder / CHECKPOINT).is_file()
+    if any(side is not None and side.encoder.options.get("lora") for side in (recipe.image, recipe.text)):
+        require_peft()  # known before hours of extraction
+    start = _start_of(recipe, inputs, goes_on)
+    inputs = replace(inputs, start=start)
     task = kind_of(recipe.task).open(recipe, inputs)
+    torch.manual_seed(recipe.seed)
+    adapt(task.model)
+    if inputs.accelerator.device.type == "cpu":
+        _expect_memory(task, start, recipe.training)
     task.model.provenance = _provenance(recipe, task)
     torch.manual_seed(recipe.seed + inputs.accelerator.process_index)
-    trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher)
+    trainer = Trainer(recipe, task, inputs.folder, inputs.accelerator, inputs.watcher, start)
     if goes_on:
         trainer.resume()
     elif inputs.accelerator.is_main_process:
-        _begin(inputs.folder, recipe)
+        _begin(inputs.folder, recipe, start)
     return RunResult(inputs.folder / BEST, trainer.fit())
+
+
+def _start_of(recipe: RunRecipe, inputs: RunInputs, goes_on: bool) -> Start | None:
+    """Load the start; a run that goes on has a copy of its own."""
+    if recipe.start is None:
+        return None
+    folder = inputs.folder / START
+    if not goes_on:
+        if inputs.accelerator.is_main_process:
+            find_model(recipe.start, in_run=True)  # one process fetches and converts it for all
+        inputs.accelerator.wait_for_everyone()
+        folder = find_model(recipe.start, in_run=True)
+    return Start(recipe.start, load(folder), folder)
+
+
+def _expect_memory(task: AnyTask, start: Start | None, spec: TrainingSpec) -> None:
+    """Raise TrainingError if the weights and what their training keeps exceed the memory of this machine."""
+    weights = [*task.model.parameters(), *([] if start is None else start.model.parameters())]
+    learned = sum(weight.nbytes for weight in task.model.parameters() if weight.requires_grad)
+    kept = 3 if spec.average is None else 4  # the gradient, two moments, the mean
+    try:
+        expect_memory(
+            sum(weight.nbytes for weight in weights) + kept * learned, "the weights and their training"
+        )
+    except CheckpointError as error:
+        raise TrainingError(
+            f"{error}; or train less of it: fine_tune=false, train_blocks, or lora"
+        ) from error
 
 
 def _provenance(recipe: RunRecipe, task: AnyTask) -> dict[str, Any]:
@@ -148,7 +189,8 @@ def _check_recipe(written: Path, recipe: RunRecipe) -> None:
     if not written.is_file():
         return
     # Keys that an older openvse did not know have their defaults.
-    before, tree = parse_recipe(yaml.safe_load(written.read_text())).to_dict(), recipe.to_dict()
+    before = parse_recipe(yaml.safe_load(written.read_text()), copy=written.parent / START).to_dict()
+    tree = recipe.to_dict()
     changed = sorted(key for key in {*before, *tree} if before.get(key) != tree.get(key))
     if changed:
         raise TrainingError(
@@ -161,18 +203,21 @@ def _check_empty(folder: Path) -> None:
     """Raise TrainingError where a new run would replace what an earlier one reached."""
     if (folder / CHECKPOINT).exists():
         raise TrainingError(
-            f"{folder} already holds a run: go on with --resume, replace it with --overwrite, or choose another --out"
+            f"{folder} already holds a run: continue it with --resume, replace it with --overwrite, or choose "
+            f"another --out"
         )
     if (folder / BEST / WEIGHTS).exists():
         raise TrainingError(
-            f"{folder} holds the {BEST}/ of a run without its {CHECKPOINT}, with which it could go on: "
+            f"{folder} holds the {BEST}/ of a run without its {CHECKPOINT}, from which it could continue: "
             f"replace it with --overwrite, or choose another --out"
         )
 
 
-def _begin(folder: Path, recipe: RunRecipe) -> None:
-    """Remove what is left of an earlier run, all but its features, and note the recipe of this one."""
-    for name in (CHECKPOINT, "metrics.jsonl"):
+def _begin(folder: Path, recipe: RunRecipe, start: Start | None) -> None:
+    """Remove what is left of an earlier run, all but its features, and note the recipe and the start of this one."""
+    if start is not None:  # from here on the run needs nothing else
+        start.model.save(folder / START)
+    for name in (CHECKPOINT, "metrics.jsonl", "before_after.md", "before_after.json"):
         (folder / name).unlink(missing_ok=True)
     for name in (BEST, "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)

@@ -182,7 +182,7 @@ LOSSES = (
         ("objective.bound={name: multi_view_bound, miner: hardest, criterion: hinge, gated: false}",),
     ),
     PaperTerm(
-        "L_Avg: each view trained alone",
+        "L_Avg: each view trained separately",
         "MV-VSE, 3.3, eq. 8",
         ("objective term multi_view_average",),
         ("objective.ranking={name: multi_view_average, miner: hardest, criterion: hinge}",),

@@ -135,6 +135,10 @@ def _inference(make: AggregatorMaker) -> None:
 
 def _gradient(make: AggregatorMaker) -> None:
     aggregator = make()
+    with torch.no_grad():
+        for parameter in aggregator.parameters():
+            if not parameter.any():
+                parameter.fill_(0.1)  # a gate at 0 holds back the gradient of what is behind it
     features = _batch(make.width)
     local = features.local.clone().requires_grad_()
     vectors = aggregator(replace(features, local=local)).vectors

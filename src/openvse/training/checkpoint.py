@@ -1,4 +1,4 @@
-"""The state of a run on disk: all it needs to go on to the same numbers."""
+"""The state of a run on disk, from which the run continues to the same numbers."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from openvse.training.plateau import Plateau
 FORMAT_VERSION = 1
 
 CHECKPOINT = "last.pt"
-"""Its name in the folder of a run."""
+"""The name of the checkpoint in the folder of a run."""
 
 
 @dataclass
 class Progress:
-    """Where a run stands.
+    """The progress of a run.
 
     Attributes:
-        epoch: the epoch under way, from 0; equal to the number of epochs when training is over.
-        step: batches of it that are done.
-        global_step: batches of all epochs that are done.
-        best_score: the best value of ``metric`` on validation, -1 before the first.
-        best_epoch: the epoch that reached it.
-        loss_sum: sum of this epoch's losses, for its mean.
-        seconds: time spent training, over all sessions.
-        plateau: how far a stagnating validation has lowered the learning rate.
-        metric: which of the validation's metrics selects the model.
+        epoch: the current epoch, from 0; it equals the number of epochs when training is over.
+        step: the number of batches of this epoch that are done.
+        global_step: the number of batches of all epochs that are done.
+        best_score: the best value of ``metric`` on validation; -1 before the first validation.
+        best_epoch: the epoch that reached ``best_score``.
+        loss_sum: the sum of the losses of this epoch, for their mean.
+        seconds: the training time of all sessions, in seconds.
+        plateau: the state of the reduction of the learning rate when validation stagnates.
+        metric: the metric of the validation that selects the model.
     """
 
     epoch: int = 0
@@ -48,10 +48,10 @@ class Progress:
 
 
 def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> None:
-    """Write a checkpoint so that the file under ``path`` is always whole: the old one or the new one.
+    """Write a checkpoint; the file under ``path`` is complete at every moment, either the old one or the new one.
 
     Raises:
-        DiskError: the disk is full, or refuses.
+        DiskError: the disk is full or cannot be written to.
     """
     with replacing(path) as partial, partial.open("wb") as file:
         torch.save({"format_version": FORMAT_VERSION, "progress": asdict(progress), **state}, file)
@@ -61,13 +61,13 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
     """Read a checkpoint; only tensors and plain values are unpickled.
 
     Raises:
-        TrainingError: there is none, it is damaged, or another version of openvse wrote it.
+        TrainingError: the checkpoint is missing, damaged, or of another version of openvse.
     """
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         version = state.pop("format_version")
         position = state.pop("progress")
-        if "best_rsum" in position:  # what it was called while there was retrieval alone
+        if "best_rsum" in position:  # its name when retrieval was the only task
             position["best_score"] = position.pop("best_rsum")
         plateau = Plateau(**position.pop("plateau", {}))
         progress = Progress(**position, plateau=plateau)
@@ -82,9 +82,12 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
     ) as error:
         reason = shorten(str(error) or type(error).__name__, width=120, placeholder=" ...")
         raise TrainingError(
-            f"checkpoint {path} is damaged ({reason}): begin anew with --overwrite, or in another folder; "
-            f"best/ beside it is untouched"
+            f"checkpoint {path} is damaged ({reason}): start again with --overwrite, or in another folder; "
+            f"the folder best/ next to it is not affected"
         ) from error
     if version != FORMAT_VERSION:
-        raise TrainingError(f"checkpoint {path} has format {version}, this openvse reads {FORMAT_VERSION}")
+        raise TrainingError(
+            f"checkpoint {path} has format {version}, but this openvse reads format {FORMAT_VERSION}: "
+            f"continue with the version of openvse that wrote it"
+        )
     return progress, state

@@ -9,8 +9,8 @@ class EpochClock:
     """Measures the steps of one epoch; validation and the time between two sessions do not count.
 
     Args:
-        seconds: of training before it started.
-        step: batches of the epoch that were done when it started.
+        seconds: the training time before the clock started, in seconds.
+        step: the number of batches of the epoch that were done when the clock started.
     """
 
     def __init__(self, seconds: float, step: int) -> None:
@@ -23,15 +23,15 @@ class EpochClock:
         return self._seconds_before + self._now - self._start
 
     def steps_per_s(self, step: int) -> float:
-        """Return the speed since this was last called; ``step`` batches of the epoch are done."""
+        """Return the steps per second since the last call; ``step`` batches of the epoch are done."""
         speed = (step - self._reported_step) / max(self._now - self._report, 1e-9)
         self._report, self._reported_step = self._now, step
         return speed
 
     def checkpoint_is_due(self, every_s: float) -> bool:
-        """Return whether the last checkpoint, or the start, is at least so many seconds ago."""
+        """Return whether the last checkpoint, or the start, is at least ``every_s`` seconds ago."""
         return self._now - self._checkpoint >= every_s
 
     def checkpoint_written(self) -> None:
-        """Count the time to the next checkpoint from now on."""
+        """Start to measure the time to the next checkpoint."""
         self._checkpoint = time.monotonic()

@@ -1,19 +1,19 @@
-"""Collapse: a model that tells nothing apart. What it is, how a run notices it, and what to do about it.
+"""Collapse: the model no longer distinguishes items. What it is, how a run notices it, and what to do about it.
 
 **What it is.** A collapsed model gives every item the same output. In retrieval all embeddings are equal: all scores
-are equal too, the gradients of a positive and of its negatives cancel, and the model stays where it is. Mining the
-hardest negatives from the first step on can lead there (hard-negative collapse); VSE-infinity takes all negatives in
-its first epoch (appendix A.1). In question answering every question gets the same answers, each as often as it is
+are equal too, the gradients of a positive and of its negatives cancel, and the model stops learning. Mining the
+hardest negatives from the first step on can cause collapse (hard-negative collapse); VSE-infinity takes all negatives
+in its first epoch (appendix A.1). In question answering every question gets the same answers, each as often as it is
 right.
 
 **How a run notices it.** The loss of a collapsed model is known in advance, and it is not zero: a hinge on the hardest
 negative, summed over B pairs and both directions, is ``2 * B * margin`` (51.2 for 128 pairs and a margin of 0.2). A
 task states this value for each batch as ``Step.at_collapse``; in retrieval it is ``Objective.at_collapse``, the
-objective evaluated on equal embeddings. A ``CollapseDetector`` compares the loss with it, and the trainer passes its
-warning on. Training goes on, as a run may come out of it by itself.
+objective evaluated on equal embeddings. A ``CollapseDetector`` compares the loss with this value, and the trainer
+prints its warning. Training continues, because a run may recover by itself.
 
-**What to do.** ``EQUAL_EMBEDDINGS`` and ``EQUAL_ANSWERS`` say it. A task names one of them, or a text of its own, as
-``Task.collapse``, and the warning ends with it.
+**What to do.** ``EQUAL_EMBEDDINGS`` and ``EQUAL_ANSWERS`` give advice. A task names one of them, or its own text, as
+``Task.collapse``, and the warning ends with that text.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ EQUAL_EMBEDDINGS = (
     "all embeddings are becoming equal (hard-negative collapse). Begin with an epoch on all negatives "
     "(training.phases.0.objective: {ranking.miner: all}), lower optimizer.learning_rate, or warm it up longer"
 )
-"""What collapse means in retrieval, and what to do."""
+"""The meaning of collapse in retrieval, and advice."""
 
 EQUAL_ANSWERS = (
     "every question gets the same answers, as often as they are right. Lower optimizer.learning_rate, or "
     "warm it up (training.phases.0.warmup_epochs)"
 )
-"""What collapse means in question answering, and what to do."""
+"""The meaning of collapse in question answering, and advice."""
 
 
 class CollapseDetector:
     """Notices a loss that stays at the value it has at collapse.
 
     Args:
-        advice: what it means, and what to do.
-        every: steps from one comparison to the next, as the loss at collapse costs time.
-        window: consecutive comparisons that must look collapsed.
-        tolerance: relative distance from the loss at collapse that still counts.
+        advice: the end of the warning: what collapse means, and what to do.
+        every: the number of steps from one comparison to the next, because the loss at collapse costs time.
+        window: the number of consecutive comparisons that must look collapsed.
+        tolerance: the largest relative distance from the loss at collapse that counts as collapsed.
     """
 
     def __init__(self, advice: str, *, every: int = 5, window: int = 100, tolerance: float = 0.02) -> None:
@@ -49,12 +49,13 @@ class CollapseDetector:
         self._near: deque[bool] = deque(maxlen=window)
 
     def update(self, step: int, loss: float, at_collapse: Callable[[], float]) -> str | None:
-        """Take the loss of a step, and return a warning each time a whole window looks collapsed.
+        """Compare the loss of a step; return a warning each time a whole window looks collapsed, None otherwise.
 
         Args:
-            step: steps of the run that are done.
-            loss: of the step.
-            at_collapse: computes the loss that the same batch has at collapse; called every ``every`` steps.
+            step: the number of steps of the run that are done.
+            loss: the loss of the step.
+            at_collapse: a function that computes the loss of the same batch at collapse; it is called every ``every``
+                steps.
         """
         if step % self.every:
             return None

@@ -1,4 +1,4 @@
-"""Gathering a batch over processes with gradient, so that every process sees all in-batch negatives."""
+"""Gathers a batch over processes, with its gradient, so that every process sees all in-batch negatives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openvse.types import EmbeddingSet
 
 @dataclass(frozen=True)
 class Gathered:
-    """The embeddings of all processes, in the order of their ranks, and which pairs are positive."""
+    """The embeddings of all processes, in the order of their ranks, with their positive pairs."""
 
     images: EmbeddingSet
     texts: EmbeddingSet
@@ -30,18 +30,18 @@ def gather_batch(
     image_keys: Int[Tensor, "I"],
     text_keys: Int[Tensor, "T"] | None = None,
 ) -> Gathered:
-    """Join the batches of all processes; with one process, return what was given.
+    """Join the batches of all processes; with one process, return the arguments.
 
-    Every process computes the whole loss. The backward pass adds up the gradients of all of them, and the mean
-    that data parallelism takes over processes makes that the gradient of the one loss.
+    Every process computes the whole loss. The backward pass adds the gradients of all processes; the mean that data
+    parallelism takes over processes then gives the gradient of this one loss.
 
     Args:
-        images: I local image embeddings; I may differ between processes.
-        texts: T local text embeddings.
-        positives: local pairs.
-        image_keys: one number an image, equal in all processes: an image that two processes hold is a positive
-            of its texts in both.
-        text_keys: likewise for texts, where one may be relevant to images of several processes.
+        images: the I local image embeddings; I may differ between processes.
+        texts: the T local text embeddings.
+        positives: the local positive pairs.
+        image_keys: a number for each image, which is the same in all processes: if two processes hold an image, it is
+            a positive of its texts in both.
+        text_keys: the same for texts, for data in which a text can be relevant to images of several processes.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return Gathered(images, texts, positives)
@@ -64,7 +64,7 @@ def _gather_set(embedded: EmbeddingSet) -> EmbeddingSet:
 
 
 def _widened(embedded: EmbeddingSet) -> EmbeddingSet:
-    """Pad to the most embeddings an item on any process (K = N differs between batches), as gathering needs."""
+    """Pad to the largest number of embeddings per item in any process, because gathering needs equal shapes."""
     most = torch.tensor([embedded.mask.shape[1]], device=embedded.mask.device)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
     missing = int(most) - embedded.mask.shape[1]
@@ -79,7 +79,7 @@ def _widened(embedded: EmbeddingSet) -> EmbeddingSet:
 
 
 def _gather_rows(rows: Tensor) -> Tensor:
-    """Concatenate the rows of all processes; they are padded to the longest, as gathering needs equal shapes."""
+    """Concatenate the rows of all processes; they are padded meanwhile, because gathering needs equal shapes."""
     count = torch.tensor([len(rows)], device=rows.device)
     counts = [torch.zeros_like(count) for _ in range(dist.get_world_size())]
     dist.all_gather(counts, count)
@@ -91,7 +91,7 @@ def _gather_rows(rows: Tensor) -> Tensor:
 
 
 class _AllGather(torch.autograd.Function):
-    """Stack a tensor of all processes; the gradient of each process's part is summed over all of them."""
+    """Stacks the tensors of all processes; the gradient of each part is summed over all processes."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every run reads: its source, and stored features, which it may have to extract first."""
+"""The inputs of every run: its data, and stored features, which may have to be extracted first."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from openvse.features import (
     extract_text_features,
     open_store,
 )
+from openvse.model import Model, Start
 from openvse.specs import RunRecipe
 from openvse.training.records import Watcher
 from openvse.types import FeatureSource
@@ -36,23 +37,32 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What a run has besides its recipe.
+    """The inputs of a run in addition to its recipe.
 
     Attributes:
-        folder: of the run.
-        accelerator: device, precision and processes.
-        watcher: receives warnings of what was skipped.
-        on_extraction: receives the progress of an extraction of features.
+        folder: the folder of the run.
+        accelerator: the device, precision and processes.
+        watcher: the watcher that receives warnings of skipped items.
+        on_extraction: a function that receives the progress of an extraction of features.
+        start: the model that the run starts from, if the recipe names one.
     """
 
     folder: Path
     accelerator: Accelerator
     watcher: Watcher
     on_extraction: Callable[[ExtractionProgress], None] | None = None
+    start: Start | None = None
+
+    def begin(self, model: Model) -> None:
+        """Copy the weights of the start to a new model, and report the origin of each part to the watcher."""
+        if self.start is not None:
+            self.watcher.note(f"start: {self.start.name}, model {self.start.model.fingerprint}")
+            for origin in self.start.give(model):
+                self.watcher.note(f"  {origin}")
 
 
 def source_of(recipe: RunRecipe) -> str:
-    """Return where the data lie; raise RecipeError if the recipe does not say."""
+    """Return the source of the data; raise RecipeError if the recipe does not name one."""
     if not recipe.data.source:
         raise RecipeError(
             "recipe: data.source is not set: add data.source=FOLDER (or flickr8k:FOLDER, file.csv)"
@@ -63,12 +73,12 @@ def source_of(recipe: RunRecipe) -> str:
 def open_features(
     recipe: RunRecipe, encoder: ImageEncoder, corpus: Corpus, inputs: RunInputs
 ) -> FeatureSource | None:
-    """Open the recipe's feature store; ``auto`` first extracts what it lacks into the run's folder.
+    """Open the recipe's feature store; ``auto`` first extracts missing features into the folder of the run.
 
-    Where the recipe names none, the data set's own features are read, if it has some and the encoder makes none.
+    If the recipe names no store, the data set's own features are used, if it has some and the encoder makes none.
 
     Raises:
-        StoreError: no store, or one that another encoder made; no store of a folder fits, or several do.
+        StoreError: the store does not exist, or another encoder made it; or no store of a folder fits, or several do.
         RecipeError: ``auto`` with a backbone that trains, whose features would be out of date after one step.
     """
     where = recipe.data.features
@@ -79,7 +89,8 @@ def open_features(
         return open_store(Path(where), encoder)
     if encoder.fine_tune:
         raise RecipeError(
-            "recipe: data.features: auto stores what a frozen backbone yields: set fine_tune: false"
+            "recipe: data.features: auto needs a frozen backbone, because training changes the features of others: "
+            "set image.encoder.fine_tune: false"
         )
     store, accelerator = inputs.folder / "features", inputs.accelerator
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
@@ -96,26 +107,29 @@ def open_features(
 def open_text_features(
     recipe: RunRecipe, encoder: TextEncoder, texts: Sequence[str], inputs: RunInputs
 ) -> FeatureStore | None:
-    """Open the recipe's store of token states; ``auto`` first extracts what it lacks into the run's folder.
-
-    None means that the encoder reads token ids: the recipe says so, or with ``auto`` it cannot do with stored states.
+    """Open the recipe's store of token states; ``auto`` first extracts missing states into the folder of the run.
 
     Args:
-        recipe: says in ``data.text_features`` what is wanted.
-        encoder: whose text model makes the states.
-        texts: all that the run reads.
-        inputs: of the run.
+        recipe: the recipe, whose ``data.text_features`` names the store, ``auto``, or nothing.
+        encoder: the encoder whose text model makes the states.
+        texts: all texts that the run reads.
+        inputs: the inputs of the run.
+
+    Returns:
+        The store; None if the encoder reads token ids, because the recipe names no store, or because with ``auto`` the
+        encoder cannot use stored states.
 
     Raises:
-        StoreError: no store, or one that another text model made; no store of a folder fits, or several do.
-        RecipeError: a store is named, and the encoder cannot do with stored states.
+        StoreError: the store does not exist, or another text model made it; or no store of a folder fits, or several
+            do.
+        RecipeError: a store is named, but the encoder cannot use stored states.
     """
     where = recipe.data.text_features
     if where is None:
         return None
     if not isinstance(encoder, TokenStatesEncoder):
         reason: str | None = (
-            f"text.encoder {recipe.text.encoder.name} has no text model whose states could be stored"
+            f"text.encoder {recipe.text.encoder.name} does not have a text model whose states can be stored"
         )
     else:
         reason = encoder.why_not_stored()
@@ -135,13 +149,13 @@ def open_text_features(
 def count_words(
     encoder: TextEncoder, sentences: Sequence[str], inputs: RunInputs, called: str
 ) -> Coverage | None:
-    """Count what a text encoder knows of the training sentences, and tell whoever watches the run.
+    """Count how many words of the training sentences a text encoder knows, and report it to the watcher of the run.
 
     Args:
-        encoder: made for these sentences.
-        sentences: all of them.
-        inputs: whose watcher is told.
-        called: what one sentence is called.
+        encoder: the encoder, which was made for these sentences.
+        sentences: all training sentences.
+        inputs: the inputs of the run, with the watcher.
+        called: the name of a sentence in the report, such as "caption".
     """
     coverage = encoder.coverage(sentences)
     if coverage is not None:
@@ -150,13 +164,13 @@ def count_words(
 
 
 def data_of(corpus: Corpus) -> dict[str, Any]:
-    """Return what a model's provenance says of its data: the name, the images of each split, the terms."""
+    """Return the data in a model's provenance: name, number of images in each split, and licence."""
     splits = {split: count for split, count in Counter(corpus.split_labels()).items() if split}
     facts = FACTS.get(corpus.name)
     return {"name": corpus.name, "splits": splits, **({"licence": facts.licence} if facts else {})}
 
 
 def spread(count: int, wanted: int) -> Int[np.ndarray, "B"]:
-    """Return so many of ``count`` positions, evenly spread; all of them where there are not more."""
+    """Return ``wanted`` of ``count`` positions, evenly spread; all positions if there are fewer."""
     wanted = min(wanted, count)
     return np.arange(wanted) * count // wanted

@@ -1,4 +1,4 @@
-"""What a task is to the rest of openvse: how its models are built, trained and evaluated."""
+"""The interface of a task to the rest of openvse: how its models are built, trained and evaluated."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
+from openvse.errors import ModelError
 from openvse.specs import ModelSpec, RunRecipe
 from openvse.types import OnProgress
 
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What to evaluate, and how.
+    """A request for an evaluation.
 
     Attributes:
         data: the data set, as ``open_corpus`` takes it.
-        split: train, validation, test or all.
-        features: feature stores to read in place of images: none, one for all models, or one a model.
-        folds: equal parts that are evaluated apart and averaged.
-        rerank: the last of the models ranks the proposals of the others again.
-        rerank_top: how many proposals of each query.
-        rerank_weight: weight of its score; that of the others has the rest of 1.
-        allow_outside: take images outside of the folder of one's own data too.
-        batch_size: images, sentences or questions at a time.
-        progress: called after every batch.
+        split: the split: train, validation, test or all.
+        features: the feature stores to read instead of images: none, one for all models, or one for each model.
+        folds: the number of equal parts that are evaluated separately and averaged.
+        rerank: whether the last model re-ranks the best results of the others.
+        rerank_top: the number of results of each query that are re-ranked.
+        rerank_weight: w, the weight of the re-ranking score; the score of the other models has the weight 1 - w.
+        allow_outside: whether images outside of the data's folder are allowed.
+        batch_size: the number of images, sentences or questions in a batch.
+        progress: a function that is called after every batch.
     """
 
     data: str
@@ -48,11 +49,11 @@ class Request:
 
 @runtime_checkable
 class Evaluation(Protocol):
-    """What an evaluation has measured."""
+    """The result of an evaluation."""
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What the user should know before reading the figures."""
+        """Warnings that the user should read before the figures."""
         ...
 
     def to_markdown(self) -> str:
@@ -64,12 +65,12 @@ class Evaluation(Protocol):
         ...
 
     def write(self, folder: Path) -> Sequence[Path]:
-        """Write the figures to files, and return them."""
+        """Write the figures to files, and return the paths of the files."""
         ...
 
 
 class TaskKind(ABC):
-    """A task, by the name that recipes and model folders give it. It imports nothing heavy before it is used.
+    """A kind of task, which recipes and model folders name. It imports heavy modules only when it is used.
 
     Attributes:
         recipe: the schema of its recipes.
@@ -81,29 +82,39 @@ class TaskKind(ABC):
 
     @abstractmethod
     def build(self, tree: Mapping[str, Any], folder: Path) -> Model:
-        """Build a saved model, whose weights are read next.
+        """Build a saved model without its weights, which are read next.
 
         Args:
-            tree: its spec as its folder has it, perhaps among other keys.
-            folder: with vocabulary, tokenizer and the like.
+            tree: the spec of the model from its folder, which may also have other keys.
+            folder: the folder of the model, with its vocabulary, tokenizer and other files.
         """
 
     @abstractmethod
     def open(self, recipe: RunRecipe, inputs: RunInputs) -> AnyTask:
-        """Open data and features, and build what is to be trained."""
+        """Open the data and features, and build the model and objectives that are trained."""
 
     @abstractmethod
     def evaluate(self, models: Sequence[Model], request: Request) -> Evaluation:
         """Measure models of this task."""
 
+    def score(self, evaluation: Evaluation) -> tuple[str, float]:
+        """Return the name and the value of the metric by which models are chosen; larger is better.
+
+        Raises:
+            ModelError: the task has no such metric, or nothing was measured.
+        """
+        raise ModelError(
+            "models of this task have no metric by which one can be chosen: evaluate them instead"
+        )
+
 
 def published_for(provenance: Mapping[str, Any], protocol: Mapping[str, int]) -> dict[str, dict[str, float]]:
-    """Return the published figures of a model's recipe, by source, as far as they are of this protocol.
+    """Return those published figures of a model's recipe that have this protocol, by their source.
 
     Args:
-        provenance: the model's; nobody checks it, so what has another form is left out.
-        protocol: what an entry must say, for instance ``{"num_images": 1000, "folds": 1}``; an entry that does not
-            say something means 1.
+        provenance: the provenance of the model; it is not validated, so entries of another form are left out.
+        protocol: the values that an entry must have, for instance ``{"num_images": 1000, "folds": 1}``; a value that
+            an entry lacks counts as 1.
     """
     entries = provenance.get("published")
     return {

@@ -17,12 +17,12 @@ from openvse.specs import OptimizerSpec
 def build_optimizer(
     spec: OptimizerSpec, parameters: Sequence[tuple[str, nn.Parameter]]
 ) -> torch.optim.Optimizer:
-    """Group the parameters by their learning-rate multiplier.
+    """Return the optimiser of a recipe, with the parameters grouped by their learning-rate multiplier.
 
-    Each group carries ``multiplier``; a Schedule sets its learning rate.
+    Each group has the key ``multiplier``; a Schedule sets its learning rate.
 
     Raises:
-        RecipeError: a multiplier names no parameter.
+        RecipeError: a multiplier does not name a parameter.
     """
     check_prefixes(spec.multipliers, [name for name, _ in parameters], "optimizer.multipliers")
     by_length = sorted(spec.multipliers, key=len, reverse=True)
@@ -42,7 +42,7 @@ def build_optimizer(
 
 
 def freeze(parameters: Iterable[tuple[str, nn.Parameter]], prefixes: Sequence[str]) -> None:
-    """Let a parameter train unless a prefix names it."""
+    """Freeze the parameters that a prefix names, and let the others train."""
     for name, parameter in parameters:
         parameter.requires_grad_(not any(has_prefix(name, prefix) for prefix in prefixes))
 
@@ -53,10 +53,10 @@ def has_prefix(name: str, prefix: str) -> bool:
 
 
 def check_prefixes(prefixes: Iterable[str], names: Sequence[str], where: str) -> None:
-    """Raise RecipeError for a prefix that covers no parameter: a misspelt one would silently do nothing."""
+    """Raise RecipeError for a prefix that covers no parameter, because it would silently do nothing."""
     modules = sorted({name.rsplit(".", cut)[0] for name in names for cut in range(name.count(".") + 1)})
     for prefix in prefixes:
         if not any(has_prefix(name, prefix) for name in names):
             raise RecipeError(
-                f"recipe: {where}: {prefix!r} names no trainable parameter{nearest(prefix, modules)}"
+                f"recipe: {where}: {prefix!r} does not name a trainable parameter{nearest(prefix, modules)}"
             )

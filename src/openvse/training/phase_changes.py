@@ -1,4 +1,4 @@
-"""What a phase of a recipe changes, so that a jump of the loss is not taken for a fault."""
+"""The changes that a phase of a recipe makes; users learn of them, so that a jump of the loss does not surprise."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from openvse.specs import RunRecipe, apply_override
 
 OBJECTIVE = "objective."
-"""How the name of a change begins that gives the loss another scale."""
+"""The prefix of those changes that give the loss another scale."""
 
 
 def phase_changes(recipe: RunRecipe, index: int) -> dict[str, tuple[Any, Any]]:
-    """Return what a phase sets differently from the one before: for each key the old and the new value.
+    """Return the changes of a phase from the one before: the old and the new value of each changed key.
 
     Args:
-        recipe: whose phases they are.
-        index: position of the phase, from 1.
+        recipe: the recipe with the phases.
+        index: the position of the phase; 1 is the second phase.
     """
     before, after = (_settings(recipe, each) for each in (index - 1, index))
     return {
@@ -27,7 +27,7 @@ def phase_changes(recipe: RunRecipe, index: int) -> dict[str, tuple[Any, Any]]:
 
 
 def announcement(recipe: RunRecipe, index: int) -> str:
-    """Return the line that says what a phase changes, with its first epoch."""
+    """Return the line that announces a phase: its first epoch, and its changes."""
     phases = recipe.training.phases
     first = 1 + sum(phase.epochs for phase in phases[:index])
     changes = phase_changes(recipe, index)
@@ -36,12 +36,14 @@ def announcement(recipe: RunRecipe, index: int) -> str:
         listed.append(f"the learning rate warms up over {phases[index].warmup_epochs:g} epoch(s)")
     line = f"phase {index + 1} of {len(phases)} begins with epoch {first}: {', '.join(listed) or 'no change'}"
     if any(key.startswith(OBJECTIVE) for key in changes):
-        line += "; the loss has another scale from here on: compare the validation, not the loss, with what was before"
+        line += (
+            "; the loss has another scale from here on: compare validation, not the loss, with earlier epochs"
+        )
     return line
 
 
 def _settings(recipe: RunRecipe, index: int) -> dict[str, Any]:
-    """Return what holds in a phase, by dotted path."""
+    """Return the settings of a phase by their dotted paths."""
     phase = recipe.training.phases[index]
     tree: dict[str, Any] = {"objective": recipe.to_dict().get("objective", {})}
     for path, value in phase.objective.items():
@@ -55,7 +57,7 @@ def _settings(recipe: RunRecipe, index: int) -> dict[str, Any]:
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a tree; a part's name stands at the part's own path, also where it has options."""
+    """Yield the values of a tree by their paths; the name of a part has the path of the part itself."""
     if not isinstance(value, Mapping):
         yield path, value
         return

@@ -1,4 +1,4 @@
-"""Reducing the learning rate on a plateau: when validation stagnates, all rates of the schedule are multiplied."""
+"""Reduction of the learning rate on a plateau: if validation stagnates, the rates are multiplied by a factor."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from openvse.specs import PlateauSpec
 
 @dataclass(frozen=True)
 class Plateau:
-    """How long validation has stagnated, and how far that has lowered the learning rate.
+    """The number of validations without progress, and the factor of the learning rate that follows from them.
 
     Attributes:
-        best: the largest value so far; with ``mode: min`` minus the smallest.
-        waited: validations in a row that were no better.
-        rate_factor: what the learning rates of the phases are multiplied by.
+        best: the largest value so far; with ``mode: min``, minus the smallest value.
+        waited: the number of consecutive validations that were not better.
+        rate_factor: the factor by which the learning rates of the phases are multiplied.
     """
 
     best: float = -math.inf

@@ -1,4 +1,4 @@
-"""What a run writes down (metrics.jsonl, TensorBoard) and what it tells whoever watches."""
+"""The records of a run (metrics.jsonl, TensorBoard), and its reports to a watcher."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openvse.encoders import Coverage
 from openvse.files import refusal_of_disk, write_whole, writing
 
 ENDS_EPOCH = ("validation", "curves")
-"""The kinds of records that are written once an epoch, after its last step."""
+"""The kinds of records that are written once per epoch, after its last step."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class StepReport:
     """One step of training.
 
     Attributes:
-        epoch: from 1.
-        step: done steps of the epoch.
-        global_step: done steps of the run.
-        terms: each weighted term of the loss, and ``loss``.
-        learning_rate: the base rate.
-        images_per_s: positive pairs, or questions, per second over the last steps.
-        unit: what they are.
+        epoch: the number of the epoch, from 1.
+        step: the number of steps of the epoch that are done.
+        global_step: the number of steps of the run that are done.
+        terms: the value of each weighted term of the loss, and their sum as ``loss``.
+        learning_rate: the base learning rate.
+        images_per_s: the number of positive pairs or questions per second, over the last steps.
+        unit: the name of what ``images_per_s`` counts.
     """
 
     epoch: int
@@ -44,11 +44,11 @@ class EpochReport:
     """One epoch of training and the validation after it.
 
     Attributes:
-        epoch: from 1.
-        loss: its mean over the epoch.
-        metrics: of the validation.
-        best: whether it is the best so far.
-        seconds: of training so far.
+        epoch: the number of the epoch, from 1.
+        loss: the mean loss of the epoch.
+        metrics: the metrics of the validation.
+        best: whether this validation is the best so far.
+        seconds: the training time so far, in seconds.
         summary: the validation in a few words.
     """
 
@@ -62,61 +62,61 @@ class EpochReport:
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Whoever watches a run; the command line shows its progress."""
+    """An observer of a run; that of the command line shows the progress."""
 
     def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
-        """Training begins, or goes on."""
+        """Called when training starts or continues."""
         ...
 
     def step(self, report: StepReport) -> None:
-        """A step is done."""
+        """Called after a step."""
         ...
 
     def epoch(self, report: EpochReport) -> None:
-        """An epoch and its validation are done."""
+        """Called after an epoch and its validation."""
         ...
 
     def warn(self, message: str) -> None:
-        """Something needs the user's attention."""
+        """Called with a warning that needs the user's attention."""
         ...
 
     def note(self, message: str) -> None:
-        """Something is worth a line, and nothing is wrong."""
+        """Called with a message that is not a warning."""
         ...
 
 
 class Silent:
-    """Watches and says nothing."""
+    """A watcher that does nothing."""
 
     def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def step(self, report: StepReport) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def epoch(self, report: EpochReport) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def warn(self, message: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def note(self, message: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 class MetricsLog:
-    """Appends to ``metrics.jsonl`` and TensorBoard.
+    """Appends records to ``metrics.jsonl`` and TensorBoard.
 
-    A resumed run repeats what came after its checkpoint, so that is dropped.
+    A resumed run repeats the steps after its checkpoint, so their old records are dropped.
 
     Args:
-        folder: the run's folder.
-        last_step: steps that the checkpoint holds; records of later ones are dropped.
-        epochs: epochs whose validation the checkpoint holds; None means all those that ``last_step`` ends. It may
-            have been written after the last step of an epoch and before its validation.
+        folder: the folder of the run.
+        last_step: the number of steps in the checkpoint; records of later steps are dropped.
+        epochs: the number of epochs whose validation the checkpoint includes; None means all epochs that are over at
+            ``last_step``. A checkpoint can be written between the last step of an epoch and its validation.
 
     Raises:
-        DiskError: the disk is full, or refuses; so do all methods.
+        DiskError: the disk is full or cannot be written to. All methods raise it too.
     """
 
     def __init__(self, folder: Path, last_step: int, epochs: int | None = None) -> None:
@@ -130,22 +130,22 @@ class MetricsLog:
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=last_step + 1)
 
     def write(self, kind: str, epoch: int, global_step: int, values: Mapping[str, float]) -> None:
-        """Add one record; a reader sees whole lines only."""
+        """Add one record; a reader only sees complete lines."""
         self._append({"kind": kind, "epoch": epoch, "global_step": global_step, **values})
         with writing(self._path.with_name("tensorboard")):
             for name, value in values.items():
                 self._board.add_scalar(f"{kind}/{name}", value, global_step)
 
     def write_curves(self, epoch: int, global_step: int, curves: Mapping[str, Sequence[float]]) -> None:
-        """Add one record of curves (``"kind": "curves"``), which TensorBoard has no scalar for."""
+        """Add one record of curves (``"kind": "curves"``); they are not scalars, so TensorBoard does not get them."""
         self._append({"kind": "curves", "epoch": epoch, "global_step": global_step, **curves})
 
     def write_coverage(self, coverage: Coverage) -> None:
-        """Add the record of what the text encoder knows of the training sentences (``"kind": "vocabulary"``)."""
+        """Add the record of the words that the text encoder knows (``"kind": "vocabulary"``)."""
         self._append({"kind": "vocabulary", "epoch": 0, "global_step": 0, **asdict(coverage)})
 
     def write_phase(self, epoch: int, global_step: int, phase: int, changes: Mapping[str, object]) -> None:
-        """Add the record of a phase that begins (``"kind": "phase"``), with what it sets."""
+        """Add the record of a phase that begins (``"kind": "phase"``), with the settings that it changes."""
         self._append(
             {"kind": "phase", "epoch": epoch, "global_step": global_step, "phase": phase, "sets": changes}
         )
@@ -163,7 +163,7 @@ class MetricsLog:
             file.write(json.dumps(record) + "\n")
 
     def _without_disk_errors(self, failure: threading.ExceptHookArgs) -> None:
-        """Leave a full disk, which TensorBoard's thread meets, to the thread that trains: it is told, too."""
+        """Ignore a full disk in the thread of TensorBoard: the thread that trains raises the error too."""
         if refusal_of_disk(failure.exc_value) is None:
             self._excepthook(failure)
 
@@ -171,7 +171,7 @@ class MetricsLog:
 def _keep_until(path: Path, last_step: int, epochs: int | None) -> None:
     if not path.exists():
         return
-    if last_step == 0:  # of a run that was killed before its first checkpoint, nothing stays
+    if last_step == 0:  # the run was killed before its first checkpoint: drop everything
         path.unlink()
         return
     kept = []

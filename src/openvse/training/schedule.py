@@ -1,7 +1,7 @@
 """The learning-rate schedule: phases of a recipe, linear warm-up, and the learning rate at each step.
 
-A schedule is known before training begins. What lowers the rate when validation stagnates is in ``plateau.py``; its
-factor multiplies the rate of the schedule.
+A schedule is known before training begins. The reduction of the rate when validation stagnates is in ``plateau.py``;
+its factor multiplies the rate of the schedule.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from openvse.specs import OptimizerSpec, PhaseSpec
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which phase an epoch belongs to, and the learning rate at each step.
+    """The phase of each epoch, and the learning rate of each step.
 
     Args:
-        optimizer: gives the base learning rate.
-        phases: run in order.
-        steps_per_epoch: batches an epoch.
+        optimizer: the settings of the optimiser, with the base learning rate.
+        phases: the phases in their order.
+        steps_per_epoch: the number of batches in an epoch.
     """
 
     optimizer: OptimizerSpec
@@ -30,7 +30,7 @@ class Schedule:
 
     @property
     def num_epochs(self) -> int:
-        """Epochs over all phases."""
+        """The number of epochs of all phases."""
         return sum(phase.epochs for phase in self.phases)
 
     def phase_index(self, epoch: int) -> int:
@@ -38,9 +38,9 @@ class Schedule:
         return self._locate(epoch)[0]
 
     def learning_rate(self, epoch: int, step: int) -> float:
-        """Return the base learning rate of a step (counted within the epoch).
+        """Return the base learning rate of a step, which is counted within the epoch.
 
-        A warm-up of ``w`` epochs climbs linearly and reaches the full rate with the last step of those epochs.
+        A warm-up of ``w`` epochs rises linearly and reaches the full rate with the last step of those epochs.
         """
         index, first_epoch = self._locate(epoch)
         phase = self.phases[index]
@@ -52,14 +52,14 @@ class Schedule:
     def apply(
         self, optimizer: torch.optim.Optimizer, epoch: int, step: int, *, rate_factor: float = 1.0
     ) -> float:
-        """Set each group's learning rate, ``rate_factor`` times the phase's, and return the base rate."""
+        """Set the learning rate of each group to ``rate_factor`` times that of the phase; return the base rate."""
         rate = rate_factor * self.learning_rate(epoch, step)
         for group in optimizer.param_groups:
             group["lr"] = rate * group["multiplier"]
         return rate
 
     def _locate(self, epoch: int) -> tuple[int, int]:
-        """Return the phase of an epoch and the phase's first epoch."""
+        """Return the phase of an epoch, and the first epoch of that phase."""
         first = 0
         for index, phase in enumerate(self.phases):
             if epoch < first + phase.epochs:

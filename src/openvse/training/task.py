@@ -1,4 +1,4 @@
-"""What a run learns: the small interface between the trainer, which is the only one, and the tasks."""
+"""The small interface between the trainer and the tasks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from openvse.batches import EpochBatches
 from openvse.encoders import Coverage
+from openvse.errors import TrainingError
 from openvse.model import Model
 from openvse.specs import RunRecipe
 
@@ -23,13 +25,13 @@ BatchT = TypeVar("BatchT")
 
 @dataclass(frozen=True)
 class Step:
-    """What a task makes of one batch.
+    """The result of a task for one batch.
 
     Attributes:
-        terms: each weighted term of the loss, and their sum as ``loss``, with gradient.
-        description: names the batch, for messages.
-        at_collapse: computes the loss that this batch would have at collapse (``collapse.py``).
-        diagnostics: numbers for the log.
+        terms: the weighted terms of the loss, and their sum as ``loss``, with gradients.
+        description: the name of the batch in messages.
+        at_collapse: a function that computes the loss of this batch at collapse (``collapse.py``).
+        diagnostics: a function that returns numbers for the log.
     """
 
     terms: Mapping[str, Float[Tensor, ""]]
@@ -39,25 +41,26 @@ class Step:
 
 
 class Task(ABC, Generic[BatchT]):
-    """A model with the data it learns from, and what is measured on the way.
+    """A model with its training data, its loss and its validation.
 
     Attributes:
-        metric: of the validation; the largest selects the model.
-        unit: what a batch is counted in.
-        collapse: what collapse means for this task, and what to do (``collapse.py``).
-        model: trained in place.
-        objectives: what is learned beside the model, one for each phase; empty where nothing is.
-        data: the data set's name, how many images each split has, and its terms where they are known.
-        intervals: of the last validation's metrics, as far as there are any.
-        coverage: what the text encoder knows of the training sentences; None where it cannot tell.
+        metric: the metric of the validation whose largest value selects the model.
+        unit: the name of the items of a batch, such as "pairs".
+        collapse: the meaning of collapse for this task, and advice (``collapse.py``).
+        model: the model, which is trained in place.
+        objectives: the objectives with their parameters, one for each phase; empty if the task has none.
+        data: the name of the data set, the number of images in each split, and the licence if it is known.
+        intervals: the intervals of the metrics of the last validation, for those metrics that have one.
+        replicates: the metrics of the last validation on every resample of its bootstrap, the same resamples each time.
+        coverage: the words of the training sentences that the text encoder knows; None if it cannot tell.
 
     Args:
-        recipe: batch size, seed.
-        model: trained in place.
+        recipe: the recipe, with the batch size and the seed.
+        model: see above.
         objectives: see above.
-        training: builds a batch from its key, and has as many examples as it says.
+        training: the training data, which makes a batch from its key; its length is the number of examples.
         data: see above.
-        accelerator: which process of how many this is.
+        accelerator: the device, and the number of this process among all.
     """
 
     metric: ClassVar[str]
@@ -79,16 +82,17 @@ class Task(ABC, Generic[BatchT]):
         self.recipe, self.model, self.objectives = recipe, model, objectives
         self.training, self.data, self.accelerator = training, data, accelerator
         self.intervals: Mapping[str, tuple[float, float]] = {}
+        self.replicates: Mapping[str, Float[np.ndarray, "R"]] = {}
         self.coverage: Coverage | None = None
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many batches a whole epoch has."""
+        """The number of batches in a whole epoch."""
         return len(self._batches(0, 0))
 
     def epoch(self, number: int, start: int) -> Iterable[BatchT]:
-        """Return the batches of an epoch from one of them on; the order follows (seed, epoch) alone."""
-        # A generator of its own: the loader must not draw from the stream that dropout draws from.
+        """Return the batches of an epoch from number ``start`` on; their order depends only on seed and epoch."""
+        # The loader has its own generator, so that it does not change the random numbers of dropout.
         return DataLoader(
             self.training,
             sampler=self._batches(number, start),
@@ -103,29 +107,43 @@ class Task(ABC, Generic[BatchT]):
         """Compute the loss of a batch.
 
         Args:
-            wrapped: the model, as processes and precision want it called.
-            batch: on the device of the model.
-            phase: which of ``training.phases`` it is.
+            wrapped: the model, wrapped for several processes and for the precision.
+            batch: the batch, on the device of the model.
+            phase: the position in ``training.phases``.
         """
 
     @abstractmethod
     def validate(self) -> dict[str, float]:
-        """Measure the model as it stands on the validation split; ``metric`` is among the names."""
+        """Return the metrics of the present model on the validation split; ``metric`` is one of them."""
+
+    def validate_start(self, start: Model) -> dict[str, float]:
+        """Return the metrics of the model that a run starts from, as ``validate`` returns those of the run's model.
+
+        Args:
+            start: the model, which can be of any task.
+
+        Raises:
+            OpenVSEError: the model cannot be measured here; the message ends a sentence that begins with its name.
+        """
+        raise TrainingError(f"the task {self.recipe.task} does not measure it")
 
     @abstractmethod
     def summary(self, metrics: Mapping[str, float]) -> str:
-        """Say in a few words what a validation has measured."""
+        """Return the metrics of a validation in a few words."""
 
-    def calibrate(self) -> None:
-        """Give the model what its folder keeps of the last validation, before it is saved; nothing by default."""
+    def calibrate(self, model: Model) -> None:
+        """Give a model what its folder keeps of its validation, which was the last, before it is saved.
+
+        By default that is nothing.
+        """
 
     def curves(self) -> dict[str, list[float]]:
-        """Return what the model has learned that a paper plots."""
+        """Return learned values that papers plot as curves, by name."""
         return {}
 
     def _batches(self, epoch: int, start: int) -> EpochBatches:
         return EpochBatches(
-            len(self.training),  # type: ignore[arg-type]  # a Dataset of PyTorch need not have a length; ours have
+            len(self.training),  # type: ignore[arg-type]  # PyTorch does not demand a length of a Dataset; ours have one
             self.recipe.training.batch_size,
             seed=self.recipe.seed,
             epoch=epoch,
@@ -136,7 +154,7 @@ class Task(ABC, Generic[BatchT]):
 
 
 def _as_it_is(batch: BatchT) -> BatchT:
-    """Keep DataLoader from looking into a finished batch."""
+    """Return a batch unchanged, so that DataLoader does not collate it."""
     return batch
 
 

@@ -1,8 +1,10 @@
-"""The training loop, short and the only one."""
+"""The training loop, which all tasks share."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,13 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
 from openvse.errors import TrainingError
+from openvse.model import Start
 from openvse.specs import RunRecipe
+from openvse.training.average import WeightAverage
 from openvse.training.checkpoint import CHECKPOINT, Progress, load_checkpoint, save_checkpoint
 from openvse.training.clock import EpochClock
 from openvse.training.collapse import CollapseDetector
+from openvse.training.from_start import FromStart
 from openvse.training.optimizer import build_optimizer, check_prefixes, freeze
 from openvse.training.phase_changes import announcement, phase_changes
 from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
@@ -24,14 +29,15 @@ from openvse.training.task import AnyTask, Step
 
 
 class Trainer:
-    """Trains the model of a task as a recipe says.
+    """Trains the model of a task by a recipe.
 
     Args:
-        recipe: phases, optimiser, precision.
-        task: model, objectives, batches and validation.
-        folder: the run's folder.
-        accelerator: device, precision and processes.
-        watcher: receives a report of every step.
+        recipe: the recipe, with the phases and the optimiser.
+        task: the task, with the model, objectives, batches and validation.
+        folder: the folder of the run.
+        accelerator: the device, precision and processes.
+        watcher: the watcher that receives a report of every step.
+        start: the model that the run starts from, if there is one.
     """
 
     def __init__(
@@ -41,13 +47,14 @@ class Trainer:
         folder: Path,
         accelerator: Accelerator,
         watcher: Watcher,
+        start: Start | None = None,
     ) -> None:
         self.recipe, self.task, self.folder = recipe, task, folder
         self.accelerator, self.watcher = accelerator, watcher
         self.model = task.model
         self.objectives = nn.ModuleList(task.objectives).to(accelerator.device)
         self.schedule = Schedule(recipe.optimizer, recipe.training.phases, task.steps_per_epoch)
-        # Parts whose encoder froze them for good (fine_tune: false) never train, whatever a phase says.
+        # Parts that their encoder has frozen (fine_tune: false) never train, even if a phase does not freeze them.
         named = [*self.model.named_parameters(), *self.objectives.named_parameters(prefix="objectives")]
         self.trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
         names = [name for name, _ in self.trainable]
@@ -55,15 +62,19 @@ class Trainer:
             check_prefixes(phase.frozen, names, f"training.phases.{index}.frozen")
         self.optimizer = accelerator.prepare_optimizer(build_optimizer(recipe.optimizer, self.trainable))
         self.wrapped: nn.Module = accelerator.prepare_model(self.model)
+        spec, of_model = recipe.training.average, {id(weight) for weight in self.model.parameters()}
+        ours = [(name, weight) for name, weight in self.trainable if id(weight) in of_model]
+        self.average = None if spec is None else WeightAverage(spec, ours)
         self.progress = Progress(metric=task.metric)
         self.collapse = CollapseDetector(task.collapse)
+        self.begun = None if start is None else FromStart(start, task, folder, watcher)
 
     def fit(self) -> Progress:
-        """Train from where the run stands to its last epoch.
+        """Train from the present state of the run to its last epoch.
 
         Raises:
-            TrainingError: the loss is no number; the checkpoint of the last good state stays.
-            DiskError: the disk is full, or refuses; checkpoint and best model are those from before.
+            TrainingError: the loss is NaN or infinite; the last checkpoint stays.
+            DiskError: the disk is full or cannot be written to; the last checkpoint and the best model stay.
         """
         done, log = self.progress, None
         if self.accelerator.is_main_process:
@@ -77,7 +88,9 @@ class Trainer:
             if done.global_step == 0:
                 if log is not None and self.task.coverage is not None:
                     log.write_coverage(self.task.coverage)
-                # A kill never leaves best/ without it, and a disk without room shows before the first epoch.
+                if self.begun is not None:
+                    self._measure_start(self.begun, log)
+                # So best/ never exists without a checkpoint, and a full disk is noticed before the first epoch.
                 self._checkpoint()
             while self.progress.epoch < self.schedule.num_epochs:
                 self._train_epoch(log)
@@ -88,7 +101,7 @@ class Trainer:
         return self.progress
 
     def resume(self) -> None:
-        """Take up the state of ``last.pt``."""
+        """Load the state in ``last.pt``."""
         self.progress, state = load_checkpoint(self.folder / CHECKPOINT)
         try:
             self.model.load_state_dict(state["model"])
@@ -96,12 +109,16 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
             if self.accelerator.scaler is not None:
                 self.accelerator.scaler.load_state_dict(state["scaler"])
+            if self.average is not None:
+                self.average.load_state(state["average"])
+            if self.begun is not None:
+                self.begun.compared.load_state(state["start"])
             _set_random_state(state["random"][self.accelerator.process_index])
         except (KeyError, IndexError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:160]
             raise TrainingError(
                 f"checkpoint {self.folder / 'last.pt'} does not fit this run ({reason}): resume with the recipe "
-                f"and the number of processes that it was started with"
+                f"and the number of processes with which the run was started"
             ) from error
 
     def _train_epoch(self, log: MetricsLog | None) -> None:
@@ -135,7 +152,7 @@ class Trainer:
             raise TrainingError(
                 f"the loss is {terms['loss']} at step {self.progress.global_step + 1} on {step.description}: check "
                 f"the features for NaN, lower optimizer.learning_rate or set training.precision=fp32; "
-                f"the last checkpoint is untouched"
+                f"the last checkpoint is kept"
             )
         warning = self.collapse.update(self.progress.global_step, terms["loss"], step.at_collapse)
         if warning:
@@ -145,43 +162,71 @@ class Trainer:
         if self.recipe.training.clip_norm is not None:
             self.accelerator.clip_grad_norm_([p for _, p in self.trainable], self.recipe.training.clip_norm)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
         return terms
 
     def _finish_epoch(self, log: MetricsLog | None) -> None:
         """Validate, keep the best, and write the checkpoint from which the next epoch starts."""
-        progress, plateau = self.progress, self.recipe.training.plateau
+        progress = self.progress
         mean_loss = progress.loss_sum / max(progress.step, 1)
         progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
+        with nullcontext() if self.average is None else self.average.in_place():
+            self._judge(log, mean_loss)
+        self._checkpoint()
+
+    def _judge(self, log: MetricsLog | None, mean_loss: float) -> None:
+        """Validate the present model, keep it if it is the best, and report and log its metrics."""
+        progress, plateau = self.progress, self.recipe.training.plateau
         metrics = self._validate()
         best = metrics[self.task.metric] > progress.best_score
+        if self.begun is not None and self.accelerator.is_main_process:
+            self.begun.offer(progress.epoch, metrics)
+            if best:
+                self.begun.give_way(progress)
         if best:
             progress.best_score, progress.best_epoch = metrics[self.task.metric], progress.epoch
         if plateau is not None:
             progress.plateau = progress.plateau.after(metrics[plateau.metric], plateau)
-        if self.accelerator.is_main_process:
-            if best:
-                reached = {"epoch": progress.epoch, "metrics": metrics, "intervals": self.task.intervals}
-                self.model.provenance["validation"] = reached
-                self.task.calibrate()
-                self.model.save(self.folder / "best")
-            if log is not None:
-                log.write("validation", progress.epoch, progress.global_step, metrics)
-                if curves := self.task.curves():
-                    log.write_curves(progress.epoch, progress.global_step, curves)
-            summary = self.task.summary(metrics)
-            self.watcher.epoch(
-                EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds, summary)
-            )
-        self._checkpoint()
+        if not self.accelerator.is_main_process:
+            return
+        if best:
+            self._keep(metrics)
+        if log is not None:
+            log.write("validation", progress.epoch, progress.global_step, metrics)
+            if curves := self.task.curves():
+                log.write_curves(progress.epoch, progress.global_step, curves)
+        summary = self.task.summary(metrics)
+        self.watcher.epoch(EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds, summary))
+        if self.begun is not None and progress.epoch == self.schedule.num_epochs:
+            self.begun.conclude(log, progress)
+
+    def _keep(self, metrics: Mapping[str, float]) -> None:
+        """Save the model as the best so far."""
+        reached = {"epoch": self.progress.epoch, "metrics": metrics, "intervals": self.task.intervals}
+        self.model.provenance["validation"] = reached
+        if self.begun is not None:
+            self.model.provenance["start"] = self.begun.provenance()
+        self.task.calibrate(self.model)
+        self.model.save(self.folder / "best")
+
+    def _measure_start(self, begun: FromStart, log: MetricsLog | None) -> None:
+        """Measure the start in one process before training, and send its score to the others."""
+        random = _random_state()
+        score = [begun.measure(log) if self.accelerator.is_main_process else None]
+        _set_random_state(random)
+        broadcast_object_list(score)
+        if score[0] is not None:
+            self.progress.best_score, self.progress.best_epoch = score[0], 0
 
     def _validate(self) -> dict[str, float]:
-        """Validate in one process and tell the others: the learning rate may follow from it, in all alike."""
+        """Validate in one process and send the metrics to all, because the learning rate may depend on them."""
         metrics = [self.task.validate() if self.accelerator.is_main_process else {}]
         broadcast_object_list(metrics)
         return metrics[0]
 
     def _enter_phase(self, epoch: int, log: MetricsLog | None) -> None:
-        """Announce a phase that begins, and hand it what an objective learned in the one before (a temperature)."""
+        """Announce a phase that begins, and copy what its objective learned in the phase before (a temperature)."""
         index = self.schedule.phase_index(epoch)
         begins = index and self.schedule.phase_index(epoch - 1) < index and self.progress.step == 0
         if not begins:
@@ -189,7 +234,7 @@ class Trainer:
         self.watcher.note(announcement(self.recipe, index))
         if log is not None:
             sets = {key: new for key, (_, new) in phase_changes(self.recipe, index).items()}
-            # It holds from the next step on; a run that is resumed before that announces it again.
+            # The settings are valid from the next step on; a run that is resumed before it announces them again.
             log.write_phase(epoch + 1, self.progress.global_step + 1, index + 1, sets)
         if len(self.objectives):
             self.objectives[index].load_state_dict(self.objectives[index - 1].state_dict(), strict=False)
@@ -209,7 +254,7 @@ class Trainer:
         self.watcher.step(report)
 
     def _agree(self, due: bool) -> bool:
-        """Return whether any process finds a checkpoint due: their clocks differ, and all must write or none."""
+        """Return whether a checkpoint is due in any process: clocks differ, but all processes must write together."""
         if self.accelerator.num_processes == 1:
             return due
         votes = torch.tensor(int(due), device=self.accelerator.device)
@@ -225,12 +270,14 @@ class Trainer:
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": {} if scaler is None else scaler.state_dict(),
                 "random": random,
+                **({} if self.average is None else {"average": self.average.state()}),
+                **({} if self.begun is None else {"start": self.begun.compared.state()}),
             }
             save_checkpoint(self.folder / CHECKPOINT, self.progress, state)
 
 
 def _random_state() -> dict[str, Any]:
-    """Return the states that dropout and size augmentation draw from; data order needs none."""
+    """Return the random states that dropout and size augmentation use; the order of the data has none."""
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
 

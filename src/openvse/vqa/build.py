@@ -11,7 +11,7 @@ import torch
 from openvse.assembly import build_aggregator, build_image_encoder, build_part, build_text_encoder
 from openvse.errors import RecipeError
 from openvse.fusion import FUSIONS, Fusion
-from openvse.model import Tower
+from openvse.model import Start, Tower
 from openvse.specs import TowerSpec
 from openvse.vqa.answerer import ANSWERS_FILE, Answerer
 from openvse.vqa.answers import AnswerVocabulary
@@ -28,6 +28,7 @@ def build_answerer(
     answers: AnswerVocabulary | None = None,
     assets: Path | None = None,
     seed: int = 0,
+    start: Start | None = None,
 ) -> Answerer:
     """Build an untrained model.
 
@@ -37,6 +38,8 @@ def build_answerer(
         answers: the answers from which the model chooses; not read if there are assets.
         assets: a model folder whose answers, vocabulary, tokenizer and backbone configuration are read instead.
         seed: the seed of the initial weights.
+        start: a model whose files are read for the encoders that agree with its own; ``Start.give`` then copies its
+            weights. A vocabulary grows by the words of the questions.
 
     Raises:
         RecipeError: a part is unknown, an option is wrong, or the parts do not fit together.
@@ -52,9 +55,11 @@ def build_answerer(
     torch.manual_seed(seed)
     image = None
     if spec.image is not None:
-        image_encoder = build_image_encoder(spec.image, spec.embed_dim, assets)
+        files = assets if start is None else start.assets_for("image", own.image)
+        image_encoder = build_image_encoder(spec.image, spec.embed_dim, files)
         image = Tower(image_encoder, build_aggregator(spec.image, spec.embed_dim, "image", image_encoder))
-    text_encoder = build_text_encoder(spec.text, spec.embed_dim, questions, assets)
+    files = assets if start is None else start.assets_for("text", own.text)
+    text_encoder = build_text_encoder(spec.text, spec.embed_dim, questions, files, grow=assets is None)
     text = Tower(text_encoder, build_aggregator(spec.text, spec.embed_dim, "text", text_encoder))
     fusion: Fusion | None = None
     if spec.fusion is not None:

@@ -186,6 +186,25 @@ def score_intervals(
     The questions about an image are not independent evidence. Drawing images is the same as weighting them by
     multinomial counts, so that a block of resamples is a matrix product.
     """
+    drawn = score_replicates(columns, images, resamples=resamples, seed=seed)
+    tails = 50.0 * (1.0 - CONFIDENCE), 50.0 * (1.0 + CONFIDENCE)
+    values = {name: row[~np.isnan(row)] for name, row in drawn.items()}
+    bounds = {name: np.percentile(row, tails) for name, row in values.items() if len(row)}
+    return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
+
+
+def score_replicates(
+    columns: Mapping[str, Float[np.ndarray, "Q"]],
+    images: Int[np.ndarray, "Q"],
+    *,
+    resamples: int,
+    seed: int,
+) -> dict[str, Float[np.ndarray, "R"]]:
+    """Return each mean score in percent on every resample; NaN where no question that counts was drawn.
+
+    The arguments are those of ``score_intervals``. The same images and seed draw the same resamples, so that the
+    replicates of two models are pairs.
+    """
     if not resamples:
         return {}
     num_images = int(images.max()) + 1
@@ -199,8 +218,4 @@ def score_intervals(
         weights = generator.multinomial(num_images, np.full(num_images, 1 / num_images), size=size)
         with np.errstate(invalid="ignore"):  # a kind of which no question was drawn
             means.append(100.0 * (weights @ worth) / (weights @ asked))
-    tails = 50.0 * (1.0 - CONFIDENCE), 50.0 * (1.0 + CONFIDENCE)
-    drawn = np.concatenate(means).T
-    values = {name: row[~np.isnan(row)] for name, row in zip(columns, drawn, strict=True)}
-    bounds = {name: np.percentile(row, tails) for name, row in values.items() if len(row)}
-    return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
+    return dict(zip(columns, np.concatenate(means).T, strict=True))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from openvse.errors import ModelError
 from openvse.specs import ModelSpec, RunRecipe
 from openvse.training.kind import Evaluation, Request, TaskKind
 from openvse.vqa.recipe import AnswererSpec, VQARecipe
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
     from openvse.vqa.answerer import Answerer
+    from openvse.vqa.evaluate import AnswersEvaluation
 
 
 class VQA(TaskKind):
@@ -40,3 +42,10 @@ class VQA(TaskKind):
         from openvse.vqa.evaluate import evaluate_answerer
 
         return evaluate_answerer(cast("Sequence[Answerer]", models), request)
+
+    def score(self, evaluation: Evaluation) -> tuple[str, float]:
+        """Return the accuracy; raise ModelError where there are no answers to compare with."""
+        report = cast("AnswersEvaluation", evaluation).report
+        if report is None:
+            raise ModelError("the questions have no answers to compare with: give data that have")
+        return "accuracy", report.scores["accuracy"]

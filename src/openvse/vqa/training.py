@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from openvse.batches import with_features
+from openvse.corpus import QuestionSet
 from openvse.datasets import open_questions
-from openvse.errors import DataError
-from openvse.model import tower_curves
+from openvse.errors import DataError, TrainingError
+from openvse.model import Model, tower_curves
 from openvse.training.collapse import EQUAL_ANSWERS
 from openvse.training.inputs import (
     AUTO,
@@ -29,14 +30,22 @@ from openvse.training.inputs import (
 )
 from openvse.training.split_size import small_split_warning
 from openvse.training.task import Step, Task
-from openvse.types import QuestionBatch
+from openvse.types import FeatureSource, QuestionBatch
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.batches import QuestionDataset
 from openvse.vqa.build import build_answerer
-from openvse.vqa.evaluator import score_intervals
+from openvse.vqa.evaluator import score_intervals, score_replicates
 from openvse.vqa.predict import predict_batches, question_dataset
 from openvse.vqa.recipe import VQARecipe
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The validation questions, and the stored features of their images."""
+
+    questions: QuestionSet
+    features: FeatureSource | None
 
 
 class AnsweringTask(Task[QuestionBatch]):
@@ -47,6 +56,7 @@ class AnsweringTask(Task[QuestionBatch]):
         model: the model, which is trained in place.
         training: batches of the training questions.
         validation: batches of the validation questions.
+        held_out: the validation questions, for a start with a vocabulary of its own.
         prior: the frequency of each answer in training.
         data: the data set, for the model's provenance.
         accelerator: the accelerator, which knows the processes.
@@ -64,12 +74,13 @@ class AnsweringTask(Task[QuestionBatch]):
         model: Answerer,
         training: QuestionDataset,
         validation: QuestionDataset,
+        held_out: HeldOut,
         prior: Float[Tensor, "A"],
         data: Mapping[str, Any],
         accelerator: Accelerator,
     ) -> None:
         super().__init__(recipe, model, (), training, data, accelerator)
-        self._validation = validation
+        self._validation, self._held_out = validation, held_out
         self._frequent, self._chance = int(prior.argmax()), 0.0
         # The prediction of a model that knows only the frequencies.
         self._uninformed = prior.clamp(1e-6, 1 - 1e-6).logit().to(accelerator.device)
@@ -87,20 +98,36 @@ class AnsweringTask(Task[QuestionBatch]):
 
     def validate(self) -> dict[str, float]:
         """Return the accuracy on the validation split in percent, and the loss."""
+        return self._measure(self.model, self._validation)
+
+    def validate_start(self, start: Model) -> dict[str, float]:
+        """Return what the start reaches on the validation split with its own words and answers."""
+        if not isinstance(start, Answerer):
+            raise TrainingError(f"it {start.purpose}, which is another task")
+        stores = self._held_out.features
+        if start.image is not None and self.model.image is not None:
+            same = start.image.encoder.fingerprint in (None, self.model.image.encoder.fingerprint)
+            stores = stores if same else None
+        _, dataset = question_dataset(start.to(self.model.device), self._held_out.questions, stores)
+        return self._measure(start, dataset)
+
+    def _measure(self, model: Answerer, dataset: QuestionDataset) -> dict[str, float]:
         right: list[np.ndarray] = []
         by_frequency = 0.0
         images: list[np.ndarray] = []
         loss = 0.0
-        for positions, batch, logits in predict_batches(self.model, self._validation):
+        for positions, batch, logits in predict_batches(model, dataset):
             right.append(batch.targets.gather(1, logits.argmax(dim=1, keepdim=True)).squeeze(1).cpu().numpy())
-            images.append(self._validation.image_of[positions])
+            images.append(dataset.image_of[positions])
             by_frequency += float(batch.targets[:, self._frequent].sum())
             loss += float(cross_entropy(logits, batch)) * batch.divisor
         if not right:
             raise DataError("no validation question can be answered, as not one image can be used")
         worth, of_image = np.concatenate(right), np.unique(np.concatenate(images), return_inverse=True)[1]
         self._chance = 100 * by_frequency / len(worth)
-        self.intervals = score_intervals({"accuracy": worth}, of_image, resamples=1000, seed=0)
+        drawn = {"accuracy": worth}, of_image
+        self.intervals = score_intervals(*drawn, resamples=1000, seed=0)
+        self.replicates = score_replicates(*drawn, resamples=1000, seed=0)
         return {"accuracy": 100 * float(worth.sum(dtype=np.float64)) / len(worth), "loss": loss / len(worth)}
 
     def summary(self, metrics: Mapping[str, float]) -> str:
@@ -129,7 +156,8 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         [question.answers for question in asked], min_count=recipe.answers.min_count
     )
     texts = [question.text for question in asked]
-    model = build_answerer(recipe, questions=texts, answers=answers, seed=recipe.seed)
+    model = build_answerer(recipe, questions=texts, answers=answers, seed=recipe.seed, start=inputs.start)
+    inputs.begin(model)
     coverage = count_words(model.text.encoder, texts, inputs, "question")
     corpus, features = questions.as_corpus(), None
     if model.image is not None:
@@ -156,6 +184,7 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         model,
         training,
         validation,
+        HeldOut(held_out, features),
         training.frequencies(),
         data_of(corpus),
         inputs.accelerator,

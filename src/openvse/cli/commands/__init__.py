@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from openvse.cli.commands import (
     ask,
+    blend,
     calibrate,
     convert,
     data,
     data_import,
     demo,
+    duplicates,
     evaluate,
     extract,
+    indexing,
     recipes,
     search,
     synthetic,
@@ -19,13 +22,16 @@ from openvse.cli.commands import (
 
 __all__ = [
     "ask",
+    "blend",
     "calibrate",
     "convert",
     "data",
     "data_import",
     "demo",
+    "duplicates",
     "evaluate",
     "extract",
+    "indexing",
     "recipes",
     "search",
     "synthetic",

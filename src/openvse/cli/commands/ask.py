@@ -15,21 +15,24 @@ from openvse.files import write_page
 
 @app.command()
 def ask(
-    model: Annotated[str, typer.Argument(help="A model that was trained to answer: a folder or a hub id.")],
-    image: Annotated[Path, typer.Argument(help="An image.")],
-    questions: Annotated[list[str], typer.Argument(help="One or more questions.")],
+    model: Annotated[
+        str, typer.Argument(help="A model that was trained to answer questions: a model folder or a hub id.")
+    ],
+    image: Annotated[Path, typer.Argument(help="The image file.")],
+    questions: Annotated[list[str], typer.Argument(help="One or more questions, each in quotes.")],
     top_k: Annotated[
-        int, typer.Option("--top-k", "-k", min=1, help="How many answers to print for each question.")
+        int, typer.Option("--top-k", "-k", min=1, help="Number of answers to print for each question.")
     ] = 5,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page that shows what the model looked at and read.")
+        Path | None,
+        typer.Option(help="File for an HTML page that shows which regions and words the model used."),
     ] = None,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Answer questions about an image: the most probable answers with their probabilities."""
+    """Answer questions about an image with the most probable answers and their probabilities."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import note
     from openvse.cli.queries import refuse_image_questions

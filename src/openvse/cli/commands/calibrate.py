@@ -18,9 +18,15 @@ if TYPE_CHECKING:
 
 @app.command()
 def calibrate(
-    model: Annotated[str, typer.Argument(help="A model folder, or a name that 'openvse models' lists.")],
-    data: Annotated[
-        str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
+    model: Annotated[
+        str,
+        typer.Argument(help="A model folder, the folder of a run, or a name that 'openvse models' lists."),
+    ],
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on", help="Images with captions, as for 'openvse evaluate': a folder, a CSV file, NAME:ROOT."
+        ),
     ],
     split: Annotated[
         str, typer.Option(help="train, validation, test, or all; images that the model was not trained on.")
@@ -49,7 +55,7 @@ def calibrate(
     loaded = load_as(TwoTower, folder, device=device)
     with bar() as progress:
         request = Request(
-            data,
+            on,
             split,
             () if features is None else (features,),
             allow_outside=allow_outside,
@@ -74,10 +80,10 @@ def folder_of(model: str) -> Path:
         ModelError: the model is not in a folder of this machine.
     """
     from openvse.conversion.published import published_folder
+    from openvse.tasks.load import find_model
 
-    folder = Path(model)
-    if folder.is_dir():
-        return folder
+    if Path(model).is_dir():
+        return find_model(model, in_run=True)
     published = published_folder(model)
     if published is None:
         raise ModelError(

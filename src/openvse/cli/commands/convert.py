@@ -1,4 +1,4 @@
-"""``openvse convert``: published checkpoints to model folders; ``openvse models``: good starts by name."""
+"""``openvse convert``, which makes model folders of published checkpoints; ``openvse models``, which lists some."""
 
 from __future__ import annotations
 
@@ -15,30 +15,34 @@ def convert(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            help="What VSE-infinity, PVSE or VSE+2AD saved; or a dual encoder such as CLIP or SigLIP: a hub id, a "
-            "folder with its files, or a name that 'openvse models' lists."
+            help="The checkpoint: a file that VSE-infinity, PVSE or VSE+2AD saved; or a dual encoder such as CLIP or "
+            "SigLIP as a hub id, a folder with its files, or a name from 'openvse models'."
         ),
     ],
     out: Annotated[Path, typer.Argument(help="The model folder to write.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Options that the file does not say, such as text.encoder.global_state=final."),
+        typer.Argument(
+            help="Settings that the checkpoint does not contain, each as KEY=VALUE, such as "
+            "text.encoder.global_state=final."
+        ),
     ] = None,
     vocabulary: Annotated[
         str | None,
         typer.Option(
-            help="The .json or .pkl of its vocabulary; for BERT a vocab.txt, or the folder or hub id of a tokenizer. "
-            "A dual encoder brings its own."
+            help="Vocabulary of the checkpoint: a .json or .pkl file; for BERT a vocab.txt, or the folder or hub id "
+            "of a tokenizer. Dual encoders do not need this option."
         ),
     ] = None,
     kind: Annotated[
         str | None,
         typer.Option(
-            help="The repository: vse_infinity, pvse or vse_2ad; recognised by its weights if not given."
+            help="Repository that the checkpoint comes from: vse_infinity, pvse or vse_2ad. Default: recognised by the "
+            "weights."
         ),
     ] = None,
 ) -> None:
-    """Turn a published checkpoint into a model folder with the same embeddings, without running what it contains."""
+    """Convert a published checkpoint to a model folder with the same embeddings. No code in the file is run."""
     from openvse.cli.progress import warn
     from openvse.conversion import convert as run
 
@@ -51,7 +55,7 @@ def convert(
 
 @app.command()
 def models() -> None:
-    """List published models that are good starts; every command takes these names in place of a model folder."""
+    """List published models to start with. Every command takes their names in place of a model folder."""
     from openvse.conversion.published import PUBLISHED
 
     typer.echo(f"{'name':17}{'model':28}{'px':>3}{'weights':>8}{'width':>6}  languages")
@@ -59,5 +63,5 @@ def models() -> None:
         size = f"{model.millions} M"
         typer.echo(f"{name:17}{model.what:28}{model.side:>3}{size:>8}{model.width:>6}  {model.languages}")
         typer.echo(f"{'':17}{model.source} ({model.licence})")
-    typer.echo("\nThe first use fetches a model from the Hugging Face hub and converts it once:")
+    typer.echo("\nThe first use downloads a model from the Hugging Face hub and converts it once:")
     typer.echo("  openvse index clip-b32 FOLDER && openvse search clip-b32 index 'a red bicycle'")

@@ -1,4 +1,4 @@
-"""``openvse data``: what a data set consists of, and whether a copy is complete."""
+"""``openvse data``: lists the data sets, describes one, and checks a copy of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from typer.core import TyperGroup
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class DataCommands(TyperGroup):
-    """Takes the name of a data set where a command would stand: ``openvse data coco``."""
+    """A group of commands that also takes the name of a data set in place of a command: ``openvse data coco``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put ``names`` where no word is given, and ``describe`` before one that is no command."""
+        """Add ``names`` if no word is given, and ``describe`` before a word that is not a command."""
         if not args:
             args = ["names"]
         elif args[0] not in self.commands and not args[0].startswith("-"):
@@ -35,7 +35,8 @@ class DataCommands(TyperGroup):
 
 data = typer.Typer(
     cls=DataCommands,
-    help="List the known data sets; with a NAME, say what to fetch, where to put it, and on which terms.",
+    help="List the known data sets. With NAME, say which files to download, where to put them, and under which "
+    "licence they are.",
     subcommand_metavar="NAME | COMMAND [ARGS]...",
 )
 app.add_typer(data, name="data")
@@ -49,46 +50,54 @@ def names() -> None:
     for name in sorted([*DATASETS, *QUESTION_SETS]):
         title = FACTS[name].title if name in FACTS else (find_loader(name).__doc__ or "").split("\n")[0]
         typer.echo(f"{name:<16}{title}")
-    typer.echo("What to fetch, and where to put it: openvse data NAME")
+    typer.echo("What to download, and where to put it: openvse data NAME")
 
 
 @data.command(hidden=True)
 def describe(
     name: Annotated[
-        str, typer.Argument(help="A data set; 'openvse data' lists them.", autocompletion=complete_data_set)
+        str,
+        typer.Argument(help="A data set from the list of 'openvse data'.", autocompletion=complete_data_set),
     ],
 ) -> None:
-    """Say what to fetch, how large it is, where it is published, on which terms, and where to put it."""
+    """Say what to download, how large it is, where it is published, under which licence, and where to put it."""
     from openvse.datasets import describe_data
 
     typer.echo(describe_data(name))
 
 
+Source: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        help="The data: your own folder or file, NAME:ROOT, or a NAME from 'openvse data' together with --root.",
+        autocompletion=complete_data_set,
+    ),
+]
+
+
 @data.command()
 def check(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="A folder or file of your own, NAME:ROOT, or with --root a NAME of 'openvse data'.",
-            autocompletion=complete_data_set,
-        ),
-    ],
-    root: Annotated[Path | None, typer.Option(help="Where the files of the named data set lie.")] = None,
+    source: Source,
+    root: Annotated[Path | None, typer.Option(help="Folder with the files of the named data set.")] = None,
     read: Annotated[
         bool,
-        typer.Option("--read/--no-read", help="Read all: equal items in two splits, features not finite."),
+        typer.Option(
+            "--read/--no-read",
+            help="Read the content of all files, to find equal items in two splits and features that are not finite.",
+        ),
     ] = True,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Of your own data: do not decode the images.")
+        bool, typer.Option("--quick", help="Do not decode the images of your own data.")
     ] = False,
     allow_outside: AllowOutside = False,
-    cases: Annotated[int, typer.Option(min=0, help="How many cases to list of each finding.")] = 5,
+    cases: Annotated[int, typer.Option(min=0, help="Number of examples to list for each finding.")] = 5,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Check a data set: broken and duplicate images, captions, leakage; of a published one, whether it is complete.
+    """Check a data set: broken or duplicate images, captions, leakage; of a published one, completeness too.
 
-    Exit code 1 if something is wrong. Notes tell what is no fault.
+    Lines marked WRONG name faults; lines marked "note" name facts that are not faults. The exit code is 1 if something
+    is wrong.
     """
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import bar
@@ -127,10 +136,10 @@ def check(
 
 
 def named_place(source: str, root: Path | None) -> tuple[str, Path]:
-    """Return the data set's name, "" for data without one, and where it lies.
+    """Return the name of the data set ("" for data without a name) and its place.
 
     Raises:
-        OpenVSEError: there is no data set of this name, or it is named without a place.
+        OpenVSEError: the data set is not known, or it is named without a place.
     """
     from openvse.datasets import DATASETS, QUESTION_SETS, find_loader
     from openvse.datasets.source import parse_source
@@ -138,14 +147,16 @@ def named_place(source: str, root: Path | None) -> tuple[str, Path]:
     known = {*DATASETS, *QUESTION_SETS}
     name, place = (source, root) if root is not None else parse_source(source, known)
     if root is None and not name and source in known and not place.exists():
-        raise OpenVSEError(f"{source} is the name of a data set: add --root, where its files lie")
+        raise OpenVSEError(
+            f"{source} is the name of a data set: add --root FOLDER, the folder with its files"
+        )
     if name:
         find_loader(name)
     return name, place
 
 
 def show_finding(finding: Finding, cases: int) -> None:
-    """Print a finding and its first cases; a terminal's lines are broken between words."""
+    """Print a finding and its first cases; on a terminal, lines are broken between words."""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     lines = textwrap.wrap(finding.text, columns - 8, break_long_words=False) if columns else [finding.text]
     typer.echo(f"{finding.mark:>5}  {f'{chr(10)}       '.join(lines)}")

@@ -1,52 +1,56 @@
-"""``openvse data import``, and ``openvse data convert``, as it was called before."""
+"""``openvse data import``, and its earlier name ``openvse data convert``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, TypeAlias
 
 import typer
 
 from openvse.cli.commands.data import data
-from openvse.cli.options import Quiet
+from openvse.cli.options import Quiet, Store, Stored
 from openvse.cli.stopping import going_on
+
+Match: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="A data set, as for 'openvse train': only the features of its images are kept, under its names for them."
+    ),
+]
 
 
 @data.command("convert", hidden=True)
 @data.command("import")
-@going_on("what was imported is in the store; run the same command again to go on")
+@going_on("what was imported is in the store; run the same command again to continue")
 def import_features(
     source: Annotated[
         Path,
-        typer.Argument(help="A .tsv, .npy or .h5 file, or a folder of .tsv, .npz or .npy files."),
+        typer.Argument(
+            help="The features: a .tsv, .npy or .h5 file, or a folder of .tsv, .npz or .npy files."
+        ),
     ],
-    out: Annotated[Path, typer.Argument(help="The feature store; it is created, or added to.")],
+    out: Store,
     kind: Annotated[
         str | None,
         typer.Option(
-            help="Format of the source: tsv, npz, npy or hdf5; recognised by its name if not given."
+            help="Format of the source: tsv, npz, npy or hdf5. Default: recognised by the name of the file."
         ),
     ] = None,
-    match: Annotated[
-        str | None,
-        typer.Option(
-            help="A data set (as for train): keep only the features of its images, and name them as it does."
-        ),
-    ] = None,
+    match: Match = None,
     ids: Annotated[
-        Path | None, typer.Option(help="A text file with one id on each line, for arrays without ids.")
+        Path | None, typer.Option(help="Text file with one id per line, for arrays without ids.")
     ] = None,
     made_by: Annotated[
         str | None,
-        typer.Option(help="What made the features, which the store remembers; by default imported:FOLDER."),
+        typer.Option(help="Name of what made the features, which the store keeps. Default: imported:FOLDER."),
     ] = None,
-    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Type of stored values.")] = "float16",
+    dtype: Stored = "float16",
     boxes: Annotated[
-        bool, typer.Option("--boxes/--no-boxes", help="Keep the boxes, if the source has any.")
+        bool, typer.Option("--boxes/--no-boxes", help="Keep the boxes of regions, if the source has boxes.")
     ] = True,
     quiet: Quiet = False,
 ) -> None:
-    """Import features that other tools made into a feature store; an interrupted run can be continued."""
+    """Import the features that other tools made into a feature store. A second run only adds what is new."""
     from openvse.cli.progress import bar, counted, warn
     from openvse.datasets import open_corpus
     from openvse.features import FeatureStore
@@ -69,7 +73,7 @@ def import_features(
     for place, reason in report.failed:
         warn(f"skipped {place}: {reason}")
     if report.unmatched:
-        warn(f"{len(report.unmatched)} item(s) are no images of {match} (first: {report.unmatched[0]!r})")
+        warn(f"{len(report.unmatched)} item(s) are not images of {match} (first: {report.unmatched[0]!r})")
     store = FeatureStore.open(out)
     typer.echo(
         f"{out}: {report.done} new, {report.existing} were there, {len(report.failed)} skipped; width {store.dim}, "

@@ -13,17 +13,17 @@ from openvse.cli.stopping import going_on
 
 
 @app.command()
-@going_on("what was finished is kept; run the same command again to go on")
+@going_on("what was finished is kept; run the same command again to continue")
 def demo(
     out: Annotated[
-        Path, typer.Option(help="The folder for images, features, model, report and contact sheet.")
+        Path, typer.Option(help="Folder for the images, features, model, report and contact sheet.")
     ] = Path("demo_output"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the training.")] = 0,
     device: RunDevice = None,
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train on images of emoji, compare with chance, and answer queries: a few minutes on two cores, offline."""
+    """Train on images of emoji, compare the result with chance, and search: a few minutes on two cores, offline."""
     from openvse.cli.progress import TrainingBar, bar, counted, note
     from openvse.demo import QUERIES, run_demo
 

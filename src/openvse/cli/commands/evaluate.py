@@ -5,50 +5,61 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Device, Json, Quiet, Rerank, Threads
+from openvse.cli.options import AllowOutside, Device, Json, Quiet, Rerank, RerankTop, RerankWeight, Threads
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
     from openvse.training.kind import Evaluation
 
+Models: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(
+        help="One or more models: model folders, hub ids, or names from 'openvse models'. The scores of several "
+        "models are averaged."
+    ),
+]
+Features: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Feature store to read instead of the images: one for all models, or a folder of stores. Give the option "
+        "once per model if their stores differ."
+    ),
+]
+
 
 @app.command()
 def evaluate(
-    models: Annotated[
-        list[str],
-        typer.Argument(help="Model folders, hub ids or names of 'openvse models'; scores are averaged."),
-    ],
+    models: Models,
     data: Annotated[
-        str, typer.Argument(help="A folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
+        str, typer.Argument(help="The data: a folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
     ],
-    split: Annotated[str, typer.Option(help="train, validation, test, or all.")] = "test",
-    features: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Feature store to read instead of images: one for all models, one a model, or a folder of stores."
-        ),
+    split: Annotated[str, typer.Option(help="Split to evaluate: train, validation, test or all.")] = "test",
+    features: Features = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder in which report.json and report.md are written.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for report.json and report.md.")] = None,
     rerank: Rerank = None,
-    rerank_top: Annotated[int, typer.Option(min=1, help="Proposals of each query to rank again.")] = 20,
-    rerank_weight: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Weight w of its score; that of the other models has 1 - w."),
-    ] = 1.0,
-    folds: Annotated[int, typer.Option(min=1, help="Average over so many equal folds (COCO 1K: 5).")] = 1,
+    rerank_top: RerankTop = 20,
+    rerank_weight: RerankWeight = 1.0,
+    folds: Annotated[
+        int,
+        typer.Option(min=1, help="Number of equal folds over which the metrics are averaged (COCO 1K: 5)."),
+    ] = 1,
     allow_outside: AllowOutside = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images, sentences or questions at a time.")] = 128,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")
+    ] = 128,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure retrieval both ways (R@1/5/10, RSUM, MedR, MeanR), or the accuracy of answers, with intervals."""
+    """Measure retrieval in both directions (R@1/5/10, RSUM, MedR, MeanR) or answer accuracy, with intervals."""
     from openvse.cli.progress import bar, note
     from openvse.tasks import kind_of
     from openvse.tasks.load import load
@@ -80,7 +91,7 @@ def evaluate(
 
 
 def say(evaluation: Evaluation, asked: Mapping[str, object] | None) -> None:
-    """Print an evaluation as a table, or as JSON with what was asked for; its warnings go to standard error."""
+    """Print an evaluation as a table, or as JSON if ``asked`` is given; its warnings go to standard error."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
 

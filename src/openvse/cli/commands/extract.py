@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from openvse.cli.app import app
 from openvse.cli.completion import complete_encoder, complete_encoder_option
-from openvse.cli.options import AllowOutside, Device, Quiet, Threads
+from openvse.cli.options import AllowOutside, Device, Quiet, Store, Stored, Threads
 from openvse.cli.stopping import going_on
 from openvse.errors import DataError, ModelError
 
@@ -23,7 +23,7 @@ IMAGES_AT_ONCE, TEXTS_AT_ONCE = 32, 128
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What was typed."""
+    """The arguments and options of the command, as the user typed them."""
 
     encoder: str
     data: str
@@ -38,39 +38,40 @@ class _Wanted:
 
 
 @app.command()
-@going_on("what was extracted is in the store; run the same command again to go on")
+@going_on("what was extracted is in the store; run the same command again to continue")
 def extract(
     encoder: Annotated[
         str,
         typer.Argument(
-            help="A backbone (efficientnet_lite0, transformers_vision, frames for clips, ...), or for the captions a "
-            "text encoder: transformers_text.",
+            help="What extracts the features: a backbone for images (efficientnet_lite0, transformers_vision, ...; "
+            "frames for clips), or transformers_text for captions. 'openvse parts' lists all.",
             autocompletion=complete_encoder,
         ),
     ],
-    data: Annotated[str, typer.Argument(help="A folder, a table, or NAME:ROOT such as hf:FOLDER.")],
-    store: Annotated[Path, typer.Argument(help="The feature store; it is created, or added to.")],
+    data: Annotated[str, typer.Argument(help="The data: a folder, a table, or NAME:ROOT such as hf:FOLDER.")],
+    store: Store,
     options: Annotated[
         list[str] | None,
         typer.Argument(
-            help="The encoder's options, such as model=facebook/dinov2-small or backbone.image_size=128",
+            help="Options of the encoder, each as KEY=VALUE, such as model=facebook/dinov2-small or "
+            "backbone.image_size=128.",
             autocompletion=complete_encoder_option,
         ),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="How many images (by default 32) or texts (128) a batch holds.")
+        int | None, typer.Option(min=1, help="Number of items in a batch. Default: 32 images or 128 texts.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Threads that decode images.")] = 1,
-    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Type of stored values.")] = "float16",
+    workers: Annotated[int, typer.Option(min=1, help="Number of threads that decode images.")] = 1,
+    dtype: Stored = "float16",
     allow_outside: AllowOutside = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare a store that is there with its checksums before.")
+        bool, typer.Option("--check", help="First compare an existing store with its checksums.")
     ] = False,
     device: Device = "cpu",
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Store the local features of images, or the token states of captions; a second run adds only what is new."""
+    """Store the local features of images or the token states of captions; a second run only adds what is new."""
     from openvse.encoders import TEXT_ENCODERS
 
     wanted = _Wanted(
@@ -84,11 +85,11 @@ def extract(
         were_there = f"{report.skipped_existing} were there, {len(report.failed)} unreadable"
     typer.echo(f"{store}: {report.done} new, {were_there}, {report.images_per_s:.1f} {report.unit}/s")
     if report.failed and not report.done and not report.skipped_existing:
-        raise DataError(f"{data}: not one image can be read: check the files named above")
+        raise DataError(f"{data}: none of the images can be read: check the files named above")
 
 
 def _check_store(store: Path, fingerprint: str | None) -> None:
-    """Compare a store, if there is one, with its checksums; raise StoreError where it is not what was written."""
+    """Compare a store, if it exists, with its checksums; raise StoreError if its content has changed."""
     from openvse.features import FeatureStore
 
     if store.is_dir():
@@ -96,7 +97,7 @@ def _check_store(store: Path, fingerprint: str | None) -> None:
 
 
 def _tree(options: Sequence[str]) -> dict[str, Any]:
-    """Return what was typed as KEY=VALUE, as a part's options."""
+    """Return arguments of the form KEY=VALUE as the options of a part."""
     from openvse.specs import apply_override, parse_override
 
     given: dict[str, Any] = {}
@@ -153,14 +154,14 @@ def _extract_texts(wanted: _Wanted) -> ExtractionReport:
 
     name = wanted.encoder
     corpus = open_corpus(wanted.data, require_images=False, allow_outside=wanted.allow_outside)
-    # What training would do with the states does not matter here.
+    # These options only change what training does with the states.
     usual = {"fine_tune": False, "size_augmentation": "none"}
     usual = {key: value for key, value in usual.items() if key in parameters(TEXT_ENCODERS.get(name))}
     context = {"embed_dim": 2, "captions": corpus.captions, "assets": None}
     built = build_part(TEXT_ENCODERS, Part(**{**usual, **wanted.options, "name": name}), name, context)
     if not isinstance(built, TokenStatesEncoder):
         raise ModelError(
-            f"{name} has no text model whose states could be stored: extract with transformers_text"
+            f"{name} does not have a text model whose states can be stored: extract with transformers_text"
         )
     if wanted.check:
         _check_store(wanted.store, built.fingerprint)

@@ -14,10 +14,10 @@ from openvse.cli.completion import complete_part, complete_recipe
 def recipes(
     name: Annotated[
         str | None,
-        typer.Argument(help="A recipe: show all its keys.", autocompletion=complete_recipe),
+        typer.Argument(help="A recipe whose keys and values to show.", autocompletion=complete_recipe),
     ] = None,
 ) -> None:
-    """List the shipped recipes; with a NAME, show all keys of that recipe and their values."""
+    """List the shipped recipes. With NAME, show all keys of that recipe and their values."""
     from openvse.specs import list_recipes
 
     if name is None:
@@ -26,22 +26,25 @@ def recipes(
         return
     import yaml
 
-    from openvse.tasks.recipes import load_recipe
+    from openvse.tasks.recipes import shown_recipe
 
-    tree = load_recipe(name).to_dict()
+    tree = shown_recipe(name)
     typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=80), nl=False)
 
 
 @app.command()
 def parts(
     name: Annotated[
-        str | None, typer.Argument(help="A part: show its options.", autocompletion=complete_part)
+        str | None, typer.Argument(help="A part whose options to show.", autocompletion=complete_part)
     ] = None,
     terms: Annotated[
-        bool, typer.Option("--terms", help="The papers' terms instead, and what each of them is here.")
+        bool,
+        typer.Option(
+            "--terms", help="List the terms of the papers instead, with the name that each has in openvse."
+        ),
     ] = False,
 ) -> None:
-    """List the parts that a recipe may name; with a NAME, show the options of that part."""
+    """List the parts that a recipe can name. With NAME, show the options of that part."""
     if terms:
         from openvse.tasks.terms import terms_as_text
 

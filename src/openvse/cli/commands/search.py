@@ -1,33 +1,44 @@
-"""``openvse index`` and ``openvse search``."""
+"""``openvse search``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING
 
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import (
-    Device,
+from openvse.cli.options import Device, Json, Quiet, Rerank, RerankTop, RerankWeight, Threads
+from openvse.cli.search_options import (
+    Avoid,
+    AvoidWeight,
+    CheckIndex,
     Expected,
-    Json,
+    Html,
+    ImageQueries,
+    ImageWeight,
+    LikeItems,
     MinPrecision,
-    Quiet,
-    Rerank,
+    MinScore,
+    Null,
+    OpenPage,
+    Output,
     RerankFeatures,
-    RerankWeight,
-    Threads,
+    Skip,
+    TopK,
+    Where,
+    WithImage,
+    Words,
 )
-from openvse.cli.stopping import going_on
 from openvse.errors import IndexFormatError, OpenVSEError
 from openvse.files import write_page
 
 if TYPE_CHECKING:
-    from openvse.cli.queries import Query, Wanted
-    from openvse.search import Hit, HitReranker, Index, IndexReport, SearchEngine
+    from openvse.cli.queries import Query, Refinement
+    from openvse.search import Hit, HitReranker, Index, SearchEngine
 
 
 @dataclass(frozen=True)
@@ -39,171 +50,115 @@ class Reranking:
         features: the feature store that it reads; None reads the images.
         top: how many hits of each query it ranks again.
         weight: of its score; the score of the index has the rest of 1.
+        device: where it computes.
     """
 
     model: str
     features: Path | None
     top: int
     weight: float
-
-
-@app.command()
-@going_on("what was embedded is kept; run the same command again to go on")
-def index(
-    model: Annotated[
-        str, typer.Argument(help="A model folder, a hub id, or a name that 'openvse models' lists.")
-    ],
-    folder: Annotated[Path, typer.Argument(help="A folder of images, at any depth.")],
-    out: Annotated[Path, typer.Option(help="The index folder.")] = Path("index"),
-    batch_size: Annotated[int, typer.Option(min=1, help="How many images are embedded at a time.")] = 64,
-    features: Annotated[
-        Path | None,
-        typer.Option(
-            help="A feature store, read instead of images that have not changed since; by default that of the "
-            "model's run."
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an index of another model or of another folder.")
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="Read the finished index again, and compare it with its checksums; look for NaN."
-        ),
-    ] = False,
-    device: Device = "cpu",
-    threads: Threads = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Embed a folder of images for search; a second run embeds only what changed, and goes on after a stop."""
-    from openvse.cli.progress import bar, counted, warn
-    from openvse.media.names import escaped
-    from openvse.model import TwoTower
-    from openvse.search import Index, build_index, place_of, stored_images
-    from openvse.tasks.load import load_as
-
-    loaded = load_as(TwoTower, model, device=device)
-    with bar() as progress:
-        show = counted(progress, "indexing")
-        report = build_index(
-            loaded,
-            folder,
-            out,
-            batch_size=batch_size,
-            overwrite=overwrite,
-            stored=stored_images(loaded, model, features),
-            model_place=place_of(model, out),
-            progress=lambda state: show(state.done, state.total, state.images_per_s),
-        )
-    for path, reason in report.failed:
-        warn(f"skipped {escaped(path)}: {reason}")
-    if report.left_out:
-        warn(report.left_out.describe())
-    if check:
-        Index.open(out, loaded.fingerprint, check=True)
-    print_report(out, report, as_json=as_json)
-
-
-def print_report(out: Path, report: IndexReport, *, as_json: bool) -> None:
-    """Print what indexing did, as a line or as JSON."""
-    from openvse.cli.json_output import print_json
-
-    if as_json:
-        counts = {
-            "images": report.count,
-            "unchanged": report.reused,
-            "resumed": report.resumed,
-            "stored": report.stored,
-            "unreadable": len(report.failed),
-        }
-        failed = [{"path": str(path), "reason": reason} for path, reason in report.failed]
-        left_out = {kind: [str(path) for path in paths] for kind, paths in report.left_out.files.items()}
-        print_json("index", {"index": str(out), **counts, "failed": failed, "left_out": left_out})
-        return
-    more = {"kept by the stopped run": report.resumed, "from stored features": report.stored}
-    parts = [f"{report.reused} unchanged", *(f"{count} {what}" for what, count in more.items() if count)]
-    typer.echo(f"{out}: {report.count} images ({', '.join(parts)}, {len(report.failed)} unreadable)")
+    device: str
 
 
 @app.command()
 def search(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[MODEL] INDEX QUERY...",
-            help="An index folder, and sentences or paths of images to find similar ones. The index remembers which "
-            "model made it, and where that is; name it before the index if it is no longer there.",
-        ),
-    ],
-    image: Annotated[
-        list[Path] | None, typer.Option(help="An image to find similar ones; may be given several times.")
-    ] = None,
-    top_k: Annotated[
-        int, typer.Option("--top-k", "-k", min=1, help="How many hits to list for each query.")
-    ] = 10,
+    words: Words,
+    image: ImageQueries = None,
+    like: LikeItems = None,
+    with_image: WithImage = None,
+    image_weight: ImageWeight = 0.5,
+    avoid: Avoid = None,
+    avoid_weight: AvoidWeight = 0.5,
+    where: Where = None,
+    top_k: TopK = 10,
+    skip: Skip = 0,
+    min_score: MinScore = None,
     min_precision: MinPrecision = None,
     expected: Expected = None,
     rerank: Rerank = None,
-    rerank_top: Annotated[int, typer.Option(min=1, help="How many hits of each query it ranks again.")] = 20,
+    rerank_top: RerankTop = 20,
     rerank_weight: RerankWeight = 1.0,
     rerank_features: RerankFeatures = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="Before it is used, compare the whole index with its checksums; look for NaN."
-        ),
-    ] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a contact sheet that opens in a browser.")] = None,
+    check: CheckIndex = False,
+    html: Html = None,
+    open_page: OpenPage = False,
+    output: Output = None,
+    null: Null = False,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Find the images that fit a sentence, or resemble an image."""
-    from openvse.cli.queries import Wanted, find, read_queries
+    from openvse.cli.queries import Refinement, read_queries
+    from openvse.cli.search_output import chosen_output, write_hits
     from openvse.model import TwoTower
     from openvse.search import Index, SearchEngine
     from openvse.tasks.load import load_as
 
     named, index, queries = in_order(words)
-    asked = read_queries(queries, image or [])
-    wanted = Wanted(top_k, min_precision, expected)
-    check_options(asked, wanted, rerank, rerank_weight)
+    besides = tuple(avoid or ()), avoid_weight, tuple(where or ())
+    refined = Refinement(with_image, image_weight, *besides, skip, min_score, min_precision, expected)
+    asked = read_queries(queries, image or [], like or [])
+    form = chosen_output(output, as_json=as_json, null=null)
+    check_sentences(asked, refined, rerank)
     loaded = load_as(TwoTower, model_of(index) if named is None else named, device=device)
     opened = Index.open(index, loaded.fingerprint, check=check)
+    sentences = opened.manifest.holds == "sentences"
+    if sentences:
+        check_holds_images(index, rerank or html or open_page)
     engine = SearchEngine(loaded, opened)
     again = None
-    if rerank is not None:
-        reranking = Reranking(rerank, rerank_features, rerank_top, rerank_weight)
-        again = load_reranker(reranking, device, len(opened), expected)
-    results = find(engine, asked, wanted, again)
+    if rerank:
+        again = Reranking(rerank, rerank_features, rerank_top, rerank_weight, device)
+    results = ranked(engine, asked, top_k, refined, again)
     warn_of_gone(opened, results)
-    print_hits(index, asked, results, wanted, as_json=as_json)
-    if html is not None:
-        write_sheet(html, engine, asked, results)
+    if form in ("table", "json"):
+        print_hits(index, asked, results, refined, as_json=form == "json", sentences=sentences)
+    else:
+        write_hits(asked, results, form, null=null)
+    if html is not None or open_page:
+        write_sheet(html or new_page(), engine, asked, results, opened=open_page)
 
 
-def check_options(asked: Sequence[Query], wanted: Wanted, rerank: str | None, rerank_weight: float) -> None:
-    """Refuse images for what reads sentences, and a precision for scores that have no curve."""
-    with_images = any(query.image for query in asked)
-    for option, given in (("--rerank", rerank), ("--min-precision", wanted.min_precision)):
-        if given is not None and with_images:
-            raise OpenVSEError(f"{option} reads sentences: leave it out, or leave the images out")
-    if wanted.min_precision is not None and rerank is not None and rerank_weight < 1:
-        raise OpenVSEError(
-            "--min-precision needs the score of one model, and --rerank-weight mixes two: leave one of them out"
-        )
+def ranked(
+    engine: SearchEngine,
+    asked: Sequence[Query],
+    top_k: int,
+    refined: Refinement,
+    reranking: Reranking | None,
+) -> list[list[Hit]]:
+    """Return the hits of all queries, ranked again where a model for that is given."""
+    from openvse.cli.queries import answers
+
+    again = None if reranking is None else load_reranker(reranking, engine, refined)
+    if refined.min_precision is not None:
+        warn_of_precision(engine, refined, again)
+    if again is None:
+        return answers(engine, asked, top_k, refined)
+    plain = replace(refined, skip=0, min_score=None, min_precision=None)
+    first = answers(engine, asked, max(top_k + refined.skip, again.top), plain)
+    return [refined.page(hits, top_k) for hits in again([query.text for query in asked], first)]
+
+
+def show_page(page: Path) -> None:
+    """Open a page in the user's browser, or say that there is none."""
+    import webbrowser
+
+    from openvse.cli.progress import warn
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        warn(f"no browser could be started: open {page} yourself")
 
 
 def print_hits(
     index: Path,
     asked: Sequence[Query],
     results: Sequence[Sequence[Hit]],
-    wanted: Wanted,
+    refined: Refinement,
     *,
     as_json: bool,
+    sentences: bool = False,
 ) -> None:
     """Print what was asked and what was found, as a table or as JSON."""
     from openvse.cli.json_output import print_json
@@ -235,15 +190,63 @@ def print_hits(
         typer.echo(query.title)
         for hit in hits:
             likely = "" if hit.probability is None else f"{percent(hit.probability):>5}  "
-            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{escaped(hit.path)}")
-        if wanted.min_precision is not None and not hits:
-            typer.echo(f"  no image of probability {wanted.min_precision:g}")
+            name = escaped(hit.id if sentences else hit.path)
+            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}")
+        if refined.min_precision is not None and not hits:
+            typer.echo(f"  no image of probability {refined.min_precision:g}")
+
+
+def check_sentences(asked: Sequence[Query], refined: Refinement, rerank: str | None) -> None:
+    """Raise OpenVSEError unless all queries are sentences and nothing else, where an option needs this."""
+    if not refined.is_compound and all(query.kind == "text" for query in asked):
+        return
+    for option, given in (("--rerank", rerank), ("--min-precision", refined.min_precision)):
+        if given:
+            raise OpenVSEError(
+                f"{option} only takes sentences as queries: leave out {option}, or images, items and --avoid"
+            )
+
+
+def check_holds_images(index: Path, needed: object) -> None:
+    """Raise OpenVSEError where images are needed of an index of sentences."""
+    if needed:
+        raise OpenVSEError(
+            f"{index} holds sentences: leave out --rerank, --html and --open, which need images"
+        )
+
+
+def warn_of_precision(engine: SearchEngine, refined: Refinement, again: HitReranker | None) -> None:
+    """Warn where no score stands for the wanted precision, and refuse a precision where there is no curve."""
+    from openvse.cli.progress import warn
+
+    chances = (
+        engine.chances(refined.where, refined.expected, refined.min_precision)
+        if again is None
+        else again.chances
+    )
+    if chances is None or chances.highest is None or refined.min_precision is None:
+        return
+    if chances.highest < refined.min_precision:
+        warn(
+            f"precision {refined.min_precision:g} is out of reach in a search of {chances.gallery:,} images: the best "
+            f"score stands for probability {chances.highest:.2g}"
+        )
+
+
+def new_page() -> Path:
+    """Return where a page goes that nobody asked to keep."""
+    return Path(mkdtemp(prefix="openvse-"), "hits.html")
 
 
 def write_sheet(
-    html: Path, engine: SearchEngine, asked: Sequence[Query], results: Sequence[Sequence[Hit]]
+    html: Path,
+    engine: SearchEngine,
+    asked: Sequence[Query],
+    results: Sequence[Sequence[Hit]],
+    *,
+    opened: bool = False,
 ) -> None:
-    """Write the contact sheet, with the captions that lie beside the images."""
+    """Write the contact sheet, and open it if wanted, with the captions that lie beside the images."""
     from openvse.cli.progress import note
     from openvse.search import captions_beside, contact_sheet
 
@@ -255,6 +258,8 @@ def write_sheet(
     )
     write_page(html, page)
     note(f"written: {html}")
+    if opened:
+        show_page(html)
 
 
 def warn_of_gone(index: Index, results: Sequence[Sequence[Hit]]) -> None:
@@ -262,9 +267,13 @@ def warn_of_gone(index: Index, results: Sequence[Sequence[Hit]]) -> None:
     from openvse.cli.progress import warn
     from openvse.media.names import escaped
 
-    root, remedy = Path(index.manifest.root), "run 'openvse index' again"
-    if not root.is_dir():
+    remedy = "run 'openvse index' again"
+    if not index.is_complete:
+        warn(f"index {index.path} is not complete, as its indexing goes on or was stopped: {remedy} to go on")
+    away = [root.path for root in index.roots if not Path(root.path).exists()]
+    for root in away:
         warn(f"the images of index {index.path} are no longer in {escaped(root)}: {remedy}")
+    if away:
         return
     gone = {hit.path: None for hits in results for hit in hits if not hit.path.is_file()}
     if gone:
@@ -283,13 +292,13 @@ def in_order(words: Sequence[str]) -> tuple[str | None, Path, Sequence[str]]:
         return None, Path(first), others
     if others and is_index(others[0]):
         return first, Path(others[0]), others[1:]
-    what = f"neither {first} nor {others[0]} is an index" if others else f"{first} is no index"
-    raise IndexFormatError(f"{what}: give the folder of one, or make one with 'openvse index'")
+    what = f"neither {first} nor {others[0]} is an index" if others else f"{first} is not an index"
+    raise IndexFormatError(f"{what}: give the folder of an index, or make one with 'openvse index'")
 
 
 def is_index(word: str) -> bool:
     """Return whether a word names the folder of an index."""
-    from openvse.search.index import MANIFEST
+    from openvse.search.manifest import MANIFEST
 
     try:
         return Path(word, MANIFEST).is_file()
@@ -308,19 +317,26 @@ def model_of(index: Path) -> str:
     return found.source
 
 
-def load_reranker(given: Reranking, device: str, gallery: int, expected: float | None) -> HitReranker:
-    """Load the model that ranks hits again, and the store that it reads, if one is named."""
+def load_reranker(given: Reranking, engine: SearchEngine, refined: Refinement) -> HitReranker:
+    """Load the model that ranks hits again, and the store that it reads, if one is named.
+
+    Raises:
+        OpenVSEError: a precision is wanted of a mixture of two scores.
+        ModelError: a precision is wanted, and the model keeps no curve.
+    """
     from openvse.features import open_store
     from openvse.model import TwoTower
-    from openvse.search import HitReranker
+    from openvse.search import Chances, HitReranker
     from openvse.tasks.load import load_as
 
-    loaded = load_as(TwoTower, given.model, device=device)
-    return HitReranker(
-        loaded,
-        top=given.top,
-        weight=given.weight,
-        features=open_store(given.features, loaded.image.encoder),
-        gallery=gallery,
-        expected=expected,
-    )
+    if refined.min_precision is not None and given.weight < 1:
+        raise OpenVSEError(
+            "--min-precision needs the score of one model, and --rerank-weight mixes two: leave one of them out"
+        )
+    loaded = load_as(TwoTower, given.model, device=given.device)
+    store = open_store(given.features, loaded.image.encoder)
+    chances = None
+    if given.weight == 1:
+        searched = engine.chances(refined.where, refined.expected, None).gallery
+        chances = Chances(loaded.calibration, searched, refined.expected, refined.min_precision)
+    return HitReranker(loaded, top=given.top, weight=given.weight, features=store, chances=chances)

@@ -13,22 +13,24 @@ from openvse.cli.stopping import going_on
 
 
 @app.command()
-@going_on("the trainings that were finished are kept; run the same command again to go on")
+@going_on("the trainings that were finished are kept; run the same command again to continue")
 def synthetic(
-    out: Annotated[Path, typer.Option(help="Folder for synthetic.json, .md and .png.")] = Path("synthetic"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights and the random sets.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 4000,
+    out: Annotated[
+        Path, typer.Option(help="Folder in which synthetic.json, .md and .png are written.")
+    ] = Path("synthetic"),
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the weights and the random sets.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Number of steps of each training.")] = 4000,
     learning_rate: Annotated[
-        float, typer.Option(min=0.0, help="The highest learning rate of the schedule.")
+        float, typer.Option(min=0.0, help="Highest learning rate of the schedule.")
     ] = 0.02,
     processes: Annotated[
-        int, typer.Option(min=1, help="How many trainings run at a time, each on one core.")
+        int, typer.Option(min=1, help="Number of trainings that run at the same time, each on one core.")
     ] = 2,
     quiet: Quiet = False,
 ) -> None:
-    """Let designs of GPO find known pooling coefficients: VSE-infinity's synthetic experiment (Table 11).
+    """Train designs of GPO to find known pooling coefficients: the synthetic experiment of VSE-infinity (Table 11).
 
-    An experiment that was killed goes on when it is started again with the same options.
+    To continue an experiment that was stopped, run it again with the same options.
     """
     from openvse.cli.progress import bar, note
     from openvse.experiments import (
@@ -41,7 +43,7 @@ def synthetic(
     )
     from openvse.output.figures import import_figure
 
-    import_figure()  # what is missing must not be missed after the work
+    import_figure()  # fails before the work if Matplotlib is missing
     schedule = Schedule(steps=steps, learning_rate=learning_rate)
     so_far = Unfinished(out, schedule, seed)
     done = {(result.design, result.pattern) for result in so_far.results}

@@ -1,0 +1,113 @@
+"""The exact engine beside one pass over the vectors and the bare matrix product; adding an image to a large index.
+
+    python benchmarks/search.py [--items 100000] [--dim 1024] [--repeats 11]
+
+All sides of a table take turns in one run. The last lines say what it costs to add one item to an index of so many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from _measure import environment, median_times, table
+from openvse.functional import normalize
+from openvse.search import ExactBackend, Index, Item
+from openvse.search.database import Root
+from openvse.search.writer import Entry, IndexWriter
+from openvse.types import EmbeddingSet
+
+TOP_K = 10
+MANY = 64
+
+
+def queries_of(count: int, dim: int) -> EmbeddingSet:
+    vectors = normalize(torch.randn(count, 1, dim, generator=torch.Generator().manual_seed(1)))
+    return EmbeddingSet(vectors, torch.ones(count, 1, dtype=torch.bool))
+
+
+def product_in_chunks(vectors: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """Multiply in batches, one a thread."""
+    parts = torch.get_num_threads()
+    rows = len(vectors) // parts * parts
+    some = vectors[:rows].view(parts, rows // parts, -1)
+    return torch.bmm(some, query.expand(parts, -1).unsqueeze(2))
+
+
+def compare_engines(items: int, dim: int, repeats: int) -> str:
+    """Return the table of one query and of many."""
+    vectors = normalize(torch.randn(items, dim, generator=torch.Generator().manual_seed(0)))
+    half = vectors.half()
+    one, many = queries_of(1, dim), queries_of(MANY, dim)
+    query, matrix = one.vectors[0, 0], many.vectors[:, 0].T.contiguous()
+    single, double = ExactBackend(vectors.unsqueeze(1).numpy()), ExactBackend(half.unsqueeze(1).numpy())
+    sides: list[tuple[str, Callable[[], object]]] = [
+        ("one pass over the vectors (sum)", vectors.sum),
+        ("product, mv", partial(torch.mv, vectors, query)),
+        ("product, mm", partial(torch.mm, vectors, query.unsqueeze(1))),
+        ("product, a batch a thread", partial(product_in_chunks, vectors, query)),
+        ("product in float16, mv", partial(torch.mv, half, query.half())),
+        ("engine, 1 query", partial(single.search, one, TOP_K)),
+        ("engine, 1 query, float16", partial(double.search, one, TOP_K)),
+        (f"product, {MANY} queries", partial(torch.mm, vectors, matrix)),
+        (f"engine, {MANY} queries", partial(single.search, many, TOP_K)),
+        (f"engine, {MANY} queries, float16", partial(double.search, many, TOP_K)),
+    ]
+    seconds = dict(
+        zip((name for name, _ in sides), median_times([side for _, side in sides], repeats), strict=True)
+    )
+    one_pass, product = seconds[sides[0][0]], seconds[f"product, {MANY} queries"]
+    rows = [
+        [name, 1000 * taken, taken / (product if str(MANY) in name else one_pass)]
+        for name, taken in seconds.items()
+    ]
+    return table(["what", "ms", f"ratio to the pass, or to the product of {MANY}"], rows)
+
+
+def add_one(folder: Path, items: int, dim: int) -> str:
+    """Return the table of what it costs to make an index, to open it and to add one item."""
+    roots = [Root(0, str(folder), "")]
+    draw = np.random.default_rng(0)
+    taken = []
+
+    def write(first: int, count: int, block: int = 10_000) -> None:
+        with IndexWriter(folder, model="benchmark", roots=roots) as writer:
+            for start in range(first, first + count, block):
+                names = range(start, min(start + block, first + count))
+                entries = [Entry(Item(f"{name:09d}.jpg", name, name)) for name in names]
+                writer.append(entries, draw.random((len(entries), 1, dim), np.float32))
+
+    steps: list[tuple[str, Callable[[], object]]] = [
+        (f"write {items:,} items", partial(write, 0, items)),
+        ("open", partial(Index.open, folder)),
+        ("add 1", partial(write, items, 1)),
+    ]
+    for name, step in steps:
+        started = time.perf_counter()
+        step()
+        taken.append([name, time.perf_counter() - started])
+    return table(["what", "seconds"], taken)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--dim", type=int, default=1024)
+    parser.add_argument("--repeats", type=int, default=11)
+    arguments = parser.parse_args()
+    print(f"{arguments.items:,} x {arguments.dim}, the best {TOP_K}; {environment()}\n")
+    print(compare_engines(arguments.items, arguments.dim, arguments.repeats))
+    with tempfile.TemporaryDirectory() as folder:
+        print(f"\n{add_one(Path(folder), arguments.items, arguments.dim)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""``openvse blend``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from openvse.cli.app import app
+from openvse.cli.options import AllowOutside, Device
+
+
+@app.command()
+def blend(
+    first: Annotated[
+        str,
+        typer.Argument(
+            help="The first model: a model folder or a hub id, such as the model that a run started from."
+        ),
+    ],
+    second: Annotated[
+        str,
+        typer.Argument(help="A second model with the same parts, such as the folder best/ of the run."),
+    ],
+    on: Annotated[
+        str,
+        typer.Option("--on", help="Data on which the share is chosen, as for 'openvse evaluate'."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the new model.")],
+    split: Annotated[
+        str, typer.Option(help="Split on which the share is chosen: validation or train.")
+    ] = "validation",
+    features: Annotated[
+        Path | None,
+        typer.Option(help="Feature store to read instead of the images, or a folder of stores."),
+    ] = None,
+    shares: Annotated[
+        int,
+        typer.Option(min=2, help="Number of shares of the second model to try, evenly spaced from 0 to 1."),
+    ] = 11,
+    allow_outside: AllowOutside = False,
+    device: Device = "cpu",
+) -> None:
+    """Average the weights of two models with the same parts, with the share that is best on validation."""
+    from openvse.errors import OpenVSEError
+    from openvse.tasks.blend import blend as run
+    from openvse.tasks.load import find_model, load
+    from openvse.training.kind import Request
+
+    if split == "test":
+        raise OpenVSEError(
+            "--split test is not allowed, because the share must not be chosen on the data of the final evaluation: "
+            "give validation or train"
+        )
+    request = Request(on, split, () if features is None else (features,), allow_outside=allow_outside)
+    one, other = (load(find_model(name, in_run=True), device=device) for name in (first, second))
+    done = run(one, other, request, num_shares=shares)
+    typer.echo(f"share of {second}   {split} {done.metric}")
+    for share, score in done.scores:
+        typer.echo(f"{share:5.2f}  {score:6.1f}{'  best' if share == done.share else ''}")
+    done.model.save(out)
+    if done.share in (0.0, 1.0):
+        typer.echo(
+            f"no average is better than {(first, second)[int(done.share)]}, so {out} is a copy of it",
+            err=True,
+        )
+    typer.echo(out)

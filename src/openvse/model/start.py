@@ -1,0 +1,330 @@
+"""The model from which a run begins: parts that agree take its weights, and the others begin anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from openvse.aggregators import Gated
+from openvse.assembly.describe import option_as_said
+from openvse.assembly.parts import parameters
+from openvse.backbones import BACKBONES
+from openvse.encoders import TEXT_ENCODERS, BiGRU, ImageEncoder
+from openvse.encoders.base import Encoder
+from openvse.errors import ModelError, RecipeError
+from openvse.model.base import Model
+from openvse.model.tower import Tower
+from openvse.registry import Configured, Registry
+from openvse.specs import ModelSpec, Part, TowerSpec, without_folders
+
+_OF_TRAINING = frozenset(
+    {
+        "augment",
+        "augmentation",
+        "augmentation_rate",
+        "dropout",
+        "fine_tune",
+        "freeze_words",
+        "gate_start",
+        "gradient_checkpointing",
+        "image_size",
+        "lora",
+        "made_by",
+        "max_length",
+        "max_words",
+        "min_count",
+        "projection_start",
+        "protect_boundaries",
+        "size_augmentation",
+        "train_base",
+        "train_blocks",
+        "unknown",
+        "word_vectors",
+    }
+)
+"""Options that decide how a part trains or what it reads, but not what its weights mean."""
+
+_AROUND = frozenset({"projection", "global_vector", "pooled", "pooled_by"})
+"""Options of an encoder that decide what follows its network."""
+
+_CONTEXT = frozenset({"assets", "captions", "grow", "embed_dim", "input_dim", "backbone"})
+"""Arguments that the build decides; a difference in width shows in the shapes of the weights."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the weights of a part of a new model come from.
+
+    Attributes:
+        part: the path of the part, such as ``image.encoder``.
+        taken: whether the weights are those of the start.
+        note: why not, or what was added; may be empty.
+    """
+
+    part: str
+    taken: bool
+    note: str = ""
+
+    def __str__(self) -> str:
+        """Return ``image.encoder: taken`` or ``text.aggregator: new (gpo in place of mean)``."""
+        return f"{self.part}: {'taken' if self.taken else 'new'}" + (f" ({self.note})" if self.note else "")
+
+
+@dataclass(frozen=True)
+class Start:
+    """The model from which a run begins.
+
+    Attributes:
+        name: its name in the recipe.
+        model: the model with its weights, on the CPU.
+        folder: the run's own copy of it, with vocabulary, tokenizer and other files.
+    """
+
+    name: str
+    model: Model
+    folder: Path
+
+    def assets_for(self, side: str, mine: TowerSpec | None) -> Path | None:
+        """Return the folder from which an encoder is built, if its network is the start's; None otherwise."""
+        theirs = tower_of(self.model.spec, side)
+        if mine is None or theirs is None or differences(side, mine.encoder, theirs.encoder):
+            return None
+        return self.folder
+
+    def provenance(self) -> dict[str, str]:
+        """Return what a new model records about its start: the fingerprint, and no folder of this machine."""
+        return {"name": str(without_folders(self.name)), "fingerprint": self.model.fingerprint}
+
+    def give(self, model: Model) -> list[Origin]:
+        """Copy the weights of all parts that agree into a new model.
+
+        Args:
+            model: a model built with ``assets_for`` of both sides; it is changed in place.
+
+        Returns:
+            What became of each part that has weights, or that another one replaces.
+
+        Raises:
+            RecipeError: no part agrees; or a backbone that was fine-tuned would be taken for the original one.
+        """
+        origins = take_weights(model, self.model)
+        if not any(origin.taken for origin in origins):
+            reasons = "; ".join(map(str, origins))
+            raise RecipeError(
+                f"start: no part of {self.name} agrees with the recipe ({reasons}): leave the start out, "
+                f"or name its parts"
+            )
+        return origins
+
+
+@torch.no_grad()
+def take_weights(model: Model, start: Model) -> list[Origin]:
+    """Copy the weights of all parts that agree from one model to another; see ``Start.give``."""
+    origins: list[Origin] = []
+    for name, child in model.named_children():
+        theirs = getattr(start, name, None)
+        if isinstance(child, Tower):
+            specs = tower_of(model.spec, name), tower_of(start.spec, name)
+            origins += _take_tower(name, child, theirs if isinstance(theirs, Tower) else None, specs)
+        elif name == "classifier" and isinstance(theirs, nn.Linear):
+            origins.append(_take_answers(model, start))
+        else:
+            origins += _take_part(name, child, theirs)
+    return origins
+
+
+def tower_of(spec: ModelSpec, side: str) -> TowerSpec | None:
+    """Return the spec of a side; None if the model does not have it."""
+    tower = getattr(spec, side, None)
+    return tower if isinstance(tower, TowerSpec) else None
+
+
+def differences(side: str, mine: Part, theirs: Part) -> list[str]:
+    """Return the differences between the networks of two encoders, one text each; empty if their weights mean the same.
+
+    Args:
+        side: image or text.
+        mine: the encoder in the recipe.
+        theirs: the encoder of the start.
+    """
+    if mine.name != theirs.name:
+        return [f"{mine.name} in place of {theirs.name}"]
+    registry: Registry[Any] = BACKBONES if side == "image" else TEXT_ENCODERS
+    defaults = {key: each.default for key, each in parameters(registry.get(mine.name)).items()}
+    left_out = _OF_TRAINING | _AROUND
+    given, had = (
+        {key: value for key, value in without_folders(part.options).items() if key not in left_out}
+        for part in (mine, theirs)
+    )
+    return _differing(given, had, defaults)
+
+
+def _differing(given: Mapping[str, Any], had: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    pairs = {
+        key: (_plain(given.get(key, defaults.get(key))), _plain(had.get(key, defaults.get(key))))
+        for key in sorted(given.keys() | had.keys())
+    }
+    return [f"{key} {ours} in place of {theirs}" for key, (ours, theirs) in pairs.items() if ours != theirs]
+
+
+def _said(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a built part as they are written in a recipe."""
+    said = {}
+    for key, value in options.items():
+        try:
+            said[key] = option_as_said(value, key)
+        except ModelError:  # an option of a plug-in's part, which its kind alone tells
+            said[key] = type(value).__name__
+    return dict(without_folders(said))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in the one form in which it is compared: lists for tuples, its name for a part without options."""
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Mapping) and value.keys() == {"name"}:
+        return value["name"]
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return value
+
+
+def _take_tower(
+    side: str,
+    mine: Tower[Any],
+    theirs: Tower[Any] | None,
+    specs: tuple[TowerSpec | None, TowerSpec | None],
+) -> Iterator[Origin]:
+    own, other = specs
+    if theirs is None or own is None or other is None:
+        yield Origin(side, False, "the start has no such side")
+        return
+    reasons = differences(side, own.encoder, other.encoder)
+    yield from _take_encoder(f"{side}.encoder", mine.encoder, theirs.encoder, reasons)
+    part, names = f"{side}.aggregator", (own.aggregator.name, other.aggregator.name)
+    if isinstance(mine.aggregator, Gated) and _difference(mine.aggregator, theirs.aggregator):
+        yield from _take_part(f"{part}.base", mine.aggregator.base, theirs.aggregator)
+        yield Origin(f"{part}.pool", False, f"{type(mine.aggregator.pool).__name__} behind a gate")
+        return
+    note = "" if names[0] == names[1] else f"{names[0]} in place of {names[1]}"
+    yield from _take_part(part, mine.aggregator, theirs.aggregator, note)
+
+
+def _take_encoder(part: str, mine: Encoder, theirs: Encoder, reasons: Sequence[str]) -> Iterator[Origin]:
+    """Take an encoder whole, or those of its children that agree."""
+    if type(mine) is not type(theirs):
+        yield Origin(part, False, "; ".join(reasons))
+        return
+    if isinstance(mine, BiGRU) and isinstance(theirs, BiGRU):
+        yield from _take_bigru(part, mine, theirs, reasons)
+        return
+    if isinstance(mine, ImageEncoder) and isinstance(theirs, ImageEncoder) and not reasons:
+        _refuse_other_features(part, mine, theirs)
+    found: list[Origin] = []
+    for name, child in mine.named_children():
+        note = "; ".join(reasons) if name == "backbone" else ""
+        found += _take_part(f"{part}.{name}", child, getattr(theirs, name, None), note)
+    whole = {origin.taken for origin in found}
+    if whole == {True}:
+        yield Origin(part, True)
+    elif whole == {False} and reasons:
+        yield Origin(part, False, "; ".join(reasons))
+    else:
+        yield from found
+
+
+def _refuse_other_features(part: str, mine: ImageEncoder, theirs: ImageEncoder) -> None:
+    if theirs.fine_tune and not mine.fine_tune:
+        raise RecipeError(
+            f"{part}: the start has fine-tuned its backbone, which stored features of the original would not fit: set "
+            f"{part}.fine_tune=true, and keep the backbone still by training.phases.0.frozen=[{part}.backbone]"
+        )
+
+
+def _take_bigru(part: str, mine: BiGRU, theirs: BiGRU, reasons: Sequence[str]) -> Iterator[Origin]:
+    """Take the vectors word by word, whatever their ids, and the GRU where it agrees."""
+    if mine.words.embedding_dim != theirs.words.embedding_dim:
+        yield Origin(part, False, "; ".join(reasons))
+        return
+    rows = [(mine.vocabulary.id_of(word), theirs.vocabulary.id_of(word)) for word in mine.vocabulary.words]
+    specials = len(mine.vocabulary) - len(mine.vocabulary.words)
+    known = [
+        *((index, index) for index in range(specials)),
+        *(pair for pair in rows if pair[1] >= specials),
+    ]
+    _copy_rows(mine.words.weight, theirs.words.weight, known)
+    added = len(mine.vocabulary) - len(known)
+    words = f"{added:,} words added to {len(known) - specials:,}" if added else ""
+    gru = list(_take_part(f"{part}.gru", mine.gru, theirs.gru, "; ".join(reasons)))
+    if all(origin.taken for origin in gru):
+        yield Origin(part, True, words)
+        return
+    yield Origin(f"{part}.words", True, words)
+    yield from gru
+
+
+def _copy_rows(mine: Tensor, theirs: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+    """Copy rows of one weight into another; the pairs are (own row, row of the start)."""
+    if pairs:
+        own, other = torch.tensor(pairs).T
+        mine[own] = theirs[other]
+
+
+def _take_answers(model: Any, start: Any) -> Origin:
+    """Take the rows of the last layer of an answerer, answer by answer."""
+    mine, theirs = model.classifier, start.classifier
+    if mine.in_features != theirs.in_features:
+        note = f"{mine.in_features} wide in place of {theirs.in_features}"
+        return Origin("classifier", False, note)
+    places = {answer: index for index, answer in enumerate(start.answers.answers)}
+    answers = model.answers.answers
+    known = [(index, places[answer]) for index, answer in enumerate(answers) if answer in places]
+    for name in ("weight", "bias"):
+        _copy_rows(getattr(mine, name), getattr(theirs, name), known)
+    added = len(answers) - len(known)
+    return Origin("classifier", bool(known), f"{added:,} answers added to {len(known):,}" if added else "")
+
+
+def _take_part(part: str, mine: nn.Module, theirs: Any, note: str = "") -> Iterator[Origin]:
+    """Take a whole part if kind, options and shapes agree; parts without weights are only reported if they differ."""
+    if not mine.state_dict():
+        other = isinstance(theirs, nn.Module) and type(theirs) is not type(mine)
+        if note or other:
+            yield Origin(part, False, note or f"{type(mine).__name__} in place of {type(theirs).__name__}")
+        return
+    note = note or _difference(mine, theirs)
+    if not note:
+        mine.load_state_dict(theirs.state_dict())
+    yield Origin(part, not note, note)
+
+
+def _difference(mine: nn.Module, theirs: Any) -> str:
+    """Return why the weights of two modules do not agree; the text is empty if they do."""
+    if not isinstance(theirs, nn.Module):
+        return "the start has none"
+    if type(mine) is not type(theirs):
+        return f"{type(mine).__name__} in place of {type(theirs).__name__}"
+    if isinstance(mine, Configured) and isinstance(theirs, Configured):
+        options, had = (
+            {key: value for key, value in each.arguments().items() if key not in _CONTEXT | _OF_TRAINING}
+            for each in (mine, theirs)
+        )
+        defaults = {key: each.default for key, each in parameters(type(mine)).items()}
+        if reasons := _differing(_said(options), _said(had), _said(defaults)):
+            return "; ".join(reasons)
+    ours, others = (
+        {key: list(value.shape) for key, value in each.state_dict().items()} for each in (mine, theirs)
+    )
+    return next(
+        (
+            f"{key} is {ours.get(key)} in place of {others.get(key)}"
+            for key in ours | others
+            if ours.get(key) != others.get(key)
+        ),
+        "",
+    )

@@ -1,0 +1,341 @@
+"""The database of an index: its items, what the user says of them, its roots, and which rows hold their embeddings."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from openvse.errors import IndexFormatError
+from openvse.search.manifest import Item, damaged
+
+_WAIT_S = 60.0  # for a transaction of another process, which takes milliseconds
+
+_SCHEMA = """
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE roots (root INTEGER PRIMARY KEY, path TEXT NOT NULL, label TEXT NOT NULL);
+CREATE TABLE segments (segment INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT NOT NULL, rows INTEGER NOT NULL);
+CREATE TABLE items (
+  key INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL UNIQUE,
+  root INTEGER NOT NULL,
+  kind TEXT NOT NULL,
+  modified_ns INTEGER NOT NULL,
+  size INTEGER NOT NULL,
+  content BLOB,
+  segment INTEGER NOT NULL,
+  row INTEGER NOT NULL,
+  checksum INTEGER NOT NULL,
+  run INTEGER NOT NULL,
+  metadata TEXT
+);
+CREATE INDEX items_content ON items (size, content);
+"""
+
+_UPSERT = """
+INSERT INTO items (id, root, kind, modified_ns, size, content, segment, row, checksum, run)
+VALUES (CAST(? AS TEXT), ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET root = excluded.root, kind = excluded.kind, modified_ns = excluded.modified_ns,
+  size = excluded.size, content = excluded.content, segment = excluded.segment, row = excluded.row,
+  checksum = excluded.checksum, run = excluded.run
+"""
+
+
+@dataclass(frozen=True)
+class Root:
+    """A folder whose images an index holds, or the file of its sentences.
+
+    Attributes:
+        number: 0 for the first.
+        path: absolute.
+        label: what stands before the ids of its items, with a colon; "" for the first root.
+    """
+
+    number: int
+    path: str
+    label: str
+
+    def id_of(self, name: str) -> str:
+        """Return the id of an item by its path below the root."""
+        return f"{self.label}:{name}" if self.label else name
+
+    def name_of(self, item_id: str) -> str:
+        """Return the path below the root of an item by its id."""
+        return item_id[len(self.label) + 1 :] if self.label else item_id
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An item as the database holds it.
+
+    Attributes:
+        item: id, time and size.
+        root: number of its root.
+        kind: "image", "clip" or "sentence".
+        content: hash of the file's content; None where it is not known.
+        segment: number of the segment.
+        row: row of its embeddings there.
+        checksum: of embeddings, id, time and size; see ``search.segments.row_checksum``.
+        run: number of the indexing that embedded it.
+    """
+
+    item: Item
+    root: int
+    kind: str
+    content: bytes | None
+    segment: int
+    row: int
+    checksum: int
+    run: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """All items at one moment, in the order of their ids; what is known of each is at its position.
+
+    Attributes:
+        ids: sorted by their bytes.
+        keys: a number for each item that no other item ever has, rising in time.
+        modified_ns: times of their last changes.
+        sizes: in bytes.
+        roots: numbers of their roots.
+        segments: numbers of their segments.
+        rows: their rows there.
+        checksums: see ``Stored``.
+    """
+
+    ids: list[str]
+    keys: Int[np.ndarray, "count"]
+    modified_ns: Int[np.ndarray, "count"]
+    sizes: Int[np.ndarray, "count"]
+    roots: Int[np.ndarray, "count"]
+    segments: Int[np.ndarray, "count"]
+    rows: Int[np.ndarray, "count"]
+    checksums: Int[np.ndarray, "count"]
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """A segment as the database names it: its number, its file and how many of its rows are valid."""
+
+    number: int
+    file: str
+    rows: int
+
+
+def encode_id(item_id: str) -> bytes:
+    """Return the bytes of an id, by which ids are ordered; names that are not UTF-8 keep theirs."""
+    return item_id.encode("utf-8", "surrogateescape")
+
+
+class Database:
+    """The database of an index, open for reading or writing; a context manager.
+
+    Args:
+        path: the file.
+        write: make the database where there is none, and allow changes.
+
+    Raises:
+        IndexFormatError: it is missing, damaged, or busy for a minute.
+    """
+
+    def __init__(self, path: Path, *, write: bool = False) -> None:
+        self.path = path
+        with self._errors():
+            self._connection = _connect(path, write)
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file; what was not committed is undone."""
+        self._connection.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise IndexFormatError(
+                    f"index {self.path.parent} is busy, as another process writes to it: try again"
+                ) from error
+            raise damaged(self.path.parent, f"{self.path.name}: {error}") from error
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise damaged(self.path.parent, f"{self.path.name}: {error}") from error
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """See one state of the index in the block, whatever others write."""
+        with self._errors():
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("ROLLBACK")
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Change the index by all of the block, or by nothing of it."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
+        """Return the rows of a query; values are bound, never pasted."""
+        with self._errors():
+            return self._connection.execute(sql, values).fetchall()
+
+    def table(self) -> Table:
+        """Return all items."""
+        sql = "SELECT id, key, modified_ns, size, root, segment, row, checksum FROM items ORDER BY id"
+        with self._errors():
+            columns = list(zip(*self._connection.execute(sql), strict=True)) or [()] * 8
+        ids, *numbers = columns
+        return Table(list(ids), *(np.array(column, np.int64) for column in numbers))
+
+    def walk(self, root: int) -> Iterator[tuple[str, int, int, int]]:
+        """Yield id, time, size and run of the items of a root, in the order of their ids."""
+        sql = "SELECT id, modified_ns, size, run FROM items WHERE root = ? ORDER BY id"
+        with self._errors(), closing(self._connection.execute(sql, (root,))) as cursor:
+            yield from cursor
+
+    def roots(self) -> tuple[Root, ...]:
+        """Return the roots in their order."""
+        with self._errors():
+            rows = self._connection.execute("SELECT root, path, label FROM roots ORDER BY root").fetchall()
+        return tuple(Root(*row) for row in rows)
+
+    def segments(self) -> list[SegmentFile]:
+        """Return the segments in their order."""
+        with self._errors():
+            rows = self._connection.execute(
+                "SELECT segment, file, rows FROM segments ORDER BY segment"
+            ).fetchall()
+        return [SegmentFile(*row) for row in rows]
+
+    def setting(self, name: str, default: str = "") -> str:
+        """Return what was last noted under a name."""
+        rows = self.read("SELECT value FROM settings WHERE name = ?", (name,))
+        return str(rows[0][0]) if rows else default
+
+    def count(self) -> int:
+        """Return the number of items."""
+        return int(str(self.read("SELECT COUNT(*) FROM items")[0][0]))
+
+    def find_content(self, size: int, content: bytes | None = None) -> tuple[str, int, int] | None:
+        """Return id, segment and row of an item whose file has this size, and this content if it is given."""
+        more, values = ("", [size]) if content is None else ("= ?", [size, content])
+        sql = f"SELECT id, segment, row FROM items WHERE size = ? AND content {more or 'IS NOT NULL'} LIMIT 1"
+        found = self.read(sql, values)
+        return None if not found else (str(found[0][0]), int(str(found[0][1])), int(str(found[0][2])))
+
+    # What follows changes the index, inside a transaction.
+
+    def put(self, items: Iterable[Stored]) -> None:
+        """Add items; those whose ids are there are replaced."""
+        self._connection.executemany(_UPSERT, map(_values, items))
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """Remove items by their ids."""
+        self._connection.executemany(
+            "DELETE FROM items WHERE id = CAST(? AS TEXT)", ((encode_id(item_id),) for item_id in ids)
+        )
+
+    def drop_root(self, root: int) -> None:
+        """Remove a root with its items."""
+        self._connection.execute("DELETE FROM items WHERE root = ?", (root,))
+        self._connection.execute("DELETE FROM roots WHERE root = ?", (root,))
+
+    def describe(self, metadata: Iterable[tuple[str | None, str]]) -> None:
+        """Replace what is said of items: (JSON, id)."""
+        self._connection.executemany(
+            "UPDATE items SET metadata = ? WHERE id = CAST(? AS TEXT)",
+            ((said, encode_id(item_id)) for said, item_id in metadata),
+        )
+
+    def set_roots(self, roots: Iterable[Root]) -> None:
+        """Add roots; those whose numbers are there are replaced."""
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO roots VALUES (?, CAST(? AS TEXT), CAST(? AS TEXT))",
+            ((root.number, os.fsencode(root.path), os.fsencode(root.label)) for root in roots),
+        )
+
+    def new_segment(self, file: str, rows: int) -> int:
+        """Name a segment and return its number."""
+        cursor = self._connection.execute("INSERT INTO segments (file, rows) VALUES (?, ?)", (file, rows))
+        return int(cursor.lastrowid or 0)
+
+    def set_rows(self, segment: int, rows: int) -> None:
+        """Note how many rows of a segment are valid."""
+        self._connection.execute("UPDATE segments SET rows = ? WHERE segment = ?", (rows, segment))
+
+    def place(self, places: Iterable[tuple[int, int, int]]) -> None:
+        """Note where embeddings are: (segment, row, key of the item)."""
+        self._connection.executemany("UPDATE items SET segment = ?, row = ? WHERE key = ?", places)
+
+    def drop_empty_segments(self) -> None:
+        """Forget segments that no item needs."""
+        self._connection.execute("DELETE FROM segments WHERE segment NOT IN (SELECT segment FROM items)")
+
+    def set(self, name: str, value: str) -> None:
+        """Note a value under a name; "" forgets it."""
+        if value:
+            self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
+        else:
+            self._connection.execute("DELETE FROM settings WHERE name = ?", (name,))
+
+    def sound(self) -> bool:
+        """Return whether the database finds nothing wrong with itself."""
+        return self.read("PRAGMA quick_check") == [("ok",)]
+
+
+def _connect(path: Path, write: bool) -> sqlite3.Connection:
+    """Open a database; a reader writes nothing, unless a process was killed and left a transaction to undo."""
+    is_new = write and not path.exists()
+    modes = ["rwc"] if write else ["ro", "rw"]
+    while True:
+        connection = sqlite3.connect(
+            f"{path.resolve().as_uri()}?mode={modes.pop(0)}", timeout=_WAIT_S, isolation_level=None, uri=True
+        )
+        try:
+            connection.text_factory = _text
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA cache_spill = OFF")  # a reader never waits for half a transaction
+            if is_new:
+                connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+            connection.execute("SELECT COUNT(*) FROM settings").fetchall()
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if not modes or "locked" in str(error):
+                raise
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogateescape")
+
+
+def _values(stored: Stored) -> tuple[object, ...]:
+    item = stored.item
+    name = encode_id(item.id)
+    numbers = stored.segment, stored.row, stored.checksum, stored.run
+    return name, stored.root, stored.kind, item.modified_ns, item.size, stored.content, *numbers

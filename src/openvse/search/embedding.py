@@ -1,0 +1,234 @@
+"""Embedding what is new or has changed: by its content, by stored features, and the rest by the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from openvse.errors import BadImageError, ModelError
+from openvse.search.content import content_hash
+from openvse.search.database import Database
+from openvse.search.manifest import Manifest
+from openvse.search.scanning import Candidate
+from openvse.search.segments import map_rows
+from openvse.search.writer import Entry
+from openvse.types import EmbeddingSet
+
+Vectors: TypeAlias = Float[np.ndarray, "B K D"]
+Row: TypeAlias = Float[np.ndarray, "K D"]
+
+
+@runtime_checkable
+class ImageEmbedder(Protocol):
+    """The methods of a model that indexing images uses."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that identifies the model."""
+        ...
+
+    @property
+    def indexable(self) -> bool:
+        """Whether scores computed from the embeddings of an index are exactly those of the model."""
+        ...
+
+    @property
+    def reads_videos(self) -> bool:
+        """Whether it embeds clips too."""
+        ...
+
+    def encode_image(self, images: Sequence[Path], batch_size: int) -> EmbeddingSet:
+        """Embed images or clips; raise BadImageError when one cannot be decoded."""
+        ...
+
+
+@runtime_checkable
+class SentenceEmbedder(Protocol):
+    """The method of a model that indexing sentences uses beside those of ``ImageEmbedder``."""
+
+    def encode_text(self, captions: Sequence[str], batch_size: int) -> EmbeddingSet:
+        """Embed sentences."""
+        ...
+
+
+@runtime_checkable
+class StoredEmbedder(Protocol):
+    """Embeds images by what is stored of them; ``openvse.search.StoredImages`` is one."""
+
+    def find(self, path: Path, modified_ns: int, size: int) -> int | None:
+        """Return the place of an image in the store; None where it is not in it, or has changed since."""
+        ...
+
+    def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> EmbeddingSet:
+        """Embed images of the store, in the order given."""
+        ...
+
+
+class KnownContent:
+    """Finds the embeddings of files whose content the index holds already, wherever it was.
+
+    Args:
+        folder: of the index.
+        manifest: what it says of itself.
+        database: its items.
+        damaged: ids of items whose embeddings are not to be used.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, database: Database, damaged: set[str]) -> None:
+        self._folder, self._manifest, self._database, self._damaged = folder, manifest, database, damaged
+        self._segments: dict[int, Vectors] = {}
+
+    def find(self, candidate: Candidate) -> tuple[bytes, Row] | None:
+        """Return the hash and the embeddings of a file; None where its content is new.
+
+        A file is read only if the index holds one of its size.
+        """
+        size = candidate.item.size
+        if self._database.find_content(size) is None:
+            return None
+        content = content_hash(candidate.path, size)
+        found = None if content is None else self._database.find_content(size, content)
+        if content is None or found is None or found[0] in self._damaged:
+            return None
+        _, number, row = found
+        if number not in self._segments:
+            self._segments |= self._mapped(number)
+        vectors = self._segments.get(number)
+        return None if vectors is None or row >= len(vectors) else (content, vectors[row])
+
+    def _mapped(self, number: int) -> dict[int, Vectors]:
+        shape = self._manifest.num_embeddings, self._manifest.dim, self._manifest.dtype
+        for segment in self._database.segments():
+            if segment.number == number:
+                return {number: map_rows(self._folder / segment.file, segment.rows, *shape)}
+        return {}
+
+
+class Embedder:
+    """Embeds candidates batch by batch.
+
+    Args:
+        model: the model.
+        batch_size: how many are embedded at once.
+        stored: features that may stand for images.
+        known: embeddings of content that the index holds; None where it holds nothing.
+
+    Attributes:
+        failed: files that cannot be used, with the reason.
+        failed_ids: their ids.
+        from_store: how many were embedded by stored features.
+        recognised: how many were recognised by their content.
+    """
+
+    def __init__(
+        self,
+        model: ImageEmbedder,
+        batch_size: int,
+        stored: StoredEmbedder | None,
+        known: KnownContent | None,
+    ) -> None:
+        self._model, self._batch_size, self._stored, self._known = model, batch_size, stored, known
+        self.failed: list[tuple[Path, str]] = []
+        self.failed_ids: list[str] = []
+        self.from_store = self.recognised = 0
+
+    def batches(self, candidates: Sequence[Candidate]) -> Iterator[tuple[list[Entry], Vectors]]:
+        """Yield entries and embeddings, in order, of at most ``batch_size`` candidates at once.
+
+        What is recognised by its content comes between the others, in batches of its own.
+        """
+        waiting: list[Candidate] = []
+        recognised: list[tuple[Entry, Row]] = []
+        for candidate in candidates:
+            found = (
+                None if self._known is None or candidate.kind == "sentence" else self._known.find(candidate)
+            )
+            if found is None:
+                waiting.append(candidate)
+            else:
+                self.recognised += 1
+                recognised.append((_entry(candidate, found[0]), found[1]))
+            if len(waiting) == self._batch_size:
+                yield self._embed(waiting)
+                waiting = []
+            if len(recognised) == self._batch_size:
+                yield _stacked(recognised)
+                recognised = []
+        if recognised:
+            yield _stacked(recognised)
+        if waiting:
+            yield self._embed(waiting)
+
+    def _embed(self, chunk: Sequence[Candidate]) -> tuple[list[Entry], Vectors]:
+        """Embed a chunk: by stored features, and the rest by the model."""
+        if chunk[0].kind == "sentence":
+            return self._embed_sentences(chunk)
+        rows = self._embed_stored(chunk)
+        new, vectors = self._encode([candidate for candidate in chunk if candidate not in rows])
+        rows |= zip(new, vectors, strict=True)
+        done = [candidate for candidate in chunk if candidate in rows]
+        entries = [_entry(each, content_hash(each.path, each.item.size)) for each in done]
+        return entries, np.stack([rows[candidate] for candidate in done]) if done else vectors
+
+    def _embed_sentences(self, chunk: Sequence[Candidate]) -> tuple[list[Entry], Vectors]:
+        if not isinstance(self._model, SentenceEmbedder):
+            raise ModelError("this model embeds no sentences: give a folder of images")
+        embedded = self._model.encode_text([candidate.item.id for candidate in chunk], self._batch_size)
+        return [_entry(candidate, None) for candidate in chunk], _vectors(embedded)
+
+    def _embed_stored(self, chunk: Sequence[Candidate]) -> dict[Candidate, Row]:
+        """Embed the images whose features are stored."""
+        if self._stored is None:
+            return {}
+        looked = {each: self._stored.find(each.path, each.item.modified_ns, each.item.size) for each in chunk}
+        places = {candidate: place for candidate, place in looked.items() if place is not None}
+        if not places:
+            return {}
+        embedded = self._stored.embed(np.fromiter(places.values(), np.int64), self._batch_size)
+        self.from_store += len(places)
+        return dict(zip(places, _vectors(embedded), strict=True))
+
+    def _encode(self, chunk: Sequence[Candidate]) -> tuple[Sequence[Candidate], Vectors]:
+        """Embed images, without those that turn out to be bad."""
+        if not chunk:
+            return [], np.empty((0, 0, 0), np.float32)
+        paths = [candidate.path for candidate in chunk]
+        try:
+            embedded = self._model.encode_image(paths, len(paths))
+        except BadImageError:
+            # Trying each by itself costs its embedding once more, but only batches that hold a bad one pay it.
+            sound = [candidate for candidate in chunk if self._can_be_used(candidate)]
+            if len(sound) == len(chunk):
+                raise
+            return self._encode(sound)
+        return chunk, _vectors(embedded)
+
+    def _can_be_used(self, candidate: Candidate) -> bool:
+        try:
+            self._model.encode_image([candidate.path], 1)
+        except BadImageError as error:
+            self.failed.append((candidate.path, str(error).removeprefix(f"{candidate.path}: ")))
+            self.failed_ids.append(candidate.item.id)
+            return False
+        return True
+
+
+def _entry(candidate: Candidate, content: bytes | None) -> Entry:
+    return Entry(candidate.item, candidate.root, candidate.kind, content)
+
+
+def _stacked(recognised: Sequence[tuple[Entry, Row]]) -> tuple[list[Entry], Vectors]:
+    return [entry for entry, _ in recognised], np.stack([row for _, row in recognised])
+
+
+def _vectors(embedded: EmbeddingSet) -> Vectors:
+    """Return embeddings as an index holds them."""
+    if not embedded.mask.all():
+        raise ModelError(
+            "the images have different numbers of embeddings: an index needs the same number for every image"
+        )
+    return embedded.vectors.float().numpy()

@@ -1,0 +1,135 @@
+"""The manifest of an index: which model made it, the shape of its embeddings, and which files hold them.
+
+    index.json            the manifest; it is replaced by rename
+    items-<id>.sqlite     the items, their metadata, the roots, and which rows of which segment are in use
+    vectors-<id>.npy      a segment of embeddings: float [rows, K, D], an ordinary NumPy file
+    unfinished.json       a manifest of an index that is to replace this one and is not finished
+    writer.lock           held while a process writes
+
+The database decides what is in the index. Embeddings are appended to a segment and are on the disk before the
+transaction that names them, so at every moment an index is what the last transaction made it.
+
+Formats 1 and 2 had a file of items in JSON lines instead of the database, and one file of embeddings. They are read for
+good (``search.old_formats``), and ``openvse index`` turns them into format 3 without embedding anything.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from openvse.errors import IndexDamagedError, IndexFormatError, IndexVersionError
+from openvse.files import write_whole
+
+VectorDtype = Literal["float16", "float32"]
+Held = Literal["images", "sentences"]
+
+FORMAT = "openvse-index"
+VERSION = 3
+MANIFEST = "index.json"
+UNFINISHED = "unfinished.json"
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image as it was when it was indexed; an image that differs in any of these is looked at again.
+
+    Attributes:
+        id: path below its root, with forward slashes; behind the label of its root and a colon for all roots but the
+            first. In an index of sentences, the sentence.
+        modified_ns: time of its last change; 0 for a sentence.
+        size: bytes of the file, or of the sentence.
+    """
+
+    id: str
+    modified_ns: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What ``index.json`` says; what changes with the items (``root``, ``count``) is filled in when an index is opened.
+
+    Attributes:
+        model: fingerprint of the model that made the embeddings.
+        root: the first of the indexed folders, absolute; or the file of the sentences.
+        count: items.
+        num_embeddings: K.
+        dim: D.
+        dtype: how a number is stored.
+        created: UTC, ISO 8601.
+        items: name of the database; in formats 1 and 2, of the file of images.
+        vectors: name of the file of embeddings in formats 1 and 2, "" in format 3.
+        checksums: CRC-32 of both files in format 2, None in the others.
+        model_place: where the model was; see ``search.model_place``. None where nobody said it.
+        holds: what an item is.
+    """
+
+    model: str
+    root: str
+    count: int
+    num_embeddings: int
+    dim: int
+    dtype: VectorDtype
+    created: str
+    items: str
+    vectors: str = ""
+    checksums: dict[str, int] | None = None
+    model_place: dict[str, str] | None = None
+    holds: Held = "images"
+
+    def write(self, folder: Path, name: str = MANIFEST) -> None:
+        """Make this the manifest of the folder, by rename."""
+        fields = asdict(self)
+        for filled_in in ("root", "count", "vectors", "checksums"):
+            del fields[filled_in]
+        content = {"format": FORMAT, "version": VERSION, **fields}
+        write_whole(folder / name, json.dumps(content, indent=2) + "\n")
+
+
+def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
+    """Return what a manifest says.
+
+    Raises:
+        IndexFormatError: it is missing, damaged, or of another format version.
+    """
+    path = folder / name
+    if not path.is_file():
+        raise IndexFormatError(f"{folder} is not an index (it has no {name}): make one with 'openvse index'")
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+        kind = fields.pop("format"), fields.pop("version")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise damaged(folder, f"{name} cannot be understood") from error
+    if kind[0] != FORMAT or kind[1] not in range(1, VERSION + 1):
+        raise IndexVersionError(
+            f"index {folder} has format {kind[0]} {kind[1]}, but this openvse reads {FORMAT} 1 to {VERSION}: "
+            f"update openvse, or run 'openvse index --overwrite'"
+        )
+    if kind[1] == VERSION:
+        fields |= {"root": "", "count": 0}
+    try:
+        manifest = Manifest(**fields)
+    except TypeError as error:
+        raise damaged(folder, f"{name} cannot be understood") from error
+    if not all(each is None or isinstance(each, dict) for each in (manifest.checksums, manifest.model_place)):
+        raise damaged(folder, f"{name} holds impossible values")
+    if Path(manifest.items).name != manifest.items or manifest.dtype not in ("float16", "float32"):
+        raise damaged(folder, f"{name} holds impossible values")
+    return manifest
+
+
+def check_model(folder: Path, manifest: Manifest, fingerprint: str | None) -> None:
+    """Raise IndexFormatError unless the model made the index: embeddings of two models cannot be compared."""
+    if fingerprint not in (None, manifest.model):
+        raise IndexFormatError(
+            f"index {folder} was made by model {manifest.model}, not by {fingerprint}: use that model, "
+            f"or run 'openvse index --overwrite' with this one"
+        )
+
+
+def damaged(folder: Path, what: str) -> IndexDamagedError:
+    """Return the error of an index that no indexing leaves behind, however it ends."""
+    return IndexDamagedError(f"index {folder} is damaged ({what}): run 'openvse index' again")

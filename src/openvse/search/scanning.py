@@ -1,0 +1,223 @@
+"""What a folder holds beside what an index holds of it: what is new, what has changed, what is gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from openvse.errors import DataError
+from openvse.media.ignoring import rules_of
+from openvse.media.listing import LeftOut, list_media
+from openvse.media.names import is_video_name
+from openvse.search.database import Database, Root, encode_id
+from openvse.search.manifest import Held, Item
+
+_ROOT_IS_GONE = "it is not there: its items are kept; connect it, or remove it with --forget"
+_ROOT_IS_EMPTY = (
+    "it holds no image, as the empty place of a drive that is not connected: its items are kept; connect it, or remove "
+    "it with --forget"
+)
+_FILE_IS_EMPTY = "it holds no sentence: those of the index are kept"
+_UNREADABLE = "it cannot be listed: what the index holds of it is kept"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An item to be looked at.
+
+    Attributes:
+        item: id, time and size.
+        path: the file; for a sentence, the file of the sentences.
+        root: number of its root.
+        kind: "image", "clip" or "sentence".
+        was_there: whether the index holds an item of this id.
+    """
+
+    item: Item
+    path: Path
+    root: int
+    kind: str
+    was_there: bool = False
+
+
+@dataclass
+class Changes:
+    """How roots differ from what an index holds of them.
+
+    Attributes:
+        candidates: items that are new or have changed, in the order of their ids.
+        unchanged: how many are as they were when they were indexed.
+        resumed: how many of these an interrupted indexing embedded.
+        gone: ids of items that are no longer there.
+        failed: files that cannot be used, with the reason.
+        kept: roots and folders that cannot be looked at, with the reason; their items stay.
+        left_out: files that look like images and are not tried.
+        present: how many files there are.
+    """
+
+    candidates: list[Candidate] = field(default_factory=list)
+    unchanged: int = 0
+    resumed: int = 0
+    gone: list[str] = field(default_factory=list)
+    failed: list[tuple[Path, str]] = field(default_factory=list)
+    kept: list[tuple[Path, str]] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
+    present: int = 0
+
+
+@dataclass(frozen=True)
+class RootListing:
+    """The files below a root, or the sentences of a file, as they are now.
+
+    Attributes:
+        root: the root.
+        entries: id, time, size and file of each, in the order of the ids.
+        missing: why its items must be kept although nothing was listed; "" where something was.
+        unreadable: folders that could not be listed.
+        failed: files that cannot be looked at.
+        left_out: files that look like images and are not tried.
+        holds: what an entry is.
+    """
+
+    root: Root
+    entries: list[tuple[Item, Path]]
+    missing: str = ""
+    unreadable: Sequence[Path] = ()
+    failed: Sequence[tuple[Path, str]] = ()
+    left_out: LeftOut = field(default_factory=LeftOut)
+    holds: Held = "images"
+
+
+def list_root(root: Root, *, videos: bool, ignore: Sequence[str] = ()) -> RootListing:
+    """List the images below a root; one that is not there is no error.
+
+    Raises:
+        DataError: its ignore rules cannot be understood.
+    """
+    folder = Path(root.path)
+    if not folder.is_dir():
+        return RootListing(root, [], _ROOT_IS_GONE)
+    rules = rules_of(folder, ignore)
+    listing = list_media(folder, videos=videos, ignored=rules if rules else None)
+    below = len(os.path.join(root.path, ""))  # noqa: PTH118 - a string, for speed
+    entries, failed = [], []
+    for path in listing.paths:
+        name = str(path)[below:].replace(os.sep, "/")
+        try:
+            status = path.stat()
+        except OSError as error:
+            failed.append((path, error.strerror or "it cannot be read"))
+            continue
+        entries.append((Item(root.id_of(name), status.st_mtime_ns, status.st_size), path))
+    entries.sort(key=lambda entry: encode_id(entry[0].id))
+    missing = "" if listing.paths else _ROOT_IS_EMPTY
+    return RootListing(root, entries, missing, listing.unreadable, failed, listing.left_out)
+
+
+def list_sentences(root: Root) -> RootListing:
+    """List the sentences of a text file, one a line; empty lines and repetitions are left out.
+
+    Raises:
+        DataError: it cannot be read as text in UTF-8.
+    """
+    file = Path(root.path)
+    if not file.is_file():
+        return RootListing(root, [], _ROOT_IS_GONE, holds="sentences")
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{file} cannot be read as text in UTF-8: give a file with a sentence a line"
+        ) from error
+    sentences = sorted({" ".join(line.split()) for line in lines} - {""}, key=encode_id)
+    if not sentences:
+        return RootListing(root, [], _FILE_IS_EMPTY, holds="sentences")
+    entries = [(Item(root.id_of(text), 0, len(encode_id(text))), file) for text in sentences]
+    return RootListing(root, entries, holds="sentences")
+
+
+def compare(
+    listing: RootListing,
+    database: Database | None,
+    damaged: set[str],
+    changes: Changes,
+    first_unfinished: int,
+) -> None:
+    """Add to ``changes`` how a root differs from what the index holds of it.
+
+    Both are read once, in the order of the ids, so that this costs no more than the walk.
+
+    Args:
+        listing: the root as it is.
+        database: the index; None where there is none yet.
+        damaged: ids of items to be embedded again.
+        changes: what is added to.
+        first_unfinished: number of the first indexing that was interrupted; 0 where none was.
+    """
+    root = listing.root
+    changes.failed += listing.failed
+    changes.kept += [(path, _UNREADABLE) for path in listing.unreadable]
+    changes.left_out = _joined(changes.left_out, listing.left_out)
+    changes.present += len(listing.entries) + len(listing.failed)
+    known = iter(()) if database is None else database.walk(root.number)
+    if listing.missing:
+        held = sum(1 for _ in known)
+        if held:
+            changes.kept.append((Path(root.path), listing.missing))
+        changes.unchanged += held
+        return
+    kept_below = tuple(encode_id(root.id_of(_below(path, root.path))) for path in listing.unreadable)
+    for entry, before in _merged(listing.entries, known):
+        if entry is None:
+            assert before is not None
+            if kept_below and encode_id(before[0]).startswith(kept_below):
+                changes.unchanged += 1
+            else:
+                changes.gone.append(before[0])
+            continue
+        item, path = entry
+        if before is not None and (item.modified_ns, item.size) == before[1:3] and item.id not in damaged:
+            changes.unchanged += 1
+            changes.resumed += bool(first_unfinished) and before[3] >= first_unfinished
+        else:
+            changes.candidates.append(
+                Candidate(item, path, root.number, _kind(path, listing.holds), before is not None)
+            )
+
+
+def _below(path: Path, root: str) -> str:
+    name = os.path.relpath(path, root).replace(os.sep, "/")
+    return "" if name == "." else f"{name}/"
+
+
+def _kind(path: Path, holds: Held) -> str:
+    if holds == "sentences":
+        return "sentence"
+    return "clip" if is_video_name(path.name) else "image"
+
+
+def _merged(
+    entries: Sequence[tuple[Item, Path]], known: Iterator[tuple[str, int, int, int]]
+) -> Iterator[tuple[tuple[Item, Path] | None, tuple[str, int, int, int] | None]]:
+    """Yield what is there and what the index holds, side by side; None where one of them is missing."""
+    before = next(known, None)
+    for entry in entries:
+        here = encode_id(entry[0].id)
+        while before is not None and encode_id(before[0]) < here:
+            yield None, before
+            before = next(known, None)
+        if before is not None and before[0] == entry[0].id:
+            yield entry, before
+            before = next(known, None)
+        else:
+            yield entry, None
+    while before is not None:
+        yield None, before
+        before = next(known, None)
+
+
+def _joined(first: LeftOut, second: LeftOut) -> LeftOut:
+    kinds = dict.fromkeys([*first.files, *second.files])
+    return LeftOut({kind: [*first.files.get(kind, []), *second.files.get(kind, [])] for kind in kinds})

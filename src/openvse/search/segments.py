@@ -1,0 +1,128 @@
+"""Segments: files of embeddings that only grow, and that are replaced as a whole."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from zlib import crc32
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from openvse.search.database import encode_id
+from openvse.search.manifest import Item, VectorDtype
+
+SEGMENT_BYTES = 1 << 28
+"""A segment of this size is full; embeddings go into the next one."""
+
+PATTERN = "vectors-*.npy"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Embeddings in one file, memory-mapped, and whose they are.
+
+    Attributes:
+        vectors: ``[rows, K, D]``, of which only what is read comes into memory.
+        positions: the position in the index of the item of each row; -1 where no item has it any more.
+    """
+
+    vectors: Float[np.ndarray, "rows K D"]
+    positions: Int[np.ndarray, "rows"]
+
+
+def map_rows(
+    path: Path, rows: int, num_embeddings: int, dim: int, dtype: VectorDtype
+) -> Float[np.ndarray, "rows K D"]:
+    """Map the first rows of a segment into memory.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        ValueError: it is too short, or no file of such embeddings.
+    """
+    with path.open("rb") as file:
+        np.lib.format.read_magic(file)
+        shape, fortran, found = np.lib.format.read_array_header_1_0(file)
+        offset = file.tell()
+    if shape[1:] != (num_embeddings, dim) or fortran or found != np.dtype(dtype):
+        raise ValueError(f"{path.name} holds {found} {list(shape)}")
+    # Copy-on-write because torch wants memory that could be written; nothing reaches the file.
+    return np.memmap(path, dtype, "c", offset, (rows, num_embeddings, dim))
+
+
+def row_checksum(item: Item, vectors: Float[np.ndarray, "K D"]) -> int:
+    """Return the CRC-32 of what an index holds of an item: its embeddings, and which file they are of."""
+    about = b"%b\0%d\0%d" % (encode_id(item.id), item.modified_ns, item.size)
+    return crc32(about, crc32(np.ascontiguousarray(vectors).data))
+
+
+class SegmentWriter:
+    """Appends embeddings to a segment.
+
+    Args:
+        folder: of the index.
+        num_embeddings: K.
+        dim: D.
+        dtype: how a number is stored.
+        file: name of the segment; None begins a new one.
+        rows: how many of its rows are valid; what comes after them is overwritten.
+
+    Attributes:
+        path: the file.
+        rows: how many rows it has by now.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        num_embeddings: int,
+        dim: int,
+        dtype: VectorDtype,
+        *,
+        file: str | None = None,
+        rows: int = 0,
+    ) -> None:
+        self.path = folder / (file or f"vectors-{secrets.token_hex(4)}.npy")
+        self.rows = rows
+        self._row_shape, self._dtype = (num_embeddings, dim), np.dtype(dtype)
+        self._row_bytes = num_embeddings * dim * self._dtype.itemsize
+        self._file: BinaryIO = self.path.open("xb" if file is None else "r+b")
+        self._offset = self._write_header()
+        self._file.seek(self._offset + rows * self._row_bytes)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next embeddings belong into another segment."""
+        return self.rows * self._row_bytes >= SEGMENT_BYTES
+
+    def append(self, vectors: Float[np.ndarray, "B K D"]) -> int:
+        """Write embeddings and return the row of the first; ``flush`` makes them durable."""
+        first = self.rows
+        self._file.write(np.ascontiguousarray(vectors, self._dtype).data)
+        self.rows += len(vectors)
+        return first
+
+    def flush(self) -> None:
+        """Put on the disk what was appended, and the number of rows into the file's header."""
+        self._write_header()
+        self._file.seek(0, os.SEEK_END)
+        self._file.truncate(self._offset + self.rows * self._row_bytes)
+        self._file.seek(0, os.SEEK_END)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file; what was not flushed may be lost."""
+        self._file.close()
+
+    def _write_header(self) -> int:
+        """Write the array's header; numpy leaves room for the first axis to grow, so its size is fixed."""
+        descr = np.lib.format.dtype_to_descr(self._dtype)
+        self._file.seek(0)
+        np.lib.format.write_array_header_1_0(
+            self._file, {"descr": descr, "fortran_order": False, "shape": (self.rows, *self._row_shape)}
+        )
+        return self._file.tell()

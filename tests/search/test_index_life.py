@@ -1,0 +1,297 @@
+"""What an index goes through: folders that come and go, files that move, older formats, readers beside a writer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from colour_model import ColourModel, paint
+from old_index import as_old, write_old
+
+from openvse.errors import DataError, IndexFormatError
+from openvse.search import (
+    Index,
+    Item,
+    SearchEngine,
+    build_index,
+    compact_index,
+    forget_root,
+    indexing,
+    remove_items,
+    segments,
+)
+from openvse.search.manifest import UNFINISHED
+
+
+def ids(out: Path) -> list[str]:
+    return [item.id for item in Index.open(out, check=True).items]
+
+
+@pytest.fixture
+def out(model: ColourModel, photos: Path, tmp_path: Path) -> Path:
+    build_index(model, photos, tmp_path / "index")
+    model.batches.clear()
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def usb(tmp_path: Path) -> Path:
+    """Another folder of images, on a drive that can be removed."""
+    for name in ("red", "white"):
+        paint(tmp_path / "media" / "usb" / f"u_{name}.png", name)
+    return tmp_path / "media" / "usb"
+
+
+def test_moved_copied_and_touched_files_are_recognised(model: ColourModel, photos: Path, out: Path) -> None:
+    before = dict(zip(ids(out), Index.open(out).vectors, strict=True))
+    (photos / "red.png").rename(photos / "deeper" / "renamed.png")
+    shutil.copy(photos / "green.png", photos / "copy.png")
+    os.utime(photos / "blue.png", ns=(5, 5))
+    report = build_index(model, photos, out)
+    assert (report.count, report.reused, report.recognised, report.removed) == (5, 2, 3, 1)
+    assert model.encoded == []
+    after = dict(zip(ids(out), Index.open(out).vectors, strict=True))
+    for now, then in (("deeper/renamed.png", "red.png"), ("copy.png", "green.png"), ("blue.png", "blue.png")):
+        assert np.array_equal(after[now], before[then])
+    assert build_index(model, photos, out).reused == 5
+
+
+def test_several_folders_and_what_they_are_called(
+    model: ColourModel, photos: Path, usb: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    assert build_index(model, [photos, usb], out).count == 6
+    index = Index.open(out)
+    assert [item.id for item in index.items][-2:] == ["usb:u_red.png", "usb:u_white.png"]
+    assert index.image_path(5) == usb / "u_white.png"
+    (hit,) = SearchEngine(model, index).search("white", top_k=1)[0]
+    assert hit.path in (usb / "u_white.png", photos / "deeper" / "white.png")
+    paint(usb / "u_new.png", "blue")
+    report = build_index(model, usb, out)  # one of them by itself
+    assert (report.count, report.reused, report.removed) == (7, 2, 0)
+    with pytest.raises(IndexFormatError, match="add the folder with --add"):
+        build_index(model, paint(tmp_path / "third" / "a.png", "red").parent, out)
+    assert build_index(model, tmp_path / "third", out, add=True).count == 8
+    assert forget_root(out, usb) == 3
+    assert len(ids(out)) == 5
+    with pytest.raises(IndexFormatError, match="does not hold"):
+        forget_root(out, usb)
+
+
+def test_folders_inside_each_other_are_refused(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="hold the same images"):
+        build_index(model, [photos, photos / "deeper"], tmp_path / "index")
+
+
+@pytest.mark.parametrize("state", ["gone", "empty"])
+def test_a_drive_that_is_not_connected_keeps_its_images(
+    model: ColourModel, photos: Path, usb: Path, tmp_path: Path, state: str
+) -> None:
+    out = tmp_path / "index"
+    build_index(model, [photos, usb], out)
+    away = usb.rename(tmp_path / "away")
+    if state == "empty":
+        usb.mkdir()
+    report = build_index(model, [photos, usb], out)
+    assert (report.count, report.removed) == (6, 0)
+    ((path, reason),) = report.kept
+    assert path == usb and "its items are kept" in reason
+    if state == "empty":
+        usb.rmdir()
+    away.rename(usb)
+    assert build_index(model, [photos, usb], out).kept == []
+
+
+class UnpluggedModel(ColourModel):
+    """Pulls a drive out while its images are embedded."""
+
+    drive: Path
+
+    def encode_image(self, images: list[Path], batch_size: int = 64) -> object:
+        if self.drive.exists():
+            self.drive.rename(self.drive.with_name("away"))
+        return super().encode_image(images, batch_size)
+
+
+def test_a_drive_that_is_pulled_out_loses_nothing(model: ColourModel, usb: Path, tmp_path: Path) -> None:
+    out = tmp_path / "index"
+    build_index(model, usb, out)
+    paint(usb / "u_new.png", "blue")
+    paint(usb / "u_red.png", "blue")
+    puller = UnpluggedModel()
+    puller.drive = usb
+    with pytest.raises(DataError, match="is no longer there: what was embedded is kept; connect it"):
+        build_index(puller, usb, out)
+    assert ids(out) == ["u_red.png", "u_white.png"]
+
+
+def test_a_folder_that_cannot_be_listed_keeps_its_images(
+    model: ColourModel, photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("deeper"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    report = build_index(model, photos, out)
+    assert (report.count, report.removed) == (4, 0)
+    assert [path for path, _ in report.kept] == [photos / "deeper"]
+
+
+def test_ignore_rules_are_remembered(model: ColourModel, photos: Path, out: Path) -> None:
+    (photos / ".openvseignore").write_text("# not these\nred.*\n")
+    assert build_index(model, photos, out, ignore=["deeper/"]).removed == 2
+    assert ids(out) == ["blue.png", "green.png"]
+    assert build_index(model, photos, out).reused == 2
+    assert build_index(model, photos, out, ignore=[]).count == 3
+
+
+def test_what_the_user_says_is_kept_with_the_items(model: ColourModel, photos: Path, out: Path) -> None:
+    lines = ['{"file_name": "red.png", "year": 2020}', "no json", '{"file_name": "gone.png"}', "[1]"]
+    (photos / "metadata.jsonl").write_text("\n".join(lines))
+    report = build_index(model, photos, out)
+    assert report.bad_metadata == [(photos / "metadata.jsonl", (2, 4))]
+    assert said(out) == {"red.png": {"file_name": "red.png", "year": 2020}}
+    paint(photos / "new.png", "red")
+    with (photos / "metadata.jsonl").open("a") as file:
+        file.write('\n{"file_name": "new.png", "tags": ["dog", "snow"]}')
+    build_index(model, photos, out)
+    assert said(out).keys() == {"red.png", "new.png"}
+    (photos / "metadata.jsonl").unlink()
+    build_index(model, photos, out)
+    assert said(out) == {}
+
+
+def said(out: Path) -> dict[str, object]:
+    from openvse.search.database import Database
+
+    with Database(out / Index.open(out).manifest.items) as database:
+        rows = database.read("SELECT id, metadata FROM items WHERE metadata IS NOT NULL")
+    return {str(item_id): json.loads(str(metadata)) for item_id, metadata in rows}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_format_is_read_and_then_upgraded(
+    model: ColourModel, photos: Path, out: Path, version: int
+) -> None:
+    today = Index.open(out)
+    vectors = np.array(today.vectors)
+    as_old(out, version)
+    old = Index.open(out, model.fingerprint, check=True)
+    assert old.items == today.items and np.array_equal(old.vectors, vectors)
+    assert SearchEngine(model, old).search("red", 2) == SearchEngine(model, today).search("red", 2)
+    paint(photos / "new.png", "red")
+    report = build_index(model, photos, out)
+    assert (report.upgraded_from, report.count, report.reused) == (version, 5, 4)
+    assert model.encoded == ["new.png"]
+    assert build_index(model, photos, out).upgraded_from == 0
+    assert len(ids(out)) == 5 and len([*out.iterdir()]) == 4
+
+
+def test_an_interrupted_indexing_of_format_2_goes_on(
+    model: ColourModel, photos: Path, tmp_path: Path
+) -> None:
+    build_index(model, photos, tmp_path / "whole")
+    index = Index.open(tmp_path / "whole")
+    out = write_old(
+        tmp_path / "index",
+        index.items[:3],
+        index.vectors[:3],
+        model=model.fingerprint,
+        root=str(photos),
+        name=UNFINISHED,
+    )
+    model.batches.clear()
+    report = build_index(model, photos, out)
+    assert (report.count, report.resumed, model.encoded) == (4, 3, ["red.png"])
+    assert not (out / UNFINISHED).exists() and len(ids(out)) == 4
+
+
+def test_compaction_leaves_what_is_needed(model: ColourModel, photos: Path, out: Path) -> None:
+    reader = Index.open(out)
+    before = np.array(reader.vectors)
+    (photos / "blue.png").unlink()
+    os.utime(photos / "green.png", ns=(7, 7))
+    build_index(model, photos, out)
+    changed = Index.open(out)
+    assert compact_index(out) == 2
+    index = Index.open(out, check=True)
+    (file,) = out.glob("vectors-*.npy")
+    assert np.array_equal(np.load(file), index.vectors) and np.array_equal(index.vectors, changed.vectors)
+    assert compact_index(out) == 0
+    assert np.array_equal(reader.vectors, before)  # a reader goes on with what it opened
+
+
+def test_an_index_that_is_mostly_waste_is_compacted_by_itself(
+    model: ColourModel, photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "_FEW_ROWS", 2)
+    for turn in range(1, 3):
+        for path in photos.rglob("*.png"):
+            os.utime(path, ns=(turn, turn))
+        report = build_index(model, photos, out)
+    assert report.compacted == 8
+    assert sum(len(segment.vectors) for segment in Index.open(out, check=True).segments) == 4
+
+
+def test_several_segments_are_one_index(
+    model: ColourModel, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(model, photos, tmp_path / "whole")
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 20)
+    build_index(model, photos, tmp_path / "parts", batch_size=1)
+    whole, parts = Index.open(tmp_path / "whole"), Index.open(tmp_path / "parts", check=True)
+    assert len(parts.segments) == 2 and parts.items == whole.items
+    assert np.array_equal(parts.vectors, whole.vectors)
+    for word in ("red", "blue"):
+        assert SearchEngine(model, parts).search(word) == SearchEngine(model, whole).search(word)
+
+
+def test_items_are_removed_by_id(model: ColourModel, photos: Path, out: Path) -> None:
+    assert remove_items(out, ["red.png", "no such"]) == 1
+    assert ids(out) == ["blue.png", "deeper/white.png", "green.png"]
+    assert build_index(model, photos, out).reused == 3
+
+
+def test_an_index_that_may_not_be_written_is_searched(model: ColourModel, out: Path) -> None:
+    for path in [*out.iterdir(), out]:
+        path.chmod(path.stat().st_mode & ~0o222)
+    try:
+        assert SearchEngine(model, Index.open(out)).search("red", 1)[0][0].id == "red.png"
+    finally:
+        out.chmod(0o755)
+
+
+def test_a_file_that_changes_while_it_is_read_is_embedded_again(photos: Path, tmp_path: Path) -> None:
+    class Changing(ColourModel):
+        def encode_image(self, images: list[Path], batch_size: int = 64) -> object:
+            os.utime(photos / "red.png", ns=(9, 9))
+            return super().encode_image(images, batch_size)
+
+    build_index(Changing(), photos, tmp_path / "index")
+    report = build_index(ColourModel(), photos, tmp_path / "index")
+    assert (report.reused, report.recognised) == (3, 1)
+
+
+def test_sentences_are_found_by_images(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    text, out = tmp_path / "captions.txt", tmp_path / "sentences"
+    text.write_text("red\nblue\n\n red \ngreen\n")
+    assert build_index(model, text, out).count == 3
+    index = Index.open(out)
+    assert index.items == (Item("blue", 0, 4), Item("green", 0, 5), Item("red", 0, 3))
+    (hits,) = SearchEngine(model, index).search_images(photos / "red.png", top_k=1)
+    assert (hits[0].id, hits[0].path) == ("red", text)
+    text.write_text("white\nred\n")
+    report = build_index(model, text, out)
+    assert (report.count, report.reused, report.removed) == (2, 1, 2)
+    text.write_text("")
+    assert build_index(model, text, out).count == 2
+    with pytest.raises(IndexFormatError, match="holds sentences, not images"):
+        build_index(model, photos, out)

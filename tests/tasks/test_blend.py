@@ -1,0 +1,115 @@
+"""Two models averaged: the ends are the models themselves, words of either are kept, and other parts are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from openvse.cli.app import app
+from openvse.errors import ModelError
+from openvse.model import TwoTower
+from openvse.tasks.blend import blend
+from openvse.tasks.load import load, load_as
+from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.run import train
+from openvse.training.kind import Request
+from tests.tiny import tiny_recipe, tiny_tree, write_tiny_corpus
+from tests.tiny_questions import answering_recipe, write_tiny_questions
+
+ONE = [{"epochs": 1}]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a tiny data set, a run on it, and a run from there on captions with another word."""
+    folder = write_tiny_corpus(tmp_path_factory.mktemp("tiny"))
+    train(tiny_recipe(folder, phases=[{"epochs": 2}]), folder / "first")
+    (folder / "other.csv").write_text((folder / "tiny.csv").read_text().replace("water", "zebra"))
+    tree = tiny_tree(folder, phases=[{"epochs": 3}]) | {"start": str(folder / "first")}
+    tree["data"] = {**tree["data"], "source": str(folder / "other.csv")}
+    train(parse_recipe(tree), folder / "second")
+    return folder
+
+
+def request(corpus: Path) -> Request:
+    return Request(str(corpus / "other.csv"), "validation", (corpus / "features",))
+
+
+def models(corpus: Path) -> tuple[TwoTower, TwoTower]:
+    return load_as(TwoTower, corpus / "first" / "best"), load_as(TwoTower, corpus / "second" / "best")
+
+
+def test_the_share_is_the_best_and_the_weights_are_the_mean(corpus: Path) -> None:
+    first, second = models(corpus)
+    done = blend(first, second, request(corpus), num_shares=5)
+    assert [share for share, _ in done.scores] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert dict(done.scores)[done.share] == max(score for _, score in done.scores)
+    one, other, mean = (each.image.encoder.projection.linear.weight for each in (first, second, done.model))
+    torch.testing.assert_close(mean, (1 - done.share) * one + done.share * other)
+    assert done.model.provenance["blend"]["of"] == [first.fingerprint, second.fingerprint]
+
+
+def test_the_ends_score_as_the_models_and_words_of_one_keep_their_vectors(corpus: Path) -> None:
+    first, second = models(corpus)
+    done = blend(first, second, request(corpus), num_shares=2)
+    scores = [blend(each, each, request(corpus), num_shares=2).scores[0][1] for each in (first, second)]
+    # The first has no zebra, whose vector is the second's at both ends.
+    assert done.scores[1][1] == pytest.approx(scores[1]) and done.metric == "rsum"
+    for word in ("dog", "zebra"):
+        vectors = [_vector(model, word) for model in (first, second, done.model)]
+        expected = vectors[1] if word == "zebra" else vectors[int(done.share)]
+        torch.testing.assert_close(vectors[2], expected)
+    back = blend(second, first, request(corpus), num_shares=2)
+    assert back.scores[0][1] == pytest.approx(scores[1])
+
+
+def _vector(model: TwoTower, word: str) -> torch.Tensor:
+    return model.text.encoder.words.weight[model.text.encoder.vocabulary.id_of(word)].detach()
+
+
+def test_other_parts_tasks_and_vocabularies_are_refused(corpus: Path, tmp_path: Path) -> None:
+    first, _ = models(corpus)
+    tree = tiny_tree(corpus, phases=ONE)
+    tree["text"]["aggregator"] = "mean"
+    train(parse_recipe(tree), tmp_path / "mean")
+    with pytest.raises(ModelError, match=r"text\.aggregator differs \(.* in place of"):
+        blend(first, load_as(TwoTower, tmp_path / "mean" / "best"), request(corpus))
+    tree = tiny_tree(corpus, phases=ONE)
+    tree["data"]["source"] = str(corpus / "other.csv")
+    train(parse_recipe(tree), tmp_path / "alone")
+    with pytest.raises(
+        ModelError, match="each of the models has words .*'water'|each of the models has words .*'zebra'"
+    ):
+        blend(first, load_as(TwoTower, tmp_path / "alone" / "best"), request(corpus))
+    questions = write_tiny_questions(tmp_path / "questions")
+    train(answering_recipe(questions, phases=ONE), tmp_path / "answers")
+    answerer = load(tmp_path / "answers" / "best")
+    with pytest.raises(ModelError, match="answers questions about images"):
+        blend(first, answerer, request(corpus))
+    done = blend(
+        answerer, answerer, Request(f"question_folder:{questions}", "validation", (questions / "features",))
+    )
+    assert done.metric == "accuracy" and done.share == 0.0
+
+
+def test_the_command_writes_a_model_folder(corpus: Path, tmp_path: Path) -> None:
+    import openvse.cli.commands  # noqa: F401 - registers the commands
+
+    paths = [str(corpus / "first"), str(corpus / "second")]
+    where = [
+        "--on",
+        str(corpus / "other.csv"),
+        "--features",
+        str(corpus / "features"),
+        "--out",
+        str(tmp_path / "mean"),
+    ]
+    result = CliRunner().invoke(app, ["blend", *paths, *where, "--shares", "3"])
+    assert result.exit_code == 0, result.output
+    assert "best" in result.output and "rsum" in result.output
+    assert load_as(TwoTower, tmp_path / "mean").provenance["blend"]["split"] == "validation"
+    refused = CliRunner().invoke(app, ["blend", *paths, *where, "--split", "test"])
+    assert refused.exit_code == 2

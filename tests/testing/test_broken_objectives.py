@@ -1,0 +1,142 @@
+"""The checks of miners, criteria and objective terms find what is broken, and say what it is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from openvse.errors import RecipeError
+from openvse.objectives import Contrast, Criterion, Hardest, Hinge, Miner, Term
+from openvse.testing import BrokenContractError, check_criterion, check_miner, check_term
+from openvse.types import ScoredBatch
+
+
+class MaskedWithZero(Hardest):
+    def mine(self, scores: Tensor, positives: Tensor) -> Tensor:
+        hardest = scores.masked_fill(positives, 0.0).argmax(dim=1, keepdim=True)
+        return torch.zeros_like(positives).scatter_(1, hardest, True)
+
+
+class Overwriting(Hardest):
+    def mine(self, scores: Tensor, positives: Tensor) -> Tensor:
+        return super().mine(scores.masked_fill_(positives, -1.0), positives)
+
+
+class OneForAll(Hardest):
+    def forward(self, scores: Tensor, positives: Tensor) -> Tensor:
+        return super().forward(scores, positives)[:, :1]
+
+
+class Unexplained(Hardest):
+    def diagnostics(self, scores: Tensor, positives: Tensor) -> dict[str, float]:
+        return {"mean": float(scores[~positives].mean())}  # NaN without negatives
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (
+            MaskedWithZero,
+            "MaskedWithZero breaks the promise 'choice': an anchor that has a negative gets none",
+        ),
+        (Overwriting, "'scores': the miner changes the scores that it reads"),
+        (OneForAll, r"'choice': the choice is torch.bool \[1, 1\] for scores \[1, 4\]"),
+        (Unexplained, "'diagnostics': the diagnostic 'mean' is nan, not a finite float"),
+    ],
+)
+def test_a_broken_miner_is_found(part: type[Miner], message: str) -> None:
+    with pytest.raises(BrokenContractError, match=message):
+        check_miner(part)
+
+
+class Reversed(Hinge):
+    def pair_loss(self, positive: Tensor, scores: Tensor, negatives: Tensor) -> Tensor:
+        return super().pair_loss(-positive, -scores, negatives)
+
+
+class Summed(Hinge):
+    def forward(self, scores: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+        return super().forward(scores, positives, negatives).sum()
+
+
+class OfAllCandidates(Hinge):
+    def pair_loss(self, positive: Tensor, scores: Tensor, negatives: Tensor) -> Tensor:
+        return super().pair_loss(positive, scores, torch.ones_like(negatives))
+
+
+class Averaged(Hinge):
+    def pair_loss(self, positive: Tensor, scores: Tensor, negatives: Tensor) -> Tensor:
+        return super().pair_loss(positive, scores, negatives) / negatives.sum(dim=1)  # 0 / 0
+
+
+class Harmless(Hinge):
+    def violated(self, positive: Tensor, scores: Tensor) -> Tensor:
+        return torch.zeros_like(scores, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (Reversed, "'direction': a step down the gradient does not raise a positive score"),
+        (Reversed, "'perfect scores': random scores in .* have a lower loss"),
+        (Summed, r"'pairs': 1 positive pair\(s\) have losses \[\]"),
+        (OfAllCandidates, "'what is left out': candidates that are not negatives change the loss"),
+        (Averaged, "'pairs': a loss or its gradient is not finite"),
+        (Harmless, "'violated': violated.. leaves out a candidate that adds to the loss"),
+    ],
+)
+def test_a_broken_criterion_is_found(part: type[Criterion], message: str) -> None:
+    with pytest.raises(BrokenContractError, match=message):
+        check_criterion(part)
+
+
+class FirstImage(Term):
+    def forward(self, batch: ScoredBatch) -> Tensor:
+        return batch.scores[0].sum()
+
+
+class AllEmbeddings(Term):
+    def forward(self, batch: ScoredBatch) -> Tensor:
+        return batch.texts.vectors.sum()
+
+
+class Constant(Term):
+    def forward(self, batch: ScoredBatch) -> Tensor:
+        return 0 * batch.scores.sum()
+
+
+class Spread(Term):
+    def forward(self, batch: ScoredBatch) -> Tensor:
+        return (batch.scores - batch.scores.mean()).square().sum() / (batch.scores.numel() - 1)
+
+
+class OnePerImage(Term):
+    def forward(self, batch: ScoredBatch) -> Tensor:
+        return batch.scores.sum(dim=1)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (
+            FirstImage,
+            "FirstImage breaks the promise 'order': the order of images and texts changes the value",
+        ),
+        (AllEmbeddings, "'what is masked': an embedding that does not exist changes the value"),
+        (Constant, "'gradient': the gradient of all embeddings is 0"),
+        (Spread, "'one pair': the value or its gradient is not finite"),
+        (OnePerImage, r"'gradient': the value has the shape \[4\]"),
+    ],
+)
+def test_a_broken_term_is_found(part: type[Term], message: str) -> None:
+    with pytest.raises(BrokenContractError, match=message):
+        check_term(part)
+
+
+def test_sound_parts_pass_with_their_options() -> None:
+    check_miner("adaptive_top_k", options={"rule": "paper"})
+    check_criterion(Hinge, options={"margin": 0.1, "reduction": "mean"})
+    check_term(Contrast, options={"miner": "all", "criterion": {"name": "info_nce"}})
+    with pytest.raises(RecipeError, match=r"Hinge\.temperature"):
+        check_criterion(Hinge, options={"temperature": 1.0})

@@ -1,0 +1,237 @@
+"""A run from a model: what is taken, what begins anew, before and after, and a run that needs its start no more."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from openvse.datasets import open_corpus
+from openvse.errors import RecipeError
+from openvse.evaluation import embed_corpus, evaluate
+from openvse.features import FeatureStore
+from openvse.model import TwoTower, take_weights
+from openvse.retrieval.build import build_model
+from openvse.tasks.load import load_as
+from openvse.tasks.recipes import load_recipe, parse_recipe
+from openvse.tasks.run import train
+from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
+from training.test_train import Recorder, Stop, StopAt
+
+ONE = [{"epochs": 1}]
+
+
+class Notes(Recorder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_corpus(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def base(corpus: Path) -> Path:
+    train(tiny_recipe(corpus, phases=[{"epochs": 4}]), corpus / "base")
+    return corpus / "base"
+
+
+def short(corpus: Path, start: Path, **model: Any) -> dict[str, Any]:
+    """Return a recipe that says nothing of its model but what is given."""
+    tree = tiny_tree(corpus, phases=ONE)
+    kept = {key: tree[key] for key in ("name", "objective", "data", "optimizer", "training")}
+    return {**kept, "start": str(start), **model}
+
+
+def test_a_short_recipe_takes_the_model_of_its_start(corpus: Path, base: Path, tmp_path: Path) -> None:
+    recipe, watcher = parse_recipe(short(corpus, base)), Notes()
+    assert recipe.embed_dim == 16 and recipe.text.encoder.name == "bigru"
+    still = recipe.model_copy(
+        update={"optimizer": recipe.optimizer.model_copy(update={"learning_rate": 1e-12})}
+    )
+    train(still, tmp_path / "run", watcher=watcher)
+    before = load_file(base / "best" / "model.safetensors")
+    after = torch.load(tmp_path / "run" / "last.pt", weights_only=True)["model"]
+    for name, weight in before.items():
+        torch.testing.assert_close(after[name], weight, rtol=0, atol=1e-8)
+    fingerprint = load_as(TwoTower, base / "best").fingerprint
+    assert watcher.notes[0].startswith("vocabulary") or fingerprint in watcher.notes[0]
+    assert {"  image.encoder: taken", "  text.encoder: taken", "  text.aggregator: taken"} <= set(
+        watcher.notes
+    )
+
+
+def test_before_is_the_start_s_own_validation_and_after_is_paired_with_it(
+    corpus: Path, base: Path, tmp_path: Path
+) -> None:
+    watcher = Notes()
+    result = train(parse_recipe(short(corpus, base)), tmp_path / "run", watcher=watcher)
+    records = {record["kind"]: record for record in read_metrics(tmp_path / "run")}
+    validation = open_corpus(corpus / "tiny.csv", require_images=False).split("validation")
+    reports = {}
+    for side, model in (("before", base / "best"), ("after", tmp_path / "run" / "best")):
+        loaded = load_as(TwoTower, model)
+        embedded = embed_corpus(loaded, validation, FeatureStore.open(corpus / "features"))
+        reports[side] = evaluate(embedded.images, embedded.texts, validation.relevance, loaded.similarity)
+    assert records["before"]["rsum"] == pytest.approx(reports["before"].metrics["rsum"])
+    assert records["before"]["global_step"] == 0
+    if result.progress.best_epoch:  # then best/ is what comes after
+        change = reports["after"].metrics["rsum"] - reports["before"].metrics["rsum"]
+        assert records["difference"]["rsum"] == pytest.approx(change)
+        drawn = reports["after"].replicates["rsum"] - reports["before"].replicates["rsum"]
+        low, high = sorted(drawn)[24], sorted(drawn)[-25]
+        assert low - 1 <= records["difference"]["rsum_low"] <= records["difference"]["rsum_high"] <= high + 1
+    written = json.loads((tmp_path / "run" / "before_after.json").read_text())
+    assert written["metrics"]["rsum"]["before"] == records["before"]["rsum"]
+    assert written["start"]["fingerprint"] == load_as(TwoTower, base / "best").fingerprint
+    assert any("difference" in note and "RSUM" in note for note in watcher.notes)
+    _, *others = "\n".join(watcher.notes).splitlines()  # the first names the start, whose path may be long
+    assert max(map(len, others)) <= 80
+
+
+def test_a_run_that_ends_below_its_start_keeps_it(corpus: Path, base: Path, tmp_path: Path) -> None:
+    watcher = Notes()
+    tree = short(corpus, base) | {"optimizer": {"learning_rate": 10.0}}
+    result = train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    assert result.progress.best_epoch == 0
+    assert load_as(TwoTower, result.best).fingerprint == load_as(TwoTower, base / "best").fingerprint
+    assert any("best/ keeps the start" in warning for warning in watcher.warnings)
+    assert (
+        json.loads((tmp_path / "run" / "before_after.json").read_text())["metrics"]["rsum"]["difference"] < 0
+    )
+
+
+def test_a_better_run_replaces_its_start_and_says_where_it_is_from(corpus: Path, tmp_path: Path) -> None:
+    train(tiny_recipe(corpus, phases=ONE), tmp_path / "weak")
+    longer = short(corpus, tmp_path / "weak") | {
+        "training": {**tiny_tree(corpus)["training"], "phases": [{"epochs": 8}]}
+    }
+    result = train(parse_recipe(longer), tmp_path / "run")
+    assert result.progress.best_epoch > 0
+    start = load_as(TwoTower, result.best).provenance["start"]
+    assert start["fingerprint"] == load_as(TwoTower, tmp_path / "weak" / "best").fingerprint
+    assert start["changes"]["rsum"]["difference"] > 0 and start["name"] == "weak"
+
+
+def test_other_parts_begin_anew_and_say_why(corpus: Path, base: Path, tmp_path: Path) -> None:
+    watcher = Notes()
+    tree = short(corpus, base, text={"aggregator": "mean"}, image={"aggregator": {"size": 4}})
+    with pytest.raises(RecipeError, match=r"unknown key image\.aggregator\.size"):
+        train(parse_recipe(tree), tmp_path / "bad")
+    tree = short(corpus, base, text={"aggregator": "mean"})
+    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    assert "  text.aggregator: new (mean in place of gpo)" in watcher.notes
+    assert "  text.encoder: taken" in watcher.notes
+    tree = short(corpus, base, text={"encoder": {"name": "bigru", "word_dim": 6, "min_count": 1}})
+    watcher = Notes()
+    train(parse_recipe(tree), tmp_path / "narrow", watcher=watcher)
+    assert "  text.encoder: new (word_dim 6 in place of 8)" in watcher.notes
+
+
+def test_another_width_begins_anew_where_named_and_is_refused_where_inherited(
+    corpus: Path, base: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RecipeError, match=r"embed_dim is 24, and image\.encoder, .*was made for 16"):
+        parse_recipe(short(corpus, base, embed_dim=24))
+    named = {key: tiny_tree(corpus)[key] for key in ("image", "text")}
+    watcher = Notes()
+    train(parse_recipe(short(corpus, base, embed_dim=24, **named)), tmp_path / "run", watcher=watcher)
+    assert "  text.encoder.words: taken" in watcher.notes
+    assert any(
+        note.startswith("  text.encoder.gru: new (") and "72" in note and "48" in note
+        for note in watcher.notes
+    )
+    with pytest.raises(RecipeError, match="fusion"):
+        parse_recipe(short(corpus, base, fusion="start"))
+
+
+def test_nothing_that_agrees_is_refused(corpus: Path, base: Path, tmp_path: Path) -> None:
+    sides = {
+        "image": {
+            "encoder": {"name": "precomputed", "feature_dim": 12, "projection": "residual_mlp"},
+            "aggregator": "max",
+        },
+        "text": {"encoder": {"name": "bigru", "word_dim": 6, "min_count": 1}, "aggregator": "max"},
+    }
+    with pytest.raises(RecipeError, match=r"no part of .*base agrees with the recipe"):
+        train(parse_recipe(short(corpus, base, **sides)), tmp_path / "run")
+
+
+def test_a_vocabulary_grows_and_old_words_keep_their_vectors(
+    corpus: Path, base: Path, tmp_path: Path
+) -> None:
+    lines = (corpus / "tiny.csv").read_text().replace("water", "zebra").splitlines()
+    (corpus / "other.csv").write_text("\n".join(lines) + "\n")
+    tree = short(corpus, base) | {"optimizer": {"learning_rate": 1e-12}}
+    tree["data"] = {**tree["data"], "source": str(corpus / "other.csv")}
+    watcher = Notes()
+    train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
+    assert "  text.encoder: taken (1 words added to 12)" in watcher.notes
+    old = load_as(TwoTower, base / "best").text.encoder
+    state = torch.load(tmp_path / "run" / "last.pt", weights_only=True)["model"]
+    rows = state["text.encoder.words.weight"]
+    assert len(rows) == len(old.vocabulary) + 1
+    torch.testing.assert_close(rows[:-1], old.words.weight.detach(), rtol=0, atol=1e-8)
+
+
+def test_words_are_found_whatever_their_ids(corpus: Path, base: Path) -> None:
+    start = load_as(TwoTower, base / "best")
+    words = start.text.encoder.vocabulary.words
+    captions = [" ".join([word] * (place + 1)) for place, word in enumerate((*words, "zebra"))]
+    model = build_model(start.spec, captions=captions, seed=3)
+    assert model.text.encoder.vocabulary.words != words
+    take_weights(model, start)
+    for word in words:
+        ours, theirs = (
+            each.text.encoder.words.weight[each.text.encoder.vocabulary.id_of(word)]
+            for each in (model, start)
+        )
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("stop", [3])
+def test_a_run_resumes_without_its_start(corpus: Path, base: Path, tmp_path: Path, stop: int) -> None:
+    tree = short(corpus, tmp_path / "copy")
+    tree["training"] = {**tree["training"], "phases": [{"epochs": 2}], "checkpoint_every_s": 1e-6}
+    shutil.copytree(base / "best", tmp_path / "copy")
+    recipe = parse_recipe(tree)
+    train(recipe, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "parts", watcher=StopAt(stop))
+    shutil.rmtree(tmp_path / "copy")
+    again = parse_recipe(tree, copy=tmp_path / "parts" / "start")
+    assert again == recipe
+    train(again, tmp_path / "parts", resume=True)
+    whole, parts = (load_file(tmp_path / name / "best" / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
+    assert read_metrics(tmp_path / "whole") == read_metrics(tmp_path / "parts")
+
+
+def test_the_shipped_recipe_goes_on_with_any_model(corpus: Path, base: Path) -> None:
+    recipe = load_recipe(
+        "finetune", [f"start={base}", "image.aggregator=mean", "text.encoder.freeze_words=true"]
+    )
+    assert recipe.image.aggregator.name == "mean" and recipe.text.encoder.options["freeze_words"] is True
+    assert recipe.text.encoder.options["word_dim"] == 8 and recipe.similarity.name == "set_max"
+    with pytest.raises(RecipeError, match=r"neither image nor text is said.*--start MODEL"):
+        load_recipe("finetune")
+
+
+def test_the_recipe_of_the_documentation(base: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "start.md").read_text()
+    tree = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])
+    recipe = parse_recipe(tree | {"start": str(base)})
+    assert recipe.text.encoder.options["max_words"] == 40 and recipe.text.encoder.options["word_dim"] == 8
+    assert recipe.text.aggregator.name == "gpo"

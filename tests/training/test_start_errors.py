@@ -1,0 +1,128 @@
+"""What goes wrong with a start is one line that says what to do, and leaves nothing half-made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+import openvse.cli.commands  # noqa: F401 - registers the commands
+from openvse.cli.app import app
+from openvse.conversion import convert, memory
+from openvse.errors import CheckpointError, ModelError, TrainingError
+from openvse.tasks.load import load
+from openvse.tasks.recipes import parse_recipe
+from openvse.tasks.run import train
+from tests.conftest import draw_photo
+from tests.dual_checkpoints import save_dual
+from tests.tiny import tiny_recipe, tiny_tree, write_tiny_corpus
+
+pytestmark = pytest.mark.medium
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty cache of the hub, which cannot be reached."""
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("OPENVSE_CACHE", str(tmp_path / "converted"))
+    return tmp_path / "hub"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_tiny_corpus(tmp_path_factory.mktemp("tiny"))
+    train(tiny_recipe(folder, phases=[{"epochs": 1}]), folder / "base")
+    return folder
+
+
+def from_base(corpus: Path) -> Any:
+    tree = tiny_tree(corpus, phases=[{"epochs": 1}])
+    return {key: tree[key] for key in ("name", "objective", "data", "training")} | {
+        "start": str(corpus / "base")
+    }
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def refused(result: Result) -> str:
+    assert result.exit_code == 2, result.output
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith("openvse: error: ")
+    return line
+
+
+def test_without_the_hub(hub: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "mine"
+    line = refused(run("train", "clip/folder_cpu", f"data.source={tmp_path}", "--out", out))
+    assert "clip-b32 is openai/clip-vit-base-patch32, which cannot be had" in line
+    assert "run 'hf download openai/clip-vit-base-patch32 --local-dir FOLDER'" in line
+    assert not out.parent.exists() and not (tmp_path / "converted" / "models" / "clip-b32" / "model").exists()
+
+
+def test_a_folder_without_captions_leaves_no_run(tmp_path: Path) -> None:
+    convert(save_dual("clip", tmp_path / "clip"), tmp_path / "start")
+    (tmp_path / "photos").mkdir()
+    for number in range(3):
+        draw_photo(number).save(tmp_path / "photos" / f"{number}.jpg")
+    words = ("train", "clip/folder_cpu", f"start={tmp_path / 'start'}", f"data.source={tmp_path / 'photos'}")
+    assert "3 image(s) and no captions there (expected metadata.jsonl" in refused(
+        run(*words, "--out", tmp_path / "run")
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_that_openvse_did_not_save(hub: Path, corpus: Path, tmp_path: Path) -> None:
+    folder = save_dual("clip", tmp_path / "clip")
+    line = refused(run("train", "--start", folder, f"data.source={corpus}", "--out", tmp_path / "run"))
+    assert f"is a checkpoint of transformers: run 'openvse convert {folder} MODEL' and name MODEL" in line
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(
+        CheckpointError, match="model_type 'bert', which is no dual encoder that is converted"
+    ):
+        convert(folder, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_model_of_the_hub_that_openvse_did_not_save_is_not_downloaded(hub: Path) -> None:
+    snapshot = hub / "models--someone--resnet" / "snapshots" / ("c" * 40)
+    snapshot.mkdir(parents=True)
+    (hub / "models--someone--resnet" / "refs").mkdir()
+    (hub / "models--someone--resnet" / "refs" / "main").write_text("c" * 40)
+    (snapshot / "config.json").write_text(json.dumps({"model_type": "resnet"}))
+    with pytest.raises(
+        ModelError, match=r"that openvse did not save: run 'openvse convert someone/resnet MODEL'"
+    ):
+        load("someone/resnet")
+
+
+def test_weights_that_exceed_the_memory(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = (corpus / "base" / "best" / "model.safetensors").stat().st_size
+    recipe = parse_recipe(from_base(corpus))
+    monkeypatch.setattr(memory, "memory_of_machine", lambda: 3 * weights)
+    with pytest.raises(TrainingError, match=r"the weights and their training take .*; or train less of it"):
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(memory, "memory_of_machine", lambda: weights - 1)
+    with pytest.raises(ModelError, match=r"the weights of .*best take .* GB of memory, and this machine has"):
+        train(recipe, tmp_path / "run")
+
+
+def test_a_run_killed_while_it_copied_its_start_begins_again(corpus: Path, tmp_path: Path) -> None:
+    start = tmp_path / "run" / "start"
+    shutil.copytree(corpus / "base" / "best", start)
+    (start / "model.safetensors").unlink()  # the file that is written last
+    recipe = parse_recipe(from_base(corpus), copy=start)
+    train(recipe, tmp_path / "run", resume=True)
+    assert load(start).fingerprint == load(corpus / "base" / "best").fingerprint
