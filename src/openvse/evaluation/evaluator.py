@@ -87,15 +87,14 @@ def evaluate(
         ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
     whole = _Part([Member(images, texts, similarity), *others], relevance, reranker)
-    size, parts = block_size or _default_block(whole.members), list(_parts(whole, folds))
-    ranks, seconds = zip(*(_rank(part, size, device, progress, see) for part in parts), strict=True)
-    drawn = _replicates(ranks, parts, resamples, seed)
+    size, parts = block_size or _default_block(whole.members), [*_parts(whole, folds)]
+    ranks, reranked = _ranks(parts, size, device, progress, see)
     return Report(
-        metrics=mean_metrics([retrieval_metrics(part_ranks) for part_ranks in ranks]),
+        metrics=mean_metrics([*map(retrieval_metrics, ranks)]),
         protocol=Protocol(name, *_shape(relevance), folds, size, seed, resamples, num_models=1 + len(others)),
         remarks=_remarks(ranks, relevance),
-        reranked=_told(reranker, sum(seconds)),
-        intervals=percentile_intervals([drawn]),
+        reranked=reranked,
+        intervals=percentile_intervals([drawn := _replicates(ranks, parts, resamples, seed)]),
         chance=mean_metrics([chance_metrics(part.relevance) for part in parts]),
         model=model,
         published=dict(published or {}),
@@ -104,8 +103,18 @@ def evaluate(
     )
 
 
-def _told(reranker: Reranker | None, seconds: float) -> Reranked | None:
-    return None if reranker is None else Reranked(reranker.top, reranker.weight, seconds)
+def _ranks(
+    parts: Sequence[_Part],
+    block_size: int,
+    device: torch.device | str | None,
+    progress: OnProgress | None,
+    see: SeeBlock | None,
+) -> tuple[list[Ranks], Reranked | None]:
+    """Rank every part; also return how proposals were reranked, if they were."""
+    ranked = [_rank(part, block_size, device, progress, see) for part in parts]
+    again = parts[0].reranker
+    told = None if again is None else Reranked(again.top, again.weight, sum(seconds for _, seconds in ranked))
+    return [ranks for ranks, _ in ranked], told
 
 
 @torch.inference_mode()
