@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from album import COLOURS
 from click.testing import Result
 from PIL import Image
+
+import openvse
 
 pytestmark = pytest.mark.medium
 
@@ -156,3 +159,49 @@ def test_what_does_not_go_together(
     assert "was started with another answers" in refused(
         "train", trained / "tiny.yaml", "--out", answered / "run", "--resume"
     )
+
+
+def test_exchanged_images_are_a_control(answered: Path, invoke: Invoke, tmp_path: Path) -> None:
+    words = [
+        "evaluate",
+        answered / "run" / "best",
+        f"question_folder:{answered / 'data'}",
+        "--split",
+        "train",
+    ]
+    report = json.loads(invoke(*words, "--exchanged", "--json", "-q").stdout)["result"]["report"]
+    plain = json.loads(invoke(*words, "--json", "-q").stdout)["result"]["report"]
+    label, *_ = report["baselines"]
+    assert label == "this model, images exchanged"
+    assert report["scores"] == plain["scores"]
+    assert report["baselines"][label]["accuracy"] <= report["scores"]["accuracy"]
+    assert [line.split(":")[0] for line in report["problems"]] == ["leakage"]
+
+
+def test_answerers_are_compared_question_by_question(
+    answered: Path, invoke: Invoke, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    model = openvse.load(answered / "run" / "best")
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+    model.save(tmp_path / "noisy")
+    data = f"question_folder:{answered / 'data'}"
+    words = [
+        "compare",
+        answered / "run",
+        tmp_path / "noisy",
+        "--on",
+        data,
+        "--split",
+        "train",
+        "--resamples",
+        "100",
+    ]
+    result = invoke(*words, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^queries +B better +A better +equal +p$", result.stdout, re.MULTILINE)
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())["contrasts"][0]
+    assert sum(found["signs"]["questions"][key] for key in ("better", "worse", "equal")) == 18
+    assert "s answer, accuracy " in (tmp_path / "out" / "comparison.html").read_text()
+    assert "--folds is for retrieval" in refused(*words, "--folds", "2")

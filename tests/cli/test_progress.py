@@ -230,8 +230,12 @@ def test_json_is_all_that_standard_output_carries(trained: Path, tmp_path: Path,
         "unchanged": 0,
         "resumed": 0,
         "stored": 0,
+        "recognised": 0,
+        "removed": 0,
+        "compacted": 0,
         "unreadable": 1,
         "failed": [{"path": str(tmp_path / "mixed" / "bad.png"), "reason": "it is not an image we read"}],
+        "kept": [],
         "left_out": {"SVG": [str(tmp_path / "mixed" / "logo.svg")]},
     }
     skipped, left_out = indexed["warnings"]

@@ -51,6 +51,14 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
+def validations(log: Path) -> int:
+    """Count the validations in a log; a run that resumes before its first step removes the log and writes it anew."""
+    try:
+        return log.read_text().count('"validation"')
+    except FileNotFoundError:
+        return 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status", "by"),
@@ -69,8 +77,8 @@ def test_a_signal_stops_a_run_that_then_goes_on(
     assert not list((tmp_path / "run").rglob("*.partial"))
     again = start(*words, "--resume")
     log = tmp_path / "run" / "metrics.jsonl"
-    epochs = log.read_text().count('"validation"')
-    while log.read_text().count('"validation"') <= epochs + 1:
+    epochs = validations(log)
+    while validations(log) <= epochs + 1:
         assert again.poll() is None
         time.sleep(0.05)
     again.terminate()

@@ -193,7 +193,7 @@ def test_a_query_without_hits_says_so() -> None:
 
 
 def test_an_image_is_read_once(hits: list[Hit], monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("openvse.search.contact_sheet")  # the function has its name
+    module = importlib.import_module("openvse.output.thumbnails")
     read: list[Path] = []
     real = module.read_poster
 

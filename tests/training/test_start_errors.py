@@ -64,7 +64,7 @@ def refused(result: Result) -> str:
 def test_without_the_hub(hub: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs" / "mine"
     line = refused(run("train", "clip/folder_cpu", f"data.source={tmp_path}", "--out", out))
-    assert "clip-b32 is openai/clip-vit-base-patch32, which cannot be had" in line
+    assert "clip-b32 is openai/clip-vit-base-patch32, which cannot be used" in line
     assert "run 'hf download openai/clip-vit-base-patch32 --local-dir FOLDER'" in line
     assert not out.parent.exists() and not (tmp_path / "converted" / "models" / "clip-b32" / "model").exists()
 
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_openvse_did_not_save(hub: Path, corpus: Path, tmp_pat
     assert f"is a checkpoint of transformers: run 'openvse convert {folder} MODEL' and name MODEL" in line
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(
-        CheckpointError, match="model_type 'bert', which is no dual encoder that is converted"
+        CheckpointError, match="model_type 'bert', but only these dual encoders are converted"
     ):
         convert(folder, tmp_path / "model")
     assert not (tmp_path / "model").exists()
@@ -115,7 +115,7 @@ def test_weights_that_exceed_the_memory(
         train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr(memory, "memory_of_machine", lambda: weights - 1)
-    with pytest.raises(ModelError, match=r"the weights of .*best take .* GB of memory, and this machine has"):
+    with pytest.raises(ModelError, match=r"the weights of .*best take .* GB of memory, but this machine has"):
         train(recipe, tmp_path / "run")
 
 

@@ -122,7 +122,7 @@ def test_overwrite_begins_anew_and_leaves_nothing_of_the_old_run(
     assert contents(folder)["best/model.safetensors"] == before["best/model.safetensors"]
     assert not (folder / "best" / "stale.txt").exists()
     assert len(list((folder / "tensorboard").iterdir())) == 1
-    with pytest.raises(TrainingError, match="give one of them"):
+    with pytest.raises(TrainingError, match="give only one of them"):
         train(recipe, folder, overwrite=True, resume=True)
 
 

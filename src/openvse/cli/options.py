@@ -121,3 +121,21 @@ Quiet: TypeAlias = Annotated[
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON document instead of text.")
 ]
+Exchanged: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--exchanged", help="Also answer each question about another image, as a control (only questions)."
+    ),
+]
+Annotations: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Folder with the files that --protocol cxc or eccv_caption reads.")
+]
+Every: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--every", help="Also measure mAP@R, R-Precision, nDCG@10 and MRR, from all relevant items."
+    ),
+]
+ProtocolName: TypeAlias = Annotated[
+    str, typer.Option(help="Published protocol to follow, such as coco_1k; 'openvse protocols' lists them.")
+]

@@ -7,6 +7,7 @@ from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.identical import SharedTexts, merge_identical
 from openvse.corpus.long_captions import long_captions
 from openvse.corpus.questions import Question, QuestionSet, build_questions
+from openvse.corpus.trained_on import Seen, seen_in_training, training_sample
 
 __all__ = [
     "Corpus",
@@ -16,9 +17,12 @@ __all__ = [
     "Question",
     "QuestionSet",
     "Record",
+    "Seen",
     "SharedTexts",
     "build_corpus",
     "build_questions",
     "long_captions",
     "merge_identical",
+    "seen_in_training",
+    "training_sample",
 ]

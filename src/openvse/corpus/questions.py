@@ -30,6 +30,7 @@ class Question:
             none if they are not published.
         split: a name or synonym of a split, or "" if the data set has none.
         kind: the published type of the answer ("yes/no", "number", "other"), or "" if it is unknown.
+        asks: the published type of the question ("what color", "is there a"), or "" if it is unknown.
     """
 
     question_id: str
@@ -39,6 +40,7 @@ class Question:
     answers: Sequence[str]
     split: str = ""
     kind: str = ""
+    asks: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,31 @@ class QuestionSet:
         """Return the questions about these images, for instance those that have features."""
         wanted = frozenset(image_ids)
         return replace(self, questions=tuple(q for q in self.questions if q.image_id in wanted))
+
+    def exchange_images(self, seed: int = 0) -> QuestionSet:
+        """Return the same questions, each about another image: a control that shows how much a model looks.
+
+        The images are put in a random order, and the questions about each image go to the next one of that order, so
+        no question keeps its image, and questions about one image stay together.
+
+        Args:
+            seed: the seed of the order.
+
+        Raises:
+            DataError: there is only one image.
+        """
+        count = len(self.image_ids)
+        if count < 2:
+            raise DataError(
+                f"{self.name}: images cannot be exchanged, as there is only one: take more questions"
+            )
+        order = np.random.default_rng(seed).permutation(count)
+        other = np.empty_like(order)
+        other[order] = np.roll(order, -1)
+        places = [(self.image_ids[number], self.image_paths[number]) for number in other.tolist()]
+        pairs = zip(self.questions, self.images_of().tolist(), strict=True)
+        moved = (replace(question, image_id=places[n][0], path=places[n][1]) for question, n in pairs)
+        return replace(self, questions=tuple(moved))
 
     def as_corpus(self) -> Corpus:
         """Return the images with the questions as their captions; caption t is question t.

@@ -168,24 +168,25 @@ def _read(part: Part, path: Path, root: Path, stray: list[int]) -> Iterator[Ques
         return name, folder / name
 
     def question(entry: dict[str, Any]) -> Question:
-        kind, given = answers.pop(entry["question_id"], ("", ()))
+        kind, asks, given = answers.pop(entry["question_id"], ("", "", ()))
         number, (name, place) = str(entry["question_id"]), image(entry["image_id"])
-        return Question(number, name, place, entry["question"], given, part.split, kind)
+        return Question(number, name, place, entry["question"], given, part.split, kind, asks)
 
     yield from _entries(path, "questions", question)
     stray += answers
 
 
-def _read_annotations(part: Part, root: Path) -> dict[int, tuple[str, tuple[str, ...]]]:
-    """Return the type of the answer and the answers of each question of a part."""
+def _read_annotations(part: Part, root: Path) -> dict[int, tuple[str, str, tuple[str, ...]]]:
+    """Return the type of the answer, that of the question, and the answers of each question of a part."""
     path = _find(root, part.annotations)
     if path is None:
         raise DataError(
             f"{root}: {part.questions[0]} is there without {part.annotations}; see openvse data vqa2"
         )
 
-    def annotation(entry: dict[str, Any]) -> tuple[int, tuple[str, tuple[str, ...]]]:
-        return entry["question_id"], (sys.intern(entry["answer_type"]), tuple(entry["answers"]))
+    def annotation(entry: dict[str, Any]) -> tuple[int, tuple[str, str, tuple[str, ...]]]:
+        kinds = sys.intern(entry["answer_type"]), sys.intern(entry.get("question_type", ""))
+        return entry["question_id"], (*kinds, tuple(entry["answers"]))
 
     return dict(_entries(path, "annotations", annotation))
 

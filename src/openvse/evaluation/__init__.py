@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from openvse.evaluation.calibrate import fit_calibration
 from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
+from openvse.evaluation.comparison import Comparison, Contrast, MeasuredRun, Row, contrast_rows
 from openvse.evaluation.embed import EmbeddedCorpus, EmbeddedEnsemble, embed_corpus, embed_ensemble
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.evaluator import evaluate
@@ -19,17 +20,27 @@ from openvse.evaluation.metrics import (
     recall_at_k,
     retrieval_metrics,
 )
+from openvse.evaluation.paired import Difference, Signs, paired_differences, sign_test
+from openvse.evaluation.places import Places
 from openvse.evaluation.ranking import QueryRanks, Ranks, rank_by_counting
 from openvse.evaluation.reliability import Reliability, measure_reliability, shown_images
 from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Proposals, Reranker, rerank
 from openvse.evaluation.score_counts import ScoreCounts
+from openvse.evaluation.win_loss import Example, Examples, Shown
 
 __all__ = [
+    "Comparison",
+    "Contrast",
+    "Difference",
     "EmbeddedCorpus",
     "EmbeddedEnsemble",
+    "Example",
+    "Examples",
+    "MeasuredRun",
     "Member",
     "Metrics",
+    "Places",
     "Proposals",
     "Protocol",
     "QueryRanks",
@@ -39,10 +50,14 @@ __all__ = [
     "Report",
     "Reranked",
     "Reranker",
+    "Row",
     "ScoreCounts",
     "Scorer",
+    "Shown",
+    "Signs",
     "bootstrap_replicates",
     "chance_metrics",
+    "contrast_rows",
     "embed_corpus",
     "embed_ensemble",
     "evaluate",
@@ -53,11 +68,13 @@ __all__ = [
     "measure_reliability",
     "median_rank",
     "normalized_median_rank",
+    "paired_differences",
     "percentile_intervals",
     "rank_by_counting",
     "recall_at_k",
     "rerank",
     "retrieval_metrics",
     "shown_images",
+    "sign_test",
     "too_small_to_calibrate",
 ]

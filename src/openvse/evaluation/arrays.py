@@ -32,6 +32,7 @@ def evaluate(
     folds: int = 1,
     resamples: int = 1000,
     seed: int = 0,
+    every: bool = False,
 ) -> Report:
     """Evaluate retrieval in both directions from embeddings of any source.
 
@@ -50,6 +51,8 @@ def evaluate(
             (COCO: 5).
         resamples: the number of bootstrap resamples for the intervals; 0 leaves the intervals out.
         seed: the seed of the bootstrap.
+        every: whether to rank all relevant candidates and not only the best one, for mAP@R, R-Precision, nDCG@10 and
+            MRR.
 
     Returns:
         A report of recalls, RSUM and ranks with their intervals, and chance level: ``report.metrics["rsum"]``,
@@ -74,7 +77,9 @@ def evaluate(
     pairs = _relevance(relevance, len(units[0]), len(units[1]))
     if units[0].vectors.dtype != units[1].vectors.dtype:  # one of them has double precision
         units = _double(units[0]), _double(units[1])
-    return evaluate_sets(*units, pairs, score, name=name, folds=folds, resamples=resamples, seed=seed)
+    return evaluate_sets(
+        *units, pairs, score, name=name, folds=folds, resamples=resamples, seed=seed, every=every
+    )
 
 
 def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:

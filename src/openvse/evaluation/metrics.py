@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import DataError
+from openvse.evaluation.places import SEVERAL, Places
 from openvse.evaluation.ranking import QueryRanks, Ranks
 from openvse.output.documents import CONFIDENCE
 from openvse.types import Relevance
@@ -17,7 +18,9 @@ RECALL_AT = (1, 5, 10)
 """The usual K of R@K; RSUM is the sum of these recalls over both directions."""
 
 Metrics: TypeAlias = dict[str, float]
-"""``i2t_r1 ... t2i_r10`` and ``rsum`` in percent, ``*_medr`` and ``*_meanr`` in places, ``*_nmr`` a share."""
+"""``i2t_r1 ... t2i_r10`` and ``rsum`` in percent, ``*_medr`` and ``*_meanr`` in places, ``*_nmr`` a share; where the
+places of all relevant candidates are known, also ``*_map_at_r``, ``*_rprecision``, ``*_ndcg10`` and ``*_mrr`` in
+percent."""
 
 Replicates: TypeAlias = dict[str, Float[np.ndarray, "R"]]
 
@@ -30,7 +33,11 @@ def recall_at_k(ranks: Int[np.ndarray, "Q"], k: int) -> float:
 
 
 def median_rank(ranks: Int[np.ndarray, "Q"]) -> float:
-    """Return the median rank of the best relevant candidate (MedR); of two middle ranks, their mean."""
+    """Return the median rank of the best relevant candidate (MedR); of two middle ranks, their mean.
+
+    Released code of the field rounds the median down to a whole rank (``floor(median(ranks))``), so its MedR of an
+    even number of queries may be half a rank smaller.
+    """
     return float(np.median(ranks))
 
 
@@ -45,7 +52,10 @@ def normalized_median_rank(ranks: Int[np.ndarray, "Q"], num_candidates: int) -> 
 
 
 def retrieval_metrics(ranks: Ranks) -> Metrics:
-    """Return all metrics of both directions and RSUM, the sum of the six recalls."""
+    """Return all metrics of both directions and RSUM, the sum of the six recalls.
+
+    Queries without a relevant candidate are left out of every mean.
+    """
     directions = {"i2t": ranks.i2t, "t2i": ranks.t2i}
     metrics = {f"{name}_r{k}": recall_at_k(d.ranks, k) for name, d in directions.items() for k in RECALL_AT}
     metrics["rsum"] = sum(metrics.values())
@@ -53,14 +63,21 @@ def retrieval_metrics(ranks: Ranks) -> Metrics:
         metrics[f"{name}_medr"] = median_rank(direction.ranks)
         metrics[f"{name}_meanr"] = mean_rank(direction.ranks)
         metrics[f"{name}_nmr"] = normalized_median_rank(direction.ranks, direction.num_candidates)
+        if direction.places is not None:
+            means = 100.0 * direction.places.columns().mean(axis=0)
+            metrics |= {f"{name}_{one}": float(mean) for one, mean in zip(SEVERAL, means, strict=True)}
     return metrics
 
 
-def chance_metrics(relevance: Relevance) -> Metrics:
+def chance_metrics(relevance: Relevance, ranks: Ranks | None = None) -> Metrics:
     """Return the expected recalls, RSUM and mean ranks of a random order.
 
     With m of N candidates relevant, ``P(rank <= K) = 1 - C(N-m, K) / C(N, K)``, which is
     ``1 - prod_{j<K} (N-m-j) / (N-j)``; the mean rank of the best of the m is ``(N+1) / (m+1)``.
+
+    Args:
+        relevance: the relevant pairs.
+        ranks: any ranks of these pairs; if they hold places, the metrics of places are returned, too.
     """
     images, texts = np.unique(np.stack([relevance.images, relevance.texts]), axis=1)
     sides = {"i2t": (images, relevance.num_texts), "t2i": (texts, relevance.num_images)}
@@ -73,6 +90,8 @@ def chance_metrics(relevance: Relevance) -> Metrics:
     metrics["rsum"] = sum(metrics.values())
     for name, count in relevant.items():
         metrics[f"{name}_meanr"] = float(np.mean((sides[name][1] + 1) / (count + 1)))
+    for name, places in _places(ranks).items():
+        metrics |= {f"{name}_{one}": value for one, value in places.chance().items()}
     return metrics
 
 
@@ -106,7 +125,11 @@ def bootstrap_replicates(
     for name, half in (("i2t", sums[:, :width]), ("t2i", sums[:, width:])):
         means = half[:, :-1] / half[:, -1:]
         replicates |= {f"{name}_r{k}": 100.0 * means[:, column] for column, k in enumerate(RECALL_AT)}
-        replicates[f"{name}_meanr"] = means[:, -1]
+        replicates[f"{name}_meanr"] = means[:, len(RECALL_AT)]
+        others = means[:, len(RECALL_AT) + 1 :]
+        replicates |= {
+            f"{name}_{one}": 100.0 * others[:, n] for n, one in enumerate(SEVERAL[: others.shape[1]])
+        }
     replicates["rsum"] = np.sum(
         [replicates[f"{name}_r{k}"] for name in ("i2t", "t2i") for k in RECALL_AT], axis=0
     )
@@ -138,9 +161,17 @@ def mean_metrics(parts: Sequence[Metrics]) -> Metrics:
 
 
 def _columns(direction: QueryRanks) -> Float[np.ndarray, "Q C"]:
-    """Return a row per query: whether it ranks within each K (0 or 1), its rank, and 1 to count the queries."""
+    """Return a row per query: whether it ranks within each K (0 or 1), its rank, its metrics of places, and 1."""
     within = direction.ranks[:, None] <= np.array(RECALL_AT)
-    return np.column_stack([within, direction.ranks, np.ones(len(direction.ranks))]).astype(np.float64)
+    places = [] if direction.places is None else [direction.places.columns()]
+    columns = [within, direction.ranks, *places, np.ones(len(direction.ranks))]
+    return np.column_stack(columns).astype(np.float64)
+
+
+def _places(ranks: Ranks | None) -> dict[str, Places]:
+    """Return the places of each direction that has them."""
+    sides = {} if ranks is None else {"i2t": ranks.i2t.places, "t2i": ranks.t2i.places}
+    return {name: places for name, places in sides.items() if places is not None}
 
 
 def _resampled_sums(

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from openvse.errors import DataError, ModelError
+from openvse.evaluation.places import PlaceCounter, Places
 from openvse.types import Relevance
 
 ScoreBlock = Callable[[slice, slice], Float[Tensor, "I T"]]
@@ -31,6 +32,7 @@ class QueryRanks:
         tied: whether an irrelevant candidate has the same score as the best relevant one.
         num_queries: the number of queries, including those left out.
         num_candidates: the size of the gallery.
+        places: the places of all relevant candidates, if they were asked for.
     """
 
     queries: Int[np.ndarray, "Q"]
@@ -38,6 +40,7 @@ class QueryRanks:
     tied: Bool[np.ndarray, "Q"]
     num_queries: int
     num_candidates: int
+    places: Places | None = None
 
     @property
     def num_tied(self) -> int:
@@ -61,6 +64,8 @@ def rank_by_counting(
     block_size: int = 512,
     device: torch.device | str = "cpu",
     see: SeeBlock | None = None,
+    every: bool = False,
+    gains: Float[np.ndarray, "P"] | None = None,
 ) -> Ranks:
     """Rank the best relevant candidate of every query, in both directions, holding one block of scores at a time.
 
@@ -77,20 +82,26 @@ def rank_by_counting(
         block_size: about the side of a block of scores, which determines the memory.
         device: the device of the scores from ``score_block``.
         see: a function that is called once with every block.
+        every: whether to count the places of all relevant candidates, too (``QueryRanks.places``).
+        gains: how relevant each pair is, above 0, for the places; by default all pairs have gain 1.
 
     Raises:
-        DataError: no pair is relevant, or a pair is outside the images or texts.
+        DataError: no pair is relevant, a pair is outside the images or texts, a gain is not above 0, or the places
+            are asked for and a pair is given twice.
         ModelError: a score is NaN or infinite.
     """
-    blocks = _Blocks(relevance, block_size, device)
+    if every:
+        _refuse_twice(relevance)
+        gains = np.ones(len(relevance.images)) if gains is None else gains
+    blocks = _Blocks(relevance, block_size, device, gains)
     images, texts, best = [], [], []
     for rows, columns, pair in blocks.with_pairs():
         best.append(_finite(score_block(rows, columns), rows, columns)[pair])
         images.append(pair[0] + rows.start)
         texts.append(pair[1] + columns.start)
-    relevant = torch.cat(best)
-    i2t = _Counter(torch.cat(images), relevant, relevance.num_images)
-    t2i = _Counter(torch.cat(texts), relevant, relevance.num_texts)
+    relevant, worth = torch.cat(best), blocks.gains if every else None
+    i2t = _Counter(torch.cat(images), relevant, relevance.num_images, worth)
+    t2i = _Counter(torch.cat(texts), relevant, relevance.num_texts, worth)
     for rows, columns, pair in blocks:
         scores = _finite(score_block(rows, columns), rows, columns)
         if see is not None:
@@ -109,8 +120,14 @@ Pairs = tuple[Int[Tensor, "P"], Int[Tensor, "P"]]
 class _Blocks:
     """The rectangles of the score matrix, each with the relevant pairs inside it."""
 
-    def __init__(self, relevance: Relevance, size: int, device: torch.device | str) -> None:
-        _check(relevance)
+    def __init__(
+        self,
+        relevance: Relevance,
+        size: int,
+        device: torch.device | str,
+        gains: Float[np.ndarray, "P"] | None,
+    ) -> None:
+        _check(relevance, gains)
         self._rows, self._columns = _grid(relevance.num_images, relevance.num_texts, size)
         row = np.searchsorted(self._rows, relevance.images, side="right") - 1
         column = np.searchsorted(self._columns, relevance.texts, side="right") - 1
@@ -120,6 +137,7 @@ class _Blocks:
         self._starts = np.searchsorted(number[order], np.arange((len(self._rows) - 1) * self._across + 1))
         self._images = torch.from_numpy((relevance.images - self._rows[row])[order]).to(device)
         self._texts = torch.from_numpy((relevance.texts - self._columns[column])[order]).to(device)
+        self.gains = None if gains is None else torch.from_numpy(gains[order].astype(np.float32)).to(device)
 
     def __iter__(self) -> Iterator[tuple[slice, slice, Pairs]]:
         return map(self._block, range(len(self._starts) - 1))
@@ -141,16 +159,25 @@ class _Blocks:
 class _Counter:
     """Counts, in one direction, the candidates ahead of the best relevant one, and those ahead or tied."""
 
-    def __init__(self, queries: Int[Tensor, "P"], relevant: Float[Tensor, "P"], num_queries: int) -> None:
+    def __init__(
+        self,
+        queries: Int[Tensor, "P"],
+        relevant: Float[Tensor, "P"],
+        num_queries: int,
+        gains: Float[Tensor, "P"] | None,
+    ) -> None:
         nothing = relevant.new_full((num_queries,), -torch.inf)
         self._best = nothing.scatter_reduce(0, queries, relevant, "amax").unsqueeze(1)
         self._ahead = queries.new_zeros(num_queries)
         self._level = queries.new_zeros(num_queries)
+        self._others = None if gains is None else PlaceCounter(queries, relevant, gains, num_queries)
 
     def add(self, queries: slice, scores: Float[Tensor, "Q C"]) -> None:
         """Count a block, whose relevant pairs hold -inf."""
         self._ahead[queries] += (scores > self._best[queries]).sum(dim=1)
         self._level[queries] += (scores >= self._best[queries]).sum(dim=1)
+        if self._others is not None:
+            self._others.add(queries, scores)
 
     def ranks(self, num_candidates: int) -> QueryRanks:
         """Return the ranks of the queries that have a relevant candidate."""
@@ -162,6 +189,7 @@ class _Counter:
             tied=(level > ahead).cpu().numpy(),
             num_queries=len(self._best),
             num_candidates=num_candidates,
+            places=None if self._others is None else self._others.places(self._level, num_candidates),
         )
 
 
@@ -188,7 +216,7 @@ def _finite(scores: Float[Tensor, "I T"], rows: slice, columns: slice) -> Float[
     return scores
 
 
-def _check(relevance: Relevance) -> None:
+def _check(relevance: Relevance, gains: Float[np.ndarray, "P"] | None) -> None:
     if not len(relevance.images):
         raise DataError("no image is relevant to any text, so nothing can be ranked: give at least one pair")
     for name, ids, count in (
@@ -200,3 +228,15 @@ def _check(relevance: Relevance) -> None:
             raise DataError(
                 f"relevance names {name} {outside[0]}, but {name}s are 0 to {count - 1}: correct the pairs"
             )
+    if gains is not None and not (np.isfinite(gains).all() and (gains > 0).all()):
+        raise DataError(
+            "a relevant pair has a gain that is not above 0: leave pairs out that are not relevant"
+        )
+
+
+def _refuse_twice(relevance: Relevance) -> None:
+    keys, counts = np.unique(relevance.images * relevance.num_texts + relevance.texts, return_counts=True)
+    twice = keys[counts > 1]
+    if len(twice):
+        image, text = divmod(int(twice[0]), relevance.num_texts)
+        raise DataError(f"image {image} and text {text} are paired twice: list each pair once")

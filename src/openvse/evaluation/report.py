@@ -9,10 +9,14 @@ from pathlib import Path
 
 from openvse.corpus import SharedTexts
 from openvse.evaluation.metrics import RECALL_AT, Metrics, Replicates
+from openvse.evaluation.parts import Outcomes
+from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.reliability import Reliability
 from openvse.output.documents import CONFIDENCE, markdown_table, write_report
 
 _RECALLS = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT), "rsum"]
+
+_TITLES = {"map_at_r": "mAP@R", "rprecision": "R-P", "ndcg10": "nDCG@10", "mrr": "MRR", "meanr": "MeanR"}
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class Report:
         reliability: how far the model's probabilities hold, if it knows any.
         replicates: the metrics on every resample of the bootstrap, averaged over the folds. The same data and seed give
             the same resamples, so the replicates of two models can be compared in pairs. They are not written.
+        outcomes: the rank and the first candidates of each query, if they were asked for. They are not written.
     """
 
     metrics: Metrics
@@ -106,19 +111,21 @@ class Report:
     reranked: Reranked | None = None
     reliability: Reliability | None = None
     replicates: Replicates = field(default_factory=dict, repr=False, compare=False)
+    outcomes: Outcomes | None = field(default=None, repr=False, compare=False)
 
     def to_json(self) -> str:
         """Return the whole report as indented JSON."""
-        written = asdict(replace(self, replicates={}))
-        del written["replicates"]
+        written = asdict(replace(self, replicates={}, outcomes=None))
+        del written["replicates"], written["outcomes"]
         return json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_markdown(self) -> str:
         """Return the report as a page in Markdown: recalls, ranks, protocol and problems."""
         sections = [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
-            markdown_table(["", *map(_title, _RECALLS)], self._recall_rows()),
+            markdown_table(["", *map(metric_title, _RECALLS)], self._recall_rows()),
             markdown_table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], self._rank_rows()),
+            *self._several(),
             "\n".join(f"- {line}" for line in self._protocol_lines()),
         ]
         if self.reliability:
@@ -145,6 +152,18 @@ class Report:
             chance = f"{self.chance[f'{side}_meanr']:.1f}" if self.chance else ""
             yield [title, f"{medr:g}", f"{meanr:.1f}", chance, f"{nmr:.4f}"]
 
+    def _several(self) -> Iterator[str]:
+        """Yield the table of the metrics of all relevant candidates, if they were computed."""
+        names = [f"{side}_{name}" for side in ("i2t", "t2i") for name in SEVERAL]
+        if names[0] not in self.metrics:
+            return
+        rows = [["**this model**", *(f"**{self.metrics[name]:.1f}**" for name in names)]]
+        if self.intervals:
+            bounds = (self.intervals[name] for name in names)
+            rows.append([f"{CONFIDENCE:.0%} interval", *(f"{low:.1f} to {high:.1f}" for low, high in bounds)])
+        rows.append(["chance", *(f"{self.chance[name]:.1f}" for name in names)])
+        yield markdown_table(["all relevant items", *map(metric_title, names)], rows)
+
     def _protocol_lines(self) -> Iterator[str]:
         protocol, remarks = self.protocol, self.remarks
         folds = f", mean of {protocol.folds} folds" if protocol.folds > 1 else ""
@@ -169,8 +188,11 @@ class Report:
             yield f"model {self.model}"
 
 
-def _title(metric: str) -> str:
+def metric_title(metric: str) -> str:
+    """Return how tables name a metric, such as "i2t R@1" for ``i2t_r1`` and "WUPS@0.9" for ``wups_0.9``."""
     if metric == "rsum":
         return "RSUM"
-    side, k = metric.split("_r")
-    return f"{side} R@{k}"
+    side, _, name = metric.partition("_")
+    if side not in ("i2t", "t2i"):
+        return metric.replace("wups_", "WUPS@").removeprefix("accuracy_").replace("_", " ")
+    return f"{side} {_TITLES.get(name) or name.replace('r', 'R@')}"

@@ -188,4 +188,5 @@ def _again(before: QueryRanks, scores: Float[Tensor, "Q top"], relevant: Bool[Te
         before,
         ranks=np.where(proposed, 1 + level.cpu().numpy()[before.queries], before.ranks),
         tied=np.where(proposed, tied.cpu().numpy()[before.queries], before.tied),
+        places=None,
     )

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from openvse.corpus import Corpus, seen_in_training
 from openvse.datasets import open_corpus
+from openvse.datasets.cxc import read_cxc
+from openvse.datasets.eccv_caption import read_eccv_caption
+from openvse.datasets.registry import DATASETS, QUESTION_SETS
+from openvse.datasets.source import parse_source
 from openvse.errors import OpenVSEError
 from openvse.evaluation import (
+    EmbeddedEnsemble,
     Report,
     Reranker,
     embed_ensemble,
@@ -17,10 +23,14 @@ from openvse.evaluation import (
     measure_reliability,
     shown_images,
 )
+from openvse.evaluation.judged import JudgedReport
+from openvse.evaluation.protocols import TestProtocol
 from openvse.features import open_store
 from openvse.files import replacing
-from openvse.model import TwoTower
-from openvse.training.kind import Request, published_for
+from openvse.model import Model, TwoTower
+from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
+from openvse.similarities import Similarity
+from openvse.training.kind import Request, check_data, published_for, under_protocol
 
 RELIABILITY = "reliability.png"
 
@@ -31,7 +41,7 @@ _logger = logging.getLogger(__name__)
 class RetrievalEvaluation:
     """A retrieval report; see ``training.kind.Evaluation``."""
 
-    report: Report
+    report: Report | JudgedReport
     warnings: tuple[str, ...] = ()
 
     def to_markdown(self) -> str:
@@ -43,13 +53,14 @@ class RetrievalEvaluation:
         return self.report.to_json()
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the report as Markdown and JSON, and the reliability plot, where there are probabilities to plot."""
+        """Write the report as Markdown and JSON, and the reliability plot, if there are probabilities to plot."""
         self.report.save(folder)
         written = [folder / "report.json", folder / "report.md"]
-        if self.report.reliability is None:
+        reliability = self.report.reliability if isinstance(self.report, Report) else None
+        if reliability is None:
             return written
         try:
-            figure = self.report.reliability.plot()
+            figure = reliability.plot()
         except OpenVSEError as error:
             _logger.warning("%s is not written: %s", RELIABILITY, error)
             return written
@@ -66,17 +77,34 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         request: what to evaluate, and how.
 
     Raises:
-        OpenVSEError: there are more stores than models, or the data or stores cannot be used.
+        OpenVSEError: there are more stores than models, the data or stores cannot be used, or the data are not those
+            of the protocol.
     """
+    if request.exchanged:
+        raise OpenVSEError("--exchanged is for models that answer questions: leave it out for retrieval")
+    request, protocol = under_protocol(request, "retrieval")
     corpus = open_corpus(
         request.data, require_images=not request.features, allow_outside=request.allow_outside
     )
+    check_data(protocol, corpus.name)
+    judge = _judge(protocol, models, request)
     chosen = corpus if request.split == "all" else corpus.split(request.split)
     paths = _one_store_each(request.features, len(models))
     stores = [open_store(path, model.image.encoder) for model, path in zip(models, paths, strict=True)]
     embedded = embed_ensemble(
         models, chosen, stores, batch_size=request.batch_size, progress=request.progress
     )
+    leaks = leakage_lines(models, embedded.corpus)
+    if judge is not None:
+        return _judged(judge, models[0], embedded, request, leaks)
+    size = len(embedded.corpus), len(embedded.corpus.captions)
+    other = () if protocol is None else filter(None, [protocol.mismatch(*size)])
+    report = _report(models, embedded, request, chosen.name)
+    warnings = (*leaks, *other)
+    return RetrievalEvaluation(replace(report, problems=(*warnings, *report.problems)), warnings)
+
+
+def _report(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Request, name: str) -> Report:
     first, *others = embedded.members
     relevance = embedded.corpus.relevance
     curve = models[0].calibration if len(models) == request.folds == 1 else None
@@ -89,17 +117,60 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         first.similarity,
         reranker=again,
         others=others,
-        name=chosen.name,
+        name=name,
         model=", ".join(model.fingerprint for model in models),
         folds=request.folds,
         published=_published(models, relevance.num_images, request.folds),
         problems=embedded.corpus.problems,
         see=None if shown is None else shown.see,
+        every=request.every,
         progress=request.progress,
     )
-    if curve is not None and shown is not None:
-        report = replace(report, reliability=measure_reliability(curve, shown, relevance))
-    return RetrievalEvaluation(report)
+    if curve is None or shown is None:
+        return report
+    return replace(report, reliability=measure_reliability(curve, shown, relevance))
+
+
+Judge = Callable[[NumberedItems, Similarity, str], JudgedReport]
+
+
+def _judge(protocol: TestProtocol | None, models: Sequence[TwoTower], request: Request) -> Judge | None:
+    """Read the judgements of a protocol, before anything is embedded, and return what evaluates on them.
+
+    Raises:
+        OpenVSEError: there are several models, or the files of the protocol are not given or cannot be used.
+    """
+    if protocol is None or not protocol.annotations:
+        return None
+    if len(models) > 1 or request.rerank:
+        raise OpenVSEError(f"protocol {protocol.name} evaluates one model by itself: name one model")
+    if request.annotations is None:
+        raise OpenVSEError(f"protocol {protocol.name} needs --annotations: {protocol.annotations}")
+    if protocol.name == "cxc":
+        rated = read_cxc(request.annotations, request.split)
+        return lambda items, similarity, model: judge_cxc(items, similarity, rated, model=model)
+    judged = read_eccv_caption(request.annotations)
+    return lambda items, similarity, model: judge_eccv_caption(items, similarity, judged, model=model)
+
+
+def _judged(
+    judge: Judge, model: TwoTower, embedded: EmbeddedEnsemble, request: Request, leaks: tuple[str, ...]
+) -> RetrievalEvaluation:
+    (member,) = embedded.members
+    root = parse_source(request.data, {*DATASETS, *QUESTION_SETS})[1]
+    items = number_items(root, embedded.corpus, member.images, member.texts)
+    report = judge(items, model.similarity, model.fingerprint)
+    return RetrievalEvaluation(replace(report, problems=(*leaks, *report.problems)), leaks)
+
+
+def leakage_lines(models: Sequence[Model], corpus: Corpus) -> tuple[str, ...]:
+    """Return a line for each model that was trained on images of the corpus, as far as it remembers them."""
+    names = ["the model"] if len(models) == 1 else [f"model {number}" for number in range(1, len(models) + 1)]
+    found = (
+        seen_in_training(model.provenance, corpus).describe(name)
+        for name, model in zip(names, models, strict=True)
+    )
+    return tuple(filter(None, found))
 
 
 def _one_store_each(stores: Sequence[Path], num_models: int) -> list[Path | None]:

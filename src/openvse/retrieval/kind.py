@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs import ModelSpec, RunRecipe, TwoTowerSpec
-from openvse.training.kind import Evaluation, Request, TaskKind
+from openvse.training.kind import Compared, Evaluation, Request, TaskKind
 
 if TYPE_CHECKING:
+    from openvse.evaluation import Report
     from openvse.model import Model, TwoTower
     from openvse.retrieval.evaluate import RetrievalEvaluation
     from openvse.training.inputs import RunInputs
@@ -41,6 +42,12 @@ class Retrieval(TaskKind):
 
         return evaluate_towers(cast("Sequence[TwoTower]", models), request)
 
+    def compare(self, models: Iterable[tuple[str, Model]], request: Request) -> Compared:
+        """Rank the same images and sentences with each model."""
+        from openvse.retrieval.compare import compare_towers
+
+        return compare_towers(cast("Iterable[tuple[str, TwoTower]]", models), request)
+
     def score(self, evaluation: Evaluation) -> tuple[str, float]:
         """Return RSUM."""
-        return "rsum", cast("RetrievalEvaluation", evaluation).report.metrics["rsum"]
+        return "rsum", cast("Report", cast("RetrievalEvaluation", evaluation).report).metrics["rsum"]

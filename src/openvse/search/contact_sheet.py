@@ -8,13 +8,9 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from openvse.errors import OpenVSEError
-from openvse.media.videos import read_poster
-from openvse.output.documents import html_page, image_uri, percent
+from openvse.output.documents import html_page, percent
+from openvse.output.thumbnails import thumbnail
 from openvse.search.engine import Hit
-
-THUMBNAIL_PX = 360
-"""The longer side of a thumbnail: twice its size on the page, for screens of high density."""
 
 TAIL_CHARACTERS = 12
 """The number of characters at the end of a name that are always shown."""
@@ -44,7 +40,7 @@ def contact_sheet(
         examples: the images that were used as queries, by query.
     """
     right, asked = correct or {}, examples or {}
-    thumbnail = cache(_thumbnail)  # an image that answers several queries is read once
+    small = cache(thumbnail)  # an image that answers several queries is read once
     sections = []
     for query, hits in results.items():
         cards = [
@@ -53,18 +49,18 @@ def contact_sheet(
                 badge=(badges or {}).get(hit.id, ""),
                 is_right=hit.id in right.get(query, ()),
                 caption=next(iter((captions or {}).get(hit.id, ())), ""),
-                image=thumbnail(hit.path),
+                image=small(hit.path),
             )
             for hit in hits
         ]
-        sections.append(_section(_heading(query, asked.get(query), thumbnail), cards))
+        sections.append(_section(_heading(query, asked.get(query), small), cards))
     style = files("openvse.search").joinpath("contact_sheet.css").read_text(encoding="utf-8")
     return html_page(title, "\n".join(sections), note=note, style=style)
 
 
-def _heading(query: str, example: Path | None, thumbnail: Callable[[Path], str | None]) -> str:
+def _heading(query: str, example: Path | None, small: Callable[[Path], str | None]) -> str:
     """Return the query as a heading, with its image if the query is one."""
-    image = None if example is None else thumbnail(example)
+    image = None if example is None else small(example)
     shown = f'<img class="asked" src="{image}" alt="">' if image else ""
     return f"<h2>{shown}{escape(query)}</h2>"
 
@@ -109,13 +105,3 @@ def _name(name: str) -> str:
         f'<span class="name" title="{escape(name)}"><span class="head">{escape(head)}</span>'
         f'<span class="tail">{escape(tail)}</span></span>'
     )
-
-
-def _thumbnail(path: Path) -> str | None:
-    """Return an image, or a frame from the middle of a clip, as a small data URI; None if it cannot be read."""
-    try:
-        image = read_poster(path)
-    except OpenVSEError:  # also if this machine cannot read videos; the score is still shown
-        return None
-    image.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
-    return image_uri(image, quality=80)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from openvse.evaluation.paired import paired_differences
 from openvse.output.documents import CONFIDENCE, markdown_table
 
 _MODELS = ("before", "after")
@@ -66,14 +67,13 @@ class BeforeAfter:
         before, after = self.before, self.after
         if before is None or after is None:
             return {}
-        tails = 50.0 * (1.0 - CONFIDENCE), 50.0 * (1.0 + CONFIDENCE)
-        found = {}
-        for name in sorted(before.replicates.keys() & after.replicates.keys()):
-            drawn = after.replicates[name] - before.replicates[name]
-            low, high = np.percentile(drawn[~np.isnan(drawn)], tails)
-            values = before.metrics[name], after.metrics[name]
-            found[name] = Difference(*values, values[1] - values[0], (float(low), float(high)))
-        return found
+        names = sorted(before.replicates.keys() & after.replicates.keys())
+        one, other = ({name: each.replicates[name] for name in names} for each in (before, after))
+        compared = paired_differences(before.metrics, after.metrics, one, other)
+        return {
+            name: Difference(each.first, each.second, each.change, each.interval)
+            for name, each in compared.items()
+        }
 
     def record(self) -> dict[str, Any]:
         """Return the differences as plain values, for a log and for a model's provenance."""

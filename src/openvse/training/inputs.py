@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from jaxtyping import Int
 
 from openvse.batches import own_features
-from openvse.corpus import Corpus
+from openvse.corpus import Corpus, training_sample
 from openvse.datasets import FACTS
 from openvse.encoders import Coverage, ImageEncoder, TextEncoder, TokenStatesEncoder
 from openvse.errors import RecipeError
@@ -164,10 +164,13 @@ def count_words(
 
 
 def data_of(corpus: Corpus) -> dict[str, Any]:
-    """Return the data in a model's provenance: name, number of images in each split, and licence."""
-    splits = {split: count for split, count in Counter(corpus.split_labels()).items() if split}
+    """Return the data in a model's provenance: name, images of each split, licence, and a sample of what is learned."""
+    labels = np.asarray(corpus.split_labels())
+    splits = {split: count for split, count in Counter(labels.tolist()).items() if split}
     facts = FACTS.get(corpus.name)
-    return {"name": corpus.name, "splits": splits, **({"licence": facts.licence} if facts else {})}
+    licence = {"licence": facts.licence} if facts else {}
+    trained_on = training_sample(corpus.select(np.flatnonzero(labels == "train")))
+    return {"name": corpus.name, "splits": splits, **licence, "trained_on": trained_on}
 
 
 def spread(count: int, wanted: int) -> Int[np.ndarray, "B"]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from openvse.errors import ModelError
+from openvse.errors import ModelError, OpenVSEError
 from openvse.specs import ModelSpec, RunRecipe
 from openvse.types import OnProgress
 
 if TYPE_CHECKING:
+    from openvse.evaluation import Comparison, Examples, MeasuredRun, Row
+    from openvse.evaluation.protocols import TestProtocol
     from openvse.model import Model
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
@@ -33,6 +35,12 @@ class Request:
         allow_outside: whether images outside of the data's folder are allowed.
         batch_size: the number of images, sentences or questions in a batch.
         progress: a function that is called after every batch.
+        exchanged: whether each question is also answered about another image.
+        every: whether all relevant items are placed, and not only the best: mAP@R and the like.
+        protocol: the name of the published protocol to follow, or "".
+        annotations: the files that the protocol needs besides the data set.
+        resamples: the number of resamples of the bootstrap.
+        seed: the seed of the bootstrap.
     """
 
     data: str
@@ -45,6 +53,18 @@ class Request:
     allow_outside: bool = False
     batch_size: int = 128
     progress: OnProgress | None = None
+    exchanged: bool = False
+    every: bool = False
+    protocol: str = ""
+    annotations: Path | None = None
+    resamples: int = 1000
+    seed: int = 0
+
+    def store(self, number: int) -> Path | None:
+        """Return the feature store of the model with this number, counted from 0; None to read the images."""
+        if len(self.features) == 1:
+            return self.features[0]
+        return self.features[number] if self.features else None
 
 
 @runtime_checkable
@@ -66,6 +86,24 @@ class Evaluation(Protocol):
 
     def write(self, folder: Path) -> Sequence[Path]:
         """Write the figures to files, and return the paths of the files."""
+        ...
+
+
+@runtime_checkable
+class Compared(Protocol):
+    """What a comparison has measured: each run on the same test set."""
+
+    @property
+    def runs(self) -> Sequence[MeasuredRun]:
+        """The runs, in the order in which they were named."""
+        ...
+
+    def comparison(self, rows: Sequence[Row]) -> Comparison:
+        """Return a comparison of rows of these runs, without contrasts yet."""
+        ...
+
+    def examples(self, first: Row, second: Row, count: int) -> Sequence[Examples]:
+        """Return the queries on which two rows differ most, at most ``count`` gains and losses of each kind."""
         ...
 
 
@@ -105,6 +143,50 @@ class TaskKind(ABC):
         """
         raise ModelError(
             "models of this task have no metric by which one can be chosen: evaluate them instead"
+        )
+
+    def compare(self, models: Iterable[tuple[str, Model]], request: Request) -> Compared:
+        """Measure each model on the same test set, one in memory at a time.
+
+        Args:
+            models: the name of each run and its model.
+            request: what to compare on.
+
+        Raises:
+            ModelError: the task has no comparison.
+        """
+        raise ModelError("models of this task cannot be compared: evaluate each of them")
+
+
+def under_protocol(request: Request, task: str) -> tuple[Request, TestProtocol | None]:
+    """Return a request with the split, folds and metrics of its protocol, and the protocol if there is one.
+
+    Raises:
+        OpenVSEError: the protocol is unknown, for another task, or has other folds; or files are given without one.
+    """
+    from openvse.evaluation.protocols import protocol_named
+
+    if not request.protocol:
+        if request.annotations is not None:
+            raise OpenVSEError(
+                "--annotations is for a --protocol that reads them, such as cxc or eccv_caption"
+            )
+        return request, None
+    protocol = protocol_named(request.protocol)
+    if protocol.task != task:
+        raise OpenVSEError(f"protocol {protocol.name} is for {protocol.task}, and the model is for {task}")
+    if request.folds not in (1, protocol.folds):
+        raise OpenVSEError(f"protocol {protocol.name} has {protocol.folds} fold(s): leave out --folds")
+    split = protocol.split if request.split == "test" else request.split
+    every = request.every or protocol.every
+    return replace(request, split=split, folds=protocol.folds, every=every), protocol
+
+
+def check_data(protocol: TestProtocol | None, name: str) -> None:
+    """Raise OpenVSEError if a data set is not the one of a protocol."""
+    if protocol is not None and name != protocol.data:
+        raise OpenVSEError(
+            f"protocol {protocol.name} is on {protocol.data}, and the data set is {name}: give {protocol.data}:ROOT"
         )
 
 

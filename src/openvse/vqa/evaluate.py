@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from openvse.corpus import QuestionSet
+from openvse.corpus import QuestionSet, seen_in_training
 from openvse.datasets import open_questions
 from openvse.errors import DataError, OpenVSEError
 from openvse.features import open_store
-from openvse.training.kind import Request, published_for
+from openvse.training.kind import Request, check_data, published_for, under_protocol
 from openvse.types import FeatureSource
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.evaluator import evaluate_answers
@@ -61,36 +61,54 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     Raises:
         OpenVSEError: there are several models, folds, or several stores, or the data cannot be used.
     """
+    request, protocol = under_protocol(request, "vqa")
     model, *others = models
     if others or request.rerank:
         raise OpenVSEError("a model that answers questions is evaluated by itself: name one model")
     if request.folds > 1:
         raise OpenVSEError("--folds is for retrieval: leave it out for a model that answers questions")
+    if request.exchanged and not model.sees:
+        raise OpenVSEError(
+            "--exchanged is for a model that looks at images, and this one reads only questions"
+        )
     store = _store(model, request.features)
     questions = open_questions(
         request.data,
         require_images=model.sees and store is None,
         allow_outside=request.allow_outside,
     )
+    check_data(protocol, questions.name)
     chosen = questions if request.split == "all" else questions.split(request.split)
-    found = predict(model, chosen, store, batch_size=request.batch_size, progress=request.progress)
-    predicted = {guess.question_id: guess.answer for guess in found}
-    kept = chosen.select(np.flatnonzero([question.question_id in predicted for question in chosen.questions]))
-    answers = tuple(predicted[question.question_id] for question in kept.questions)
+    kept, answers = _answer(model, chosen, store, request)
     left_out = len(chosen) - len(kept)
     warnings = (f"{left_out} question(s) are left out: their images cannot be used",) if left_out else ()
+    told = [seen_in_training(model.provenance, kept.as_corpus()).describe("the model")]
+    told += [] if protocol is None else [protocol.mismatch(len(kept), 0)]
+    warnings, problems = (*warnings, *filter(None, told)), (*filter(None, told), *kept.problems)
     if not any(question.answers for question in kept.questions):
         return AnswersEvaluation(None, kept, answers, (*warnings, NO_ANSWERS))
     report = evaluate_answers(
-        kept,
+        replace(kept, problems=problems),
         answers,
         training=_training(questions),
         vocabulary=model.answers,
         wordnet=WordNet(wordnet) if (wordnet := find_wordnet()) else None,
         model=model.fingerprint,
         published=published_for(model.provenance, {"num_questions": len(kept)}),
+        exchanged=_answer(model, kept.exchange_images(), store, request)[1] if request.exchanged else None,
     )
     return AnswersEvaluation(report, kept, answers, warnings)
+
+
+def _answer(
+    model: Answerer, questions: QuestionSet, store: FeatureSource | None, request: Request
+) -> tuple[QuestionSet, tuple[str, ...]]:
+    """Return the questions that the model can answer, and its answers."""
+    found = predict(model, questions, store, batch_size=request.batch_size, progress=request.progress)
+    predicted = {guess.question_id: guess.answer for guess in found}
+    kept = np.flatnonzero([question.question_id in predicted for question in questions.questions])
+    chosen = questions.select(kept)
+    return chosen, tuple(predicted[question.question_id] for question in chosen.questions)
 
 
 def _training(questions: QuestionSet) -> QuestionSet | None:

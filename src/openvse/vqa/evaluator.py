@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -14,7 +15,7 @@ from openvse.output.documents import CONFIDENCE
 from openvse.vqa.accuracy import answer_accuracy, exact_match
 from openvse.vqa.answers import AnswerVocabulary, answer_scores, are_votes
 from openvse.vqa.baselines import most_frequent_answers
-from openvse.vqa.report import AnswerProtocol, AnswerReport, Scores
+from openvse.vqa.report import AnswerProtocol, AnswerReport, QuestionType, Scores
 from openvse.vqa.wordnet import WordNet
 from openvse.vqa.wups import THRESHOLDS, wups
 
@@ -35,6 +36,7 @@ def evaluate_answers(
     seed: int = 0,
     model: str = "",
     published: Mapping[str, Scores] | None = None,
+    exchanged: Sequence[str] | None = None,
 ) -> AnswerReport:
     """Score predicted answers.
 
@@ -52,15 +54,15 @@ def evaluate_answers(
         seed: the seed of the draws.
         model: the fingerprint of the model.
         published: published results to show for comparison, under the names of ``Scores``.
+        exchanged: the answer to each question about another image, which are a baseline, too.
 
     Raises:
         DataError: the numbers of predictions and questions differ, or no question has an answer.
     """
-    answered = _answered(questions, predictions)
-    scored = questions.select(np.array(answered, dtype=np.int64))
+    scored = questions.select(np.array(answered := _answered(questions, predictions), dtype=np.int64))
     scorer = _Scorer(scored, wordnet)
     columns = scorer.columns([predictions[number] for number in answered])
-    others = {} if training is None else _baselines(training, scored)
+    others = _baselines(training, scored, None if exchanged is None else [exchanged[n] for n in answered])
     protocol = AnswerProtocol(
         name=questions.name,
         num_questions=scorer.counts(),
@@ -81,7 +83,44 @@ def evaluate_answers(
         model=model,
         published=published or {},
         problems=questions.problems,
+        question_types=_question_types(scored, columns["accuracy"]),
     )
+
+
+@dataclass(frozen=True)
+class ScoredAnswers:
+    """Each score of each question that has an answer; NaN where a question does not count.
+
+    Attributes:
+        questions: the questions.
+        columns: the scores, from 0 to 1, by the names of ``Scores``.
+        predictions: the predicted answers.
+    """
+
+    questions: QuestionSet
+    columns: Mapping[str, Float[np.ndarray, "Q"]]
+    predictions: tuple[str, ...]
+
+    def means(self) -> Scores:
+        """Return the mean of each score in percent."""
+        return _means(self.columns)
+
+    def replicates(self, *, resamples: int, seed: int) -> dict[str, Float[np.ndarray, "R"]]:
+        """Return the mean scores on every resample; see ``score_replicates``."""
+        return score_replicates(self.columns, self.questions.images_of(), resamples=resamples, seed=seed)
+
+
+def score_answers(
+    questions: QuestionSet, predictions: Sequence[str], wordnet: WordNet | None = None
+) -> ScoredAnswers:
+    """Score predicted answers question by question, as ``evaluate_answers`` does.
+
+    Raises:
+        DataError: the numbers of predictions and questions differ, or no question has an answer.
+    """
+    answered = _answered(questions, predictions)
+    scored, given = questions.select(np.array(answered, dtype=np.int64)), [predictions[n] for n in answered]
+    return ScoredAnswers(scored, _Scorer(scored, wordnet).columns(given), tuple(given))
 
 
 class _Scorer:
@@ -125,6 +164,15 @@ class _Scorer:
         }
 
 
+def _question_types(questions: QuestionSet, worth: Float[np.ndarray, "Q"]) -> dict[str, QuestionType]:
+    """Return the accuracy of each published type of question, the most frequent type first."""
+    types = np.array([question.asks for question in questions.questions])
+    names, of_question, counts = np.unique(types, return_inverse=True, return_counts=True)
+    means = 100.0 * np.bincount(of_question, worth) / counts
+    order = np.argsort(-counts, kind="stable")
+    return {str(names[n]): QuestionType(int(counts[n]), float(means[n])) for n in order.tolist() if names[n]}
+
+
 def _means(columns: Mapping[str, Float[np.ndarray, "Q"]]) -> Scores:
     return {name: 100.0 * float(np.nanmean(column)) for name, column in columns.items()}
 
@@ -143,12 +191,17 @@ def _answered(questions: QuestionSet, predictions: Sequence[str]) -> list[int]:
     return answered
 
 
-def _baselines(training: QuestionSet, questions: QuestionSet) -> dict[str, tuple[str, ...]]:
-    starts = {"": 0, " by the first two words": 2, " by the first four words": 4}
-    return {
+def _baselines(
+    training: QuestionSet | None, questions: QuestionSet, exchanged: Sequence[str] | None
+) -> dict[str, tuple[str, ...]]:
+    """Return the answers that need no image, and those about exchanged images, by label."""
+    starts = {} if training is None else {"": 0, " by the first two words": 2, " by the first four words": 4}
+    found = {
         f"most frequent answer{label}": most_frequent_answers(training, questions, num_words=num_words)
         for label, num_words in starts.items()
+        if training is not None
     }
+    return found if exchanged is None else {"this model, images exchanged": tuple(exchanged), **found}
 
 
 def _unknown(vocabulary: AnswerVocabulary, questions: QuestionSet) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from openvse.errors import ModelError
 from openvse.specs import ModelSpec, RunRecipe
-from openvse.training.kind import Evaluation, Request, TaskKind
+from openvse.training.kind import Compared, Evaluation, Request, TaskKind
 from openvse.vqa.recipe import AnswererSpec, VQARecipe
 
 if TYPE_CHECKING:
@@ -42,6 +42,12 @@ class VQA(TaskKind):
         from openvse.vqa.evaluate import evaluate_answerer
 
         return evaluate_answerer(cast("Sequence[Answerer]", models), request)
+
+    def compare(self, models: Iterable[tuple[str, Model]], request: Request) -> Compared:
+        """Answer the same questions with each model."""
+        from openvse.vqa.compare import compare_answerers
+
+        return compare_answerers(cast("Iterable[tuple[str, Answerer]]", models), request)
 
     def score(self, evaluation: Evaluation) -> tuple[str, float]:
         """Return the accuracy; raise ModelError where there are no answers to compare with."""

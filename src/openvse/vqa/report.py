@@ -14,6 +14,9 @@ Scores: TypeAlias = dict[str, float]
 """Percentages: ``accuracy``, ``accuracy_<kind>`` for each published kind of answer; for sets of answers also
 ``exact_match`` and, if WordNet is installed, ``wups_0.9`` and ``wups_0.0``."""
 
+TYPES_SHOWN = 20
+"""The number of types of questions in the table; the JSON has all."""
+
 
 @dataclass(frozen=True)
 class AnswerProtocol:
@@ -41,6 +44,19 @@ class AnswerProtocol:
 
 
 @dataclass(frozen=True)
+class QuestionType:
+    """The questions of one published type.
+
+    Attributes:
+        num_questions: their number.
+        accuracy: the accuracy of the model on them, in percent.
+    """
+
+    num_questions: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
 class AnswerReport:
     """Scores with their protocol, intervals, baselines and limits.
 
@@ -54,6 +70,7 @@ class AnswerReport:
         model: the fingerprint of the model, or empty.
         published: the published results of each label (paper and setting), under the same names as ``scores``.
         problems: what was skipped, one line each.
+        question_types: the questions of each published type, the most frequent first; empty if none is published.
     """
 
     scores: Scores
@@ -65,6 +82,7 @@ class AnswerReport:
     model: str = ""
     published: Mapping[str, Scores] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    question_types: Mapping[str, QuestionType] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the whole report as indented JSON."""
@@ -76,6 +94,7 @@ class AnswerReport:
             f"# Answers{f' to {self.protocol.name}' if self.protocol.name else ''}",
             markdown_table(["", *(_title(name) for name in self.scores)], self._rows()),
             "\n".join(f"- {line}" for line in self._protocol_lines()),
+            *self._types(),
         ]
         if self.problems:
             sections += ["## Problems", "\n".join(f"- {problem}" for problem in self.problems)]
@@ -93,6 +112,16 @@ class AnswerReport:
         limits = {"best answers of the vocabulary": self.ceiling} if self.ceiling else {}
         for label, figures in {**self.published, **self.baselines, **limits}.items():
             yield [label, *(f"{figures[name]:.1f}" if name in figures else "" for name in self.scores)]
+
+    def _types(self) -> Iterator[str]:
+        """Yield the table of question types, if there are any."""
+        if self.question_types:
+            shown = list(self.question_types.items())[:TYPES_SHOWN]
+            rows = [[name, f"{each.num_questions:,}", f"{each.accuracy:.1f}"] for name, each in shown]
+            yield "## By type of question"
+            yield markdown_table(["type", "questions", "accuracy"], rows)
+            if more := len(self.question_types) - len(shown):
+                yield f"{more} rarer types are in report.json."
 
     def _protocol_lines(self) -> Iterator[str]:
         protocol = self.protocol

@@ -96,8 +96,8 @@ def check(
 ) -> None:
     """Check a data set: broken or duplicate images, captions, leakage; of a published one, completeness too.
 
-    Lines marked WRONG name faults; lines marked "note" name facts that are not faults. The exit code is 1 if something
-    is wrong.
+    Lines marked WRONG name faults, and the exit code is then 1.
+    Lines marked "note" name facts that are not faults.
     """
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import bar

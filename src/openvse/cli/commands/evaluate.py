@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Device, Json, Quiet, Rerank, RerankTop, RerankWeight, Threads
+from openvse.cli.options import (
+    AllowOutside,
+    Annotations,
+    Device,
+    Every,
+    Exchanged,
+    Json,
+    ProtocolName,
+    Quiet,
+    Rerank,
+    RerankTop,
+    RerankWeight,
+    Threads,
+)
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
+    from openvse.model import Model
     from openvse.training.kind import Evaluation
 
 Models: TypeAlias = Annotated[
@@ -50,6 +64,10 @@ def evaluate(
         int,
         typer.Option(min=1, help="Number of equal folds over which the metrics are averaged (COCO 1K: 5)."),
     ] = 1,
+    protocol: ProtocolName = "",
+    annotations: Annotations = None,
+    every: Every = False,
+    exchanged: Exchanged = False,
     allow_outside: AllowOutside = False,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")
@@ -62,15 +80,9 @@ def evaluate(
     """Measure retrieval in both directions (R@1/5/10, RSUM, MedR, MeanR) or answer accuracy, with intervals."""
     from openvse.cli.progress import bar, note
     from openvse.tasks import kind_of
-    from openvse.tasks.load import load
     from openvse.training.kind import Request
 
-    loaded = [load(model, device=device) for model in (*models, *filter(None, [rerank]))]
-    task, *others = dict.fromkeys(model.task for model in loaded)
-    if others:
-        raise OpenVSEError(
-            f"the models are for different tasks ({task}, {', '.join(others)}): evaluate those of one task together"
-        )
+    loaded, task = load_all([*models, *filter(None, [rerank])], device)
     with bar() as progress:
         request = Request(
             data,
@@ -83,11 +95,32 @@ def evaluate(
             allow_outside=allow_outside,
             batch_size=batch_size,
             progress=progress.show,
+            exchanged=exchanged,
+            every=every,
+            protocol=protocol,
+            annotations=annotations,
         )
         evaluation = kind_of(task).evaluate(loaded, request)
     say(evaluation, {"task": task, "data": data, "split": split} if as_json else None)
     if out is not None:
         note(f"written: {', '.join(map(str, evaluation.write(out)))}")
+
+
+def load_all(names: Sequence[str], device: str) -> tuple[list[Model], str]:
+    """Return models of one task, and the task.
+
+    Raises:
+        OpenVSEError: they are for different tasks, or one cannot be loaded.
+    """
+    from openvse.tasks.load import load
+
+    loaded = [load(name, device=device) for name in names]
+    task, *others = dict.fromkeys(model.task for model in loaded)
+    if others:
+        raise OpenVSEError(
+            f"the models are for different tasks ({task}, {', '.join(others)}): evaluate those of one task together"
+        )
+    return loaded, task
 
 
 def say(evaluation: Evaluation, asked: Mapping[str, object] | None) -> None:

@@ -33,6 +33,17 @@ def recipes(
 
 
 @app.command()
+def protocols() -> None:
+    """List the published test protocols that ``evaluate --protocol`` follows."""
+    from openvse.evaluation.protocols import PROTOCOLS
+
+    for each in PROTOCOLS.values():
+        typer.echo(f"{each.name}: {each.title}")
+        if each.annotations:
+            typer.echo(f"  with --annotations: {each.annotations}")
+
+
+@app.command()
 def parts(
     name: Annotated[
         str | None, typer.Argument(help="A part whose options to show.", autocompletion=complete_part)

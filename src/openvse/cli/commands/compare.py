@@ -1,0 +1,182 @@
+"""``openvse compare``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from openvse.cli.app import app
+from openvse.cli.options import AllowOutside, Device, Json, Quiet, Threads
+from openvse.errors import OpenVSEError
+
+if TYPE_CHECKING:
+    from openvse.evaluation import Comparison, Examples
+    from openvse.model import Model
+    from openvse.tasks.runs import NamedRun
+    from openvse.training.kind import Compared, Request
+
+PAGE, VALUES, TABLES = "comparison.html", "comparison.json", "comparison.md"
+
+
+@app.command()
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Runs or models, the baseline first. Runs of one recipe with several seeds make one row; "
+            "NAME=RUN,RUN makes a row of any runs."
+        ),
+    ],
+    on: Annotated[
+        str, typer.Option("--on", help="A folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
+    ],
+    split: Annotated[str, typer.Option(help="train, validation, test, or all.")] = "test",
+    features: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Feature store to read instead of images: one for all runs, one a run, or a folder of stores."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help=f"Folder for {PAGE} (with wins and losses), {VALUES} and {TABLES}.")
+    ] = None,
+    examples: Annotated[int, typer.Option(min=0, help="Wins and losses of each kind on the page.")] = 8,
+    apart: Annotated[
+        bool, typer.Option("--apart", help="A row for each run, also for seeds of one recipe.")
+    ] = False,
+    folds: Annotated[int, typer.Option(min=1, help="Average over so many equal folds (COCO 1K: 5).")] = 1,
+    resamples: Annotated[int, typer.Option(min=100, help="Resamples of the bootstrap.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    allow_outside: AllowOutside = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images, sentences or questions at a time.")] = 128,
+    device: Device = "cpu",
+    threads: Threads = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say whether runs differ on a test set: paired intervals, exact sign tests, seeds, wins and losses."""
+    from openvse.cli.progress import bar
+    from openvse.tasks.runs import parse_rows
+    from openvse.training.kind import Request
+
+    rows = parse_rows(runs, apart=apart)
+    check_place(rows, features or (), out)
+    with bar() as progress:
+        request = Request(
+            on,
+            split,
+            tuple(features or ()),
+            folds,
+            allow_outside=allow_outside,
+            batch_size=batch_size,
+            progress=progress.show,
+            resamples=resamples,
+            seed=seed,
+        )
+        compared = measure(rows, request, device)
+    say(rows, compared, out, examples, as_json=as_json)
+
+
+def say(
+    rows: Mapping[str, Sequence[NamedRun]],
+    compared: Compared,
+    out: Path | None,
+    examples: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the comparison of the rows as tables or as JSON, warn of unfinished runs and leakage, write files."""
+    from openvse.cli.json_output import print_json
+    from openvse.cli.progress import warn
+    from openvse.evaluation import contrast_rows
+    from openvse.evaluation.comparison_text import comparison_text, comparison_values
+
+    comparison = contrast_rows(joined(rows, compared))
+    for line in (*unfinished(rows), *(warning for run in compared.runs for warning in run.warnings)):
+        warn(line)
+    if as_json:
+        print_json("compare", comparison_values(comparison))
+    else:
+        typer.echo(comparison_text(comparison))
+    if out is not None:
+        write(out, comparison, compared, examples)
+
+
+def check_place(rows: Mapping[str, Sequence[NamedRun]], features: Sequence[Path], out: Path | None) -> None:
+    """Refuse what would fail only after hours: one row, a wrong number of stores, a comparison that is there."""
+    count = sum(map(len, rows.values()))
+    if len(rows) < 2:
+        raise OpenVSEError(
+            f"there is one row, {next(iter(rows))}, of {count} run(s): name runs of another recipe, or give --apart"
+        )
+    if len(features) not in (0, 1, count):
+        raise OpenVSEError(
+            f"--features is given {len(features)} times for {count} runs: give it once for all, or once per run"
+        )
+    there = [name for name in (PAGE, VALUES, TABLES) if out is not None and (out / name).exists()]
+    if there:
+        raise OpenVSEError(
+            f"{out} already holds {', '.join(there)}: choose another --out, or delete it first"
+        )
+
+
+def measure(rows: Mapping[str, Sequence[NamedRun]], request: Request, device: str) -> Compared:
+    """Measure the runs of all rows, one model in memory at a time."""
+    from openvse.tasks import kind_of
+    from openvse.tasks.load import load
+
+    named = [run for group in rows.values() for run in group]
+    first = load(named[0].model, device=device)
+
+    def loaded() -> Iterator[tuple[str, Model]]:
+        yield named[0].source, first
+        for run in named[1:]:
+            model = load(run.model, device=device)
+            if model.task != first.task:
+                raise OpenVSEError(
+                    f"{run.source} is for another task ({model.task}) than {named[0].source} ({first.task}): compare "
+                    f"models of one task"
+                )
+            yield run.source, model
+
+    return kind_of(first.task).compare(loaded(), request)
+
+
+def joined(rows: Mapping[str, Sequence[NamedRun]], compared: Compared) -> Comparison:
+    """Return the comparison of the rows; the runs are measured in the order of the rows."""
+    from openvse.evaluation import Row
+
+    left = iter(compared.runs)
+    return compared.comparison([Row(name, tuple(next(left) for _ in group)) for name, group in rows.items()])
+
+
+def unfinished(rows: Mapping[str, Sequence[NamedRun]]) -> Iterator[str]:
+    """Yield a line for each run that is not finished."""
+    yield from filter(None, (run.unfinished() for group in rows.values() for run in group))
+
+
+def write(out: Path, comparison: Comparison, compared: Compared, count: int) -> None:
+    """Write the page, the values and the tables."""
+    import json
+
+    from openvse.cli.progress import note
+    from openvse.evaluation.comparison_page import comparison_page
+    from openvse.evaluation.comparison_text import comparison_markdown, comparison_values
+    from openvse.files import write_page
+
+    first, *others = comparison.rows
+    shown: dict[str, Sequence[Examples]] = {
+        row.name: compared.examples(first, row, count) if count else () for row in others
+    }
+    values = json.dumps(comparison_values(comparison), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    contents = {
+        PAGE: comparison_page(comparison, shown),
+        VALUES: values,
+        TABLES: comparison_markdown(comparison),
+    }
+    for name, content in contents.items():
+        write_page(out / name, content)
+    note(f"written: {', '.join(str(out / name) for name in contents)}")

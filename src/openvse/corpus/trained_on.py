@@ -1,0 +1,101 @@
+"""What a model was trained on, in a few kilobytes, so that an evaluation on the same images is noticed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt
+
+from openvse.corpus.corpus import Corpus
+from openvse.corpus.leakage import LEAKAGE
+from openvse.corpus.splits import stable_hash
+
+SAMPLE_SIZE = 1024
+"""The number of training images that a model remembers; of fewer it remembers all."""
+
+_KEPT_BYTES = 6
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How much of a data set a model has seen in training.
+
+    Attributes:
+        checked: the number of its images that could be checked.
+        seen: the number of those that the model was trained on.
+    """
+
+    checked: int
+    seen: int
+
+    def describe(self, model: str) -> str:
+        """Return a line about leakage, or "" if there is none."""
+        if not self.seen:
+            return ""
+        return (
+            f"{LEAKAGE}: {model} was trained on {self.seen} of the {self.checked} images that could be checked: its "
+            f"figures say nothing about new images; evaluate on a split that it has not seen"
+        )
+
+
+def training_sample(corpus: Corpus) -> dict[str, Any]:
+    """Return the number of training images and a sample of them, for a model's provenance.
+
+    An image is known by a hash of its identifier and its first text. The sample holds the smallest hashes. Whether
+    another image is in it can be said exactly if its hash is not larger than the largest of the sample, so the share
+    of images that were seen can be estimated for any data set.
+
+    Args:
+        corpus: the images that a model is trained on, with their texts.
+    """
+    smallest = np.sort(_hashes(corpus))[:SAMPLE_SIZE]
+    kept = smallest.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - _KEPT_BYTES :]
+    return {"images": len(corpus), "sample": base64.b64encode(kept.tobytes()).decode()}
+
+
+def seen_in_training(provenance: Mapping[str, Any], corpus: Corpus) -> Seen:
+    """Return how much of a corpus a model has seen; nothing if it does not say what it was trained on.
+
+    Args:
+        provenance: the provenance of the model, which is not checked.
+        corpus: the corpus to evaluate on.
+    """
+    data = provenance.get("data")
+    stated = data.get("trained_on") if isinstance(data, Mapping) else None
+    if not isinstance(stated, Mapping) or (sample := _read(stated)) is None:
+        return Seen(0, 0)
+    hashes = _hashes(corpus)
+    if stated["images"] > len(sample):
+        hashes = hashes[hashes <= sample.max()]
+    return Seen(len(hashes), int(np.isin(hashes, sample).sum()))
+
+
+def _hashes(corpus: Corpus) -> UInt[np.ndarray, "I"]:
+    """Return a hash of 48 bits for each image."""
+    first: dict[int, int] = {}
+    for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
+        first.setdefault(image, text)
+    named = (
+        f"{image_id}\n{corpus.captions[first[number]].casefold() if number in first else ''}"
+        for number, image_id in enumerate(corpus.image_ids)
+    )
+    kept = (1 << 8 * _KEPT_BYTES) - 1
+    return np.fromiter((stable_hash(name) & kept for name in named), dtype=np.uint64, count=len(corpus))
+
+
+def _read(stated: Mapping[str, Any]) -> UInt[np.ndarray, "S"] | None:
+    """Return the hashes of a sample; None if it is not one, since provenance may hold anything."""
+    try:
+        content = np.frombuffer(base64.b64decode(stated["sample"], validate=True), dtype=np.uint8)
+        if not len(content) or not isinstance(stated["images"], int):
+            return None
+        wide = np.zeros((len(content) // _KEPT_BYTES, 8), dtype=np.uint8)
+        wide[:, 8 - _KEPT_BYTES :] = content.reshape(-1, _KEPT_BYTES)
+    except (KeyError, TypeError, ValueError, binascii.Error):
+        return None
+    return wide.view(">u8").ravel().astype(np.uint64)

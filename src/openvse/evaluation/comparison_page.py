@@ -1,0 +1,142 @@
+"""A comparison as one web page that holds its images itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+
+from openvse.corpus.leakage import LEAKAGE
+from openvse.evaluation.comparison import Comparison, Contrast
+from openvse.evaluation.comparison_text import (
+    counted,
+    difference_table,
+    letters,
+    remarks,
+    row_table,
+    shown_metrics,
+    sign_table,
+)
+from openvse.evaluation.win_loss import Example, Examples, Shown
+from openvse.media.packed import ImageFile
+from openvse.output.documents import html_page
+from openvse.output.thumbnails import thumbnail
+
+Small = Callable[[ImageFile], str | None]
+
+
+def comparison_page(comparison: Comparison, examples: Mapping[str, Sequence[Examples]]) -> str:
+    """Return an HTML page with all tables, and with the queries on which rows differ most.
+
+    Args:
+        comparison: the comparison.
+        examples: the gains and losses of each row against the first, by the name of the row.
+    """
+    small: Small = cache(thumbnail)
+    style = files("openvse.evaluation").joinpath("comparison.css").read_text(encoding="utf-8")
+    warnings = [
+        *comparison.problems,
+        *(w for row in comparison.rows for run in row.runs for w in run.warnings),
+    ]
+    sections = [
+        *(f'<p class="leak">{escape(line)}</p>' for line in warnings if line.startswith(LEAKAGE)),
+        _rows(comparison, [line for line in warnings if not line.startswith(LEAKAGE)]),
+        *(_contrast(comparison, each, examples.get(each.second, ()), small) for each in comparison.contrasts),
+    ]
+    folds = f", mean of {comparison.folds} folds" if comparison.folds > 1 else ""
+    note = f"{counted(comparison.size)}{folds}"
+    return html_page(f"openvse compare: {comparison.name}", "\n".join(sections), note=note, style=style)
+
+
+def _rows(comparison: Comparison, problems: Sequence[str]) -> str:
+    named = "".join(
+        f"<dt>{letter}</dt><dd>{escape(name)}</dd>" for name, letter in letters(comparison).items()
+    )
+    notes = "".join(f"<li>{escape(line)}</li>" for line in (*remarks(comparison), *problems))
+    return (
+        f'<section>\n<h2>Runs</h2>\n<dl class="rows">{named}</dl>\n{_table(*row_table(comparison))}\n'
+        f'<ul class="notes">{notes}</ul>\n</section>'
+    )
+
+
+def _contrast(comparison: Comparison, contrast: Contrast, examples: Iterable[Examples], small: Small) -> str:
+    name = letters(comparison)
+    first, second = name[contrast.first], name[contrast.second]
+    verdicts = [contrast.differences[metric].verdict for metric in shown_metrics(comparison)]
+    lists = "\n".join(_examples(each, first, second, small) for each in examples)
+    return (
+        f"<section>\n<h2>{second} against {first}: {escape(contrast.second)} against {escape(contrast.first)}</h2>\n"
+        f"{_table(*difference_table(comparison, contrast), verdicts)}\n"
+        f"{_table(*sign_table(comparison, contrast))}\n{lists}\n</section>"
+    )
+
+
+def _table(
+    header: Sequence[str], lines: Sequence[Sequence[str]], verdicts: Sequence[int] | None = None
+) -> str:
+    """Return a table; the last cell of a line is coloured by its verdict, if there are verdicts."""
+    marks = {1: ' class="better"', -1: ' class="worse"', 0: ""}
+    body = "\n".join(
+        "<tr>"
+        + "".join(
+            f"<td{marks[verdicts[number]] if verdicts and column == len(line) - 1 else ''}>{escape(cell)}</td>"
+            for column, cell in enumerate(line)
+        )
+        + "</tr>"
+        for number, line in enumerate(lines)
+    )
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
+
+
+def _examples(examples: Examples, first: str, second: str, small: Small) -> str:
+    parts = [f"<h3>{escape(examples.title)}</h3>"]
+    for title, some in (
+        (f"{second} gains most", examples.better),
+        (f"{second} loses most", examples.worse),
+    ):
+        cards = "\n".join(f"<li>{_card(each, first, second, small)}</li>" for each in some)
+        listed = f'<ol class="examples">\n{cards}\n</ol>' if some else "<p>No query.</p>"
+        parts.append(f"<h4>{title}</h4>\n{listed}")
+    return "\n".join(parts)
+
+
+def _card(example: Example, first: str, second: str, small: Small) -> str:
+    labels = [
+        f"{name}'s {escape(result)}" for name, result in zip((first, second), example.results, strict=True)
+    ]
+    if example.right.image is None:
+        return _beside(example, labels, small)
+    frames = [
+        _figure(shown, label, small, hit)
+        for shown, label, hit in zip(
+            (example.right, *example.found), ("right", *labels), (False, *example.hits), strict=True
+        )
+    ]
+    return f'<p class="asked">{escape(example.query.text)}</p>\n<div class="three">{"".join(frames)}</div>'
+
+
+def _beside(example: Example, labels: Sequence[str], small: Small) -> str:
+    """Return an image with texts beside it: the right one, and what each model has found."""
+    name = example.query.text
+    said = "".join(
+        f"<dt>{label}</dt><dd{' class=hit' if hit else ''}>{escape(shown.text)}</dd>"
+        for shown, label, hit in zip(
+            (example.right, *example.found), ("right", *labels), (False, *example.hits), strict=True
+        )
+    )
+    return f'<div class="beside">{_figure(example.query, escape(name), small, False)}<dl>{said}</dl></div>'
+
+
+def _figure(shown: Shown, label: str, small: Small, hit: bool) -> str:
+    uri = None if shown.image is None else small(shown.image)
+    about = escape(shown.text)
+    inside = (
+        f'<img src="{uri}" alt="{about}" loading="lazy">' if uri else f"{about}: the image cannot be read"
+    )
+    mark = " \N{CHECK MARK}" if hit else ""
+    return (
+        f'<figure><div class="frame{" hit" if hit else ""}">{inside}</div>'
+        f"<figcaption>{label}{mark}</figcaption></figure>"
+    )

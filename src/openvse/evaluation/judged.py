@@ -1,0 +1,277 @@
+"""Evaluation against judgements of single pairs: recall in all directions, and correlation with ratings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from openvse.errors import DataError, ModelError
+from openvse.evaluation.ensemble import Scorer
+from openvse.evaluation.metrics import RECALL_AT, recall_at_k
+from openvse.evaluation.places import SEVERAL
+from openvse.evaluation.ranking import QueryRanks, rank_by_counting
+from openvse.evaluation.report import metric_title
+from openvse.functional import at_least_single
+from openvse.output.documents import markdown_table, write_report
+from openvse.similarities import Similarity
+from openvse.types import EmbeddingSet, Relevance
+
+BOOTSTRAPS = 1000
+"""The number of samples of the correlation with ratings."""
+
+_ITSELF = -1e30
+_PAIRS_AT_ONCE = 2048
+
+
+@dataclass(frozen=True)
+class Direction:
+    """One kind of retrieval.
+
+    Attributes:
+        queries: the number of queries that have a positive item.
+        gallery: the number of candidates of a query.
+        metrics: in percent.
+    """
+
+    queries: int
+    gallery: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's correlation with ratings, times 100: mean and standard deviation over the samples.
+
+    Attributes:
+        pairs: the number of rated pairs.
+        queries: the number of different first items.
+        mean: over the samples.
+        spread: over the samples.
+    """
+
+    pairs: int
+    queries: int
+    mean: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class JudgedReport:
+    """Retrieval and correlations against published judgements.
+
+    Attributes:
+        protocol: the name of the protocol.
+        name: the data set and split.
+        retrieval: each direction, such as "image to text".
+        correlations: each kind of pairs, such as "image-text".
+        model: the fingerprint of the model.
+        problems: what was left out, one line each.
+        notes: how it was done, one line each.
+    """
+
+    protocol: str
+    name: str
+    retrieval: Mapping[str, Direction]
+    correlations: Mapping[str, Correlation] = field(default_factory=dict)
+    model: str = ""
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Return the report as indented JSON."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def to_markdown(self) -> str:
+        """Return the report as a page in Markdown."""
+        names = list(next(iter(self.retrieval.values())).metrics)
+        header = [
+            "",
+            *(metric_title(f"i2t_{name}").removeprefix("i2t ") for name in names),
+            "queries",
+            "gallery",
+        ]
+        rows = [
+            [side, *(f"{one.metrics[name]:.1f}" for name in names), f"{one.queries:,}", f"{one.gallery:,}"]
+            for side, one in self.retrieval.items()
+        ]
+        sections = [f"# {self.protocol} on {self.name}", markdown_table(header, rows)]
+        if self.correlations:
+            told = [
+                [kind, f"{one.mean:.1f} ± {one.spread:.1f}", f"{one.pairs:,}", f"{one.queries:,}"]
+                for kind, one in self.correlations.items()
+            ]
+            sections.append(markdown_table(["", "Spearman x 100", "pairs", "queries"], told))
+        lines = [*self.notes, *([f"model {self.model}"] if self.model else [])]
+        sections.append("\n".join(f"- {line}" for line in lines))
+        if self.problems:
+            sections += ["## Problems", "\n".join(f"- {problem}" for problem in self.problems)]
+        return "\n\n".join(section for section in sections if section) + "\n"
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
+        return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
+
+
+def rank_among(
+    queries: EmbeddingSet,
+    candidates: EmbeddingSet,
+    positives: tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]],
+    similarity: Scorer,
+    *,
+    itself: bool = False,
+    every: bool = False,
+    block_size: int = 512,
+    swapped: bool = False,
+) -> QueryRanks:
+    """Rank candidates for queries of any modality; queries without a positive are left out.
+
+    Args:
+        queries: Q embedded items.
+        candidates: the embedded gallery.
+        positives: query and candidate of each positive pair.
+        similarity: the function that scores blocks.
+        itself: whether query n is candidate n, which is then never ahead of a positive.
+        every: whether to place all positives.
+        block_size: the side of a block of scores.
+        swapped: whether the similarity takes the candidates first (images are asked for by texts).
+
+    Returns:
+        The ranks of the queries that have a positive, numbered in their order.
+
+    Raises:
+        DataError: there is no positive pair.
+        ModelError: a score is NaN or infinite.
+    """
+    asking, rows_of_pairs = np.unique(positives[0], return_inverse=True)
+    asked = queries[torch.from_numpy(asking)]
+    pairs = Relevance(rows_of_pairs, positives[1], len(asking), len(candidates))
+
+    def score(rows: slice, columns: slice) -> Float[Tensor, "Q C"]:
+        one, other = _precise(asked[rows]), _precise(candidates[columns])
+        scores = at_least_single(similarity(other, one).T if swapped else similarity(one, other))
+        if itself:
+            place = asking[rows] - columns.start
+            inside = np.flatnonzero((place >= 0) & (place < columns.stop - columns.start))
+            scores = scores.clone()
+            scores[torch.from_numpy(inside), torch.from_numpy(place[inside])] = _ITSELF
+        return scores
+
+    with torch.inference_mode():
+        return rank_by_counting(score, pairs, block_size=block_size, every=every).i2t
+
+
+def recalls(ranked: QueryRanks) -> Direction:
+    """Return R@1, R@5 and R@10 of one direction."""
+    metrics = {f"r{k}": recall_at_k(ranked.ranks, k) for k in RECALL_AT}
+    return Direction(len(ranked.queries), ranked.num_candidates, metrics)
+
+
+def precisions(ranked: QueryRanks, missing: Int[np.ndarray, "M"]) -> Direction:
+    """Return mAP@R, R-Precision and R@1 of one direction whose positives are all placed.
+
+    Args:
+        ranked: the ranks, with places.
+        missing: the query of each positive item that is not in the gallery; R counts these items, too.
+    """
+    assert ranked.places is not None
+    columns = ranked.places.with_missing(missing).columns()
+    means = dict(zip(SEVERAL, 100.0 * columns.mean(axis=0), strict=True))
+    metrics = {name: float(means[name]) for name in ("map_at_r", "rprecision")}
+    return Direction(
+        len(ranked.queries), ranked.num_candidates, {**metrics, "r1": recall_at_k(ranked.ranks, 1)}
+    )
+
+
+def score_listed(
+    first: EmbeddingSet,
+    second: EmbeddingSet,
+    rows: Int[np.ndarray, "P"],
+    columns: Int[np.ndarray, "P"],
+    similarity: Scorer,
+) -> Float[np.ndarray, "P"]:
+    """Return the score of each listed pair.
+
+    Raises:
+        ModelError: the similarity is a function that scores only whole blocks.
+    """
+    if not isinstance(similarity, Similarity):
+        raise ModelError("correlations need a similarity that scores listed pairs, such as set_max")
+    found = []
+    with torch.inference_mode():
+        for start in range(0, len(rows), _PAIRS_AT_ONCE):
+            part = slice(start, start + _PAIRS_AT_ONCE)
+            one, other = (torch.from_numpy(each[part]) for each in (rows, columns))
+            own, of_own = torch.unique(one, return_inverse=True)
+            others, of_others = torch.unique(other, return_inverse=True)
+            found.append(
+                similarity.pairs(_precise(first[own]), _precise(second[others]), of_own, of_others)
+                .cpu()
+                .numpy()
+            )
+    return np.concatenate(found).astype(np.float64)
+
+
+def bootstrap_correlation(
+    queries: Int[np.ndarray, "P"],
+    ratings: Float[np.ndarray, "P"],
+    scores: Float[np.ndarray, "P"],
+    *,
+    samples: int = BOOTSTRAPS,
+    seed: int = 0,
+) -> Correlation:
+    """Return the sampled Spearman correlation of Crisscrossed Captions (Parekh et al., EACL 2021).
+
+    A query has several rated pairs, which are not independent. Therefore each sample draws half of the queries
+    without replacement and one pair of each, and takes Spearman's correlation of their ratings and scores; the result
+    is the mean over the samples. Equal values have the mean of their ranks.
+
+    Args:
+        queries: the query of each pair.
+        ratings: the rating of each pair.
+        scores: the model's score of each pair.
+        samples: the number of samples.
+        seed: the seed of the draws.
+
+    Raises:
+        DataError: there are fewer than four queries.
+    """
+    order = np.argsort(queries, kind="stable")
+    _, starts, counts = np.unique(queries[order], return_index=True, return_counts=True)
+    if len(starts) < 4:
+        raise DataError(
+            f"{len(starts)} queries have ratings, and a correlation needs at least 4: give more pairs"
+        )
+    generator = np.random.default_rng(seed)
+    found = []
+    for _ in range(samples):
+        half = generator.permutation(len(starts))[: len(starts) // 2]
+        pair = order[starts[half] + generator.integers(counts[half])]
+        found.append(spearman(ratings[pair], scores[pair]))
+    drawn = 100.0 * np.array(found)
+    return Correlation(len(queries), len(starts), float(np.mean(drawn)), float(np.std(drawn)))
+
+
+def spearman(one: Float[np.ndarray, "P"], other: Float[np.ndarray, "P"]) -> float:
+    """Return Spearman's rank correlation with mean ranks for equal values; 0 if one side is constant."""
+    ranks = [_mean_ranks(values) for values in (one, other)]
+    centred = [each - each.mean() for each in ranks]
+    size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
+    return float((centred[0] * centred[1]).sum()) / size if size else 0.0
+
+
+def _mean_ranks(values: Float[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks: Float[np.ndarray, "P"] = (last - (counts - 1) / 2)[inverse]
+    return ranks
+
+
+def _precise(embedded: EmbeddingSet) -> EmbeddingSet:
+    return replace(embedded, vectors=at_least_single(embedded.vectors))

@@ -1,0 +1,21 @@
+"""Small images for web pages."""
+
+from __future__ import annotations
+
+from openvse.errors import OpenVSEError
+from openvse.media.packed import ImageFile
+from openvse.media.videos import read_poster
+from openvse.output.documents import image_uri
+
+THUMBNAIL_PX = 360
+"""The longer side of a thumbnail: twice its size on the page, for dense screens."""
+
+
+def thumbnail(path: ImageFile) -> str | None:
+    """Return an image, or a frame from the middle of a clip, as a small data URI; None if it cannot be read."""
+    try:
+        image = read_poster(path)
+    except OpenVSEError:  # also where this machine reads no videos: the hits stand beside their scores
+        return None
+    image.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
+    return image_uri(image, quality=80)

@@ -1,0 +1,162 @@
+"""Two-tower models side by side on the same images and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from openvse.batches import with_features
+from openvse.corpus import Corpus, seen_in_training
+from openvse.datasets import open_corpus
+from openvse.errors import DataError
+from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row, Shown, embed_corpus, evaluate
+from openvse.evaluation.parts import Outcomes, QueryOutcomes
+from openvse.evaluation.win_loss import largest_changes
+from openvse.features import open_store
+from openvse.model import TwoTower
+from openvse.training.kind import Request
+from openvse.types import FeatureSource
+
+_KEPT = 1
+"""How many first results of each query are kept for the examples."""
+
+
+@dataclass(frozen=True)
+class ComparedTowers:
+    """Models on the same corpus; see ``training.kind.Compared``."""
+
+    corpus: Corpus
+    request: Request
+    runs: tuple[MeasuredRun, ...]
+    outcomes: tuple[Outcomes, ...]
+
+    def comparison(self, rows: Sequence[Row]) -> Comparison:
+        """Return a comparison of rows of these runs."""
+        return Comparison(
+            name=self.corpus.name,
+            size={"images": len(self.corpus), "texts": len(self.corpus.captions)},
+            seed=self.request.seed,
+            resamples=self.request.resamples,
+            rows=tuple(rows),
+            problems=self.corpus.problems,
+            folds=self.request.folds,
+        )
+
+    def examples(self, first: Row, second: Row, count: int) -> list[Examples]:
+        """Return the queries whose ranks differ most; what is found is that of the first run of each row."""
+        sides = (("t2i", "Texts asking for images"), ("i2t", "Images asking for texts"))
+        return [self._examples(title, side, first, second, count) for side, title in sides]
+
+    def _examples(self, title: str, side: str, first: Row, second: Row, count: int) -> Examples:
+        ranks = tuple(-row.queries()[side] for row in (first, second))
+        found = tuple(self._outcomes(row, side) for row in (first, second))
+        better, worse = (
+            tuple(self._example(side, int(query), ranks, found) for query in queries)
+            for queries in largest_changes(np.log(ranks[0] / ranks[1]), count)
+        )
+        return Examples(title, better, worse)
+
+    def _outcomes(self, row: Row, side: str) -> QueryOutcomes:
+        number = next(number for number, run in enumerate(self.runs) if run is row.runs[0])
+        both = self.outcomes[number]
+        return both.i2t if side == "i2t" else both.t2i
+
+    def _example(
+        self,
+        side: str,
+        number: int,
+        ranks: Sequence[Float[np.ndarray, "Q"]],
+        found: Sequence[QueryOutcomes],
+    ) -> Example:
+        query = int(found[0].queries[number])
+        pairs = self.corpus.relevance
+        asking, asked = (pairs.images, pairs.texts) if side == "i2t" else (pairs.texts, pairs.images)
+        right: Int[np.ndarray, "R"] = asked[asking == query]
+        first = [int(each.found[number, 0]) for each in found]
+        return Example(
+            query=self._shown(query, is_image=side == "i2t"),
+            right=self._shown(int(right[0]), is_image=side != "i2t"),
+            found=(
+                self._shown(first[0], is_image=side != "i2t"),
+                self._shown(first[1], is_image=side != "i2t"),
+            ),
+            results=(_place(ranks[0][number]), _place(ranks[1][number])),
+            hits=(first[0] in right, first[1] in right),
+        )
+
+    def _shown(self, position: int, *, is_image: bool) -> Shown:
+        if is_image:
+            return Shown(self.corpus.image_ids[position], self.corpus.image_paths[position])
+        return Shown(self.corpus.captions[position])
+
+
+def compare_towers(models: Iterable[tuple[str, TwoTower]], request: Request) -> ComparedTowers:
+    """Rank the same images and texts with each model, one model in memory at a time.
+
+    Args:
+        models: the name of each run and its model.
+        request: what to compare on; ``request.features`` holds one store for all models, or one a model.
+
+    Raises:
+        OpenVSEError: the data or a store cannot be used, or the models cannot read the same images.
+    """
+    corpus = open_corpus(
+        request.data, require_images=not request.features, allow_outside=request.allow_outside
+    )
+    corpus = corpus if request.split == "all" else corpus.split(request.split)
+    runs: list[MeasuredRun] = []
+    outcomes: list[Outcomes] = []
+    for number, (source, model) in enumerate(models):
+        store = open_store(request.store(number), model.image.encoder)
+        corpus = _same_images(corpus, store, source, is_first=not runs)
+        embedded = embed_corpus(
+            model, corpus, store, batch_size=request.batch_size, progress=request.progress
+        )
+        corpus = _same_images(corpus, None, source, is_first=not runs, kept=embedded.corpus)
+        report = evaluate(
+            embedded.images,
+            embedded.texts,
+            corpus.relevance,
+            model.similarity,
+            folds=request.folds,
+            resamples=request.resamples,
+            seed=request.seed,
+            keep=_KEPT,
+            progress=request.progress,
+        )
+        assert report.outcomes is not None
+        outcomes.append(report.outcomes)
+        queries = {"i2t": -1.0 * report.outcomes.i2t.ranks, "t2i": -1.0 * report.outcomes.t2i.ranks}
+        warnings = tuple(_warnings(source, model, corpus))
+        metrics = report.metrics
+        runs.append(MeasuredRun(source, model.fingerprint, metrics, report.replicates, queries, warnings))
+    return ComparedTowers(corpus, request, tuple(runs), tuple(outcomes))
+
+
+def _same_images(
+    corpus: Corpus, store: FeatureSource | None, source: str, *, is_first: bool, kept: Corpus | None = None
+) -> Corpus:
+    """Return the images that a model can read; they must be those of the models before it.
+
+    Raises:
+        DataError: it reads fewer images than the models before it.
+    """
+    readable = with_features(corpus, store) if kept is None else kept
+    if not is_first and len(readable) < len(corpus):
+        raise DataError(
+            f"{source} can read {len(readable)} of the {len(corpus)} images that the runs before it read: name it "
+            f"first, or extract its features from the same images"
+        )
+    return readable
+
+
+def _place(rank: float) -> str:
+    return "first hit" if rank == 1 else f"first hit; right at {rank:g}"
+
+
+def _warnings(source: str, model: TwoTower, corpus: Corpus) -> Iterator[str]:
+    if line := seen_in_training(model.provenance, corpus).describe(source):
+        yield line

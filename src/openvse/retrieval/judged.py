@@ -1,0 +1,304 @@
+"""Two towers on Crisscrossed Captions and ECCV Caption: judgements of single pairs of COCO's images and captions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+
+from openvse.corpus import Corpus
+from openvse.datasets.coco_ids import caption_numbers, image_numbers
+from openvse.datasets.cxc import POSITIVE, RatedPairs
+from openvse.datasets.eccv_caption import EccvCaption, Positives
+from openvse.errors import DataError
+from openvse.evaluation.judged import (
+    BOOTSTRAPS,
+    Correlation,
+    Direction,
+    JudgedReport,
+    bootstrap_correlation,
+    precisions,
+    rank_among,
+    recalls,
+    score_listed,
+)
+from openvse.similarities import Similarity
+from openvse.types import EmbeddingSet
+
+Pairs = tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]
+"""Query and candidate of each pair."""
+
+
+@dataclass(frozen=True)
+class NumberedItems:
+    """Embedded images and texts with COCO's numbers.
+
+    Attributes:
+        corpus: their corpus.
+        images: the embedded images.
+        texts: the embedded texts.
+        image_numbers: COCO's number of each image.
+        text_numbers: COCO's number of each text.
+        text_images: the image of each text.
+    """
+
+    corpus: Corpus
+    images: EmbeddingSet
+    texts: EmbeddingSet
+    image_numbers: Int[np.ndarray, "I"]
+    text_numbers: Int[np.ndarray, "T"]
+    text_images: Int[np.ndarray, "T"]
+
+    def with_texts(self, kept: Bool[np.ndarray, "T"]) -> NumberedItems:
+        """Return the items with some of the texts."""
+        rows = torch.from_numpy(np.flatnonzero(kept))
+        numbers, images = self.text_numbers[kept], self.text_images[kept]
+        return NumberedItems(self.corpus, self.images, self.texts[rows], self.image_numbers, numbers, images)
+
+
+def number_items(root: Path, corpus: Corpus, images: EmbeddingSet, texts: EmbeddingSet) -> NumberedItems:
+    """Find COCO's numbers of embedded items.
+
+    Args:
+        root: the folder of the data set coco.
+        corpus: the corpus that was embedded.
+        images: its embedded images.
+        texts: its embedded texts.
+
+    Raises:
+        DataError: the numbers are not there, or texts belong to several images.
+    """
+    pairs = corpus.relevance
+    if len(pairs.texts) != pairs.num_texts:
+        raise DataError(
+            f"{corpus.name}: a text belongs to several images: open the data set without merging captions"
+        )
+    of_text = np.empty(pairs.num_texts, dtype=np.int64)
+    of_text[pairs.texts] = pairs.images
+    return NumberedItems(corpus, images, texts, image_numbers(corpus), caption_numbers(root, corpus), of_text)
+
+
+def judge_cxc(
+    items: NumberedItems, similarity: Similarity, rated: Mapping[str, RatedPairs], *, model: str = ""
+) -> JudgedReport:
+    """Evaluate on Crisscrossed Captions.
+
+    A pair that was rated is positive if its rating is at least 3. Image-text positives are the rated pairs, which
+    include all pairs of COCO; captions of the same image are positive for each other unless they were rated lower.
+    The gallery holds the captions and images of the ratings, without the query itself. Queries without a positive item
+    are left out.
+
+    Args:
+        items: the embedded images and texts.
+        similarity: the similarity of the model.
+        rated: the ratings; see ``read_cxc``.
+        model: the fingerprint of the model, for the report.
+
+    Raises:
+        DataError: the ratings are of other images, or of too few queries.
+    """
+    listed = np.unique(rated["sits"].first)
+    problems = [*_left_out(listed, items.text_numbers, "captions"), *items.corpus.problems]
+    items = items.with_texts(np.isin(items.text_numbers, listed))
+    sides = {"image": (items.images, items.image_numbers), "text": (items.texts, items.text_numbers)}
+    kinds = {"sits": ("text", "image"), "sts": ("text", "text"), "sis": ("image", "image")}
+    found = {
+        task: _present(rated[task], sides[first][1], sides[second][1])
+        for task, (first, second) in kinds.items()
+    }
+    text, image = _positive(found["sits"])
+    co_captions = _co_captions(items.text_images, found["sts"])
+    directions = {
+        "image to text": rank_among(items.images, items.texts, (image, text), similarity),
+        "text to image": rank_among(items.texts, items.images, (text, image), similarity, swapped=True),
+        "text to text": rank_among(
+            items.texts,
+            items.texts,
+            _both_ways(_joined(_positive(found["sts"]), co_captions)),
+            similarity,
+            itself=True,
+        ),
+        "image to image": rank_among(
+            items.images, items.images, _both_ways(_positive(found["sis"])), similarity, itself=True
+        ),
+    }
+    return JudgedReport(
+        protocol="Crisscrossed Captions",
+        name=items.corpus.name,
+        retrieval={name: recalls(ranked) for name, ranked in directions.items()},
+        correlations=dict(_correlations(items, found, similarity)),
+        model=model,
+        problems=tuple(problems),
+        notes=(
+            f"a pair is positive if its rating is at least {POSITIVE:g} of 5; captions of one image are, unless rated "
+            f"lower",
+            "queries without a positive item are left out; the query is not a candidate",
+            f"Spearman: {BOOTSTRAPS:,} samples of half the queries (the first items), one pair of each; mean ± "
+            f"standard deviation",
+            "ties are pessimistic",
+        ),
+    )
+
+
+def judge_eccv_caption(
+    items: NumberedItems, similarity: Similarity, judged: EccvCaption, *, model: str = ""
+) -> JudgedReport:
+    """Evaluate on ECCV Caption: mAP@R, R-Precision and R@1 of the queries of its files.
+
+    Args:
+        items: the embedded images and texts.
+        similarity: the similarity of the model.
+        judged: the positives; see ``read_eccv_caption``.
+        model: the fingerprint of the model, for the report.
+
+    Raises:
+        DataError: the positives are of other images.
+    """
+    problems = [*items.corpus.problems]
+    notes = ["queries are those of ECCV Caption; ties are pessimistic"]
+    if judged.captions is None:
+        notes.append(
+            "the gallery has all captions: original_caption_to_image.json, which lists 25,000, is not there"
+        )
+    else:
+        problems += _left_out(np.array(sorted(judged.captions)), items.text_numbers, "captions")
+        items = items.with_texts(np.isin(items.text_numbers, list(judged.captions)))
+    retrieval: dict[str, Direction] = {}
+    for name, positives, asking, asked, swapped in (
+        (
+            "image to text",
+            judged.i2t,
+            (items.images, items.image_numbers),
+            (items.texts, items.text_numbers),
+            False,
+        ),
+        (
+            "text to image",
+            judged.t2i,
+            (items.texts, items.text_numbers),
+            (items.images, items.image_numbers),
+            True,
+        ),
+    ):
+        queries, relevant, missing = _listed(positives, asking[1], asked[1])
+        missing = missing[np.isin(missing, queries)]
+        if len(missing):
+            problems.append(
+                f"{name}: {len(missing):,} positive items are not in the gallery; they count as not found"
+            )
+        lost = len(positives) - len(np.unique(queries))
+        if lost:
+            problems.append(
+                f"{name}: {lost:,} of {len(positives):,} queries are not in the data set and are left out"
+            )
+        ranked = rank_among(asking[0], asked[0], (queries, relevant), similarity, every=True, swapped=swapped)
+        retrieval[name] = precisions(ranked, np.searchsorted(np.unique(queries), missing))
+    return JudgedReport(
+        "ECCV Caption", items.corpus.name, retrieval, {}, model, tuple(problems), tuple(notes)
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Rated pairs by the positions of their items."""
+
+    first: Int[np.ndarray, "P"]
+    second: Int[np.ndarray, "P"]
+    ratings: np.ndarray
+
+
+def _present(rated: RatedPairs, first: Int[np.ndarray, "A"], second: Int[np.ndarray, "B"]) -> _Found:
+    one, other = _positions(rated.first, first), _positions(rated.second, second)
+    there = (one >= 0) & (other >= 0)
+    if not there.any():
+        raise DataError(
+            "the ratings are of none of the images and captions of this data set: give COCO in Karpathy's split, and "
+            "the --split of the ratings"
+        )
+    return _Found(one[there], other[there], rated.ratings[there])
+
+
+def _positions(numbers: Int[np.ndarray, "P"], known: Int[np.ndarray, "A"]) -> Int[np.ndarray, "P"]:
+    """Return the position of each number among the known ones, or -1."""
+    order = np.argsort(known)
+    place = np.minimum(np.searchsorted(known, numbers, sorter=order), len(known) - 1)
+    return np.where(known[order[place]] == numbers, order[place], -1)
+
+
+def _positive(found: _Found) -> Pairs:
+    chosen = found.ratings >= POSITIVE
+    return found.first[chosen], found.second[chosen]
+
+
+def _joined(one: Pairs, other: Pairs) -> Pairs:
+    return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
+
+
+def _both_ways(pairs: Pairs) -> Pairs:
+    """Return each pair in both orders, once."""
+    first, second = _joined(pairs, (pairs[1], pairs[0]))
+    distinct = np.unique(np.stack([first, second]), axis=1)
+    distinct = distinct[:, distinct[0] != distinct[1]]
+    return distinct[0], distinct[1]
+
+
+def _co_captions(images: Int[np.ndarray, "T"], rated: _Found) -> Pairs:
+    """Return the pairs of texts of one image, without those that were rated below the threshold."""
+    order = np.argsort(images, kind="stable")
+    pairs = [
+        (order[:-step][same], order[step:][same])
+        for step in range(1, int(np.bincount(images).max(initial=1)))
+        if (same := images[order[:-step]] == images[order[step:]]).any()
+    ]
+    if not pairs:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    low = rated.ratings < POSITIVE
+    keys = [
+        np.minimum(a, b) * len(images) + np.maximum(a, b)
+        for a, b in ((first, second), (rated.first[low], rated.second[low]))
+    ]
+    kept = ~np.isin(keys[0], keys[1])
+    return first[kept], second[kept]
+
+
+def _correlations(
+    items: NumberedItems, found: dict[str, _Found], similarity: Similarity
+) -> Iterator[tuple[str, Correlation]]:
+    text_image, text_text, image_image = found["sits"], found["sts"], found["sis"]
+    scores = {
+        "image-text": score_listed(
+            items.images, items.texts, text_image.second, text_image.first, similarity
+        ),
+        "text-text": score_listed(items.texts, items.texts, text_text.first, text_text.second, similarity),
+        "image-image": score_listed(
+            items.images, items.images, image_image.first, image_image.second, similarity
+        ),
+    }
+    for (name, given), pairs in zip(scores.items(), (text_image, text_text, image_image), strict=True):
+        yield name, bootstrap_correlation(pairs.first, pairs.ratings, given)
+
+
+def _listed(
+    positives: Positives, asking: Int[np.ndarray, "Q"], asked: Int[np.ndarray, "C"]
+) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"], Int[np.ndarray, "M"]]:
+    """Return the positions of all positive pairs, and the query of each whose item is not in the gallery."""
+    queries = np.repeat(np.array(list(positives)), [len(items) for items in positives.values()])
+    items = np.array([item for each in positives.values() for item in each], dtype=np.int64)
+    one, other = _positions(queries, asking), _positions(items, asked)
+    there = (one >= 0) & (other >= 0)
+    if not there.any():
+        raise DataError(
+            "ECCV Caption names none of the images and captions of this data set: give COCO's test split"
+        )
+    return one[there], other[there], one[(one >= 0) & (other < 0)]
+
+
+def _left_out(listed: Int[np.ndarray, "L"], known: Int[np.ndarray, "A"], what: str) -> Iterator[str]:
+    missing = int((~np.isin(listed, known)).sum())
+    if missing:
+        yield f"{missing:,} of {len(listed):,} {what} are not in the data set and are left out"

@@ -1,0 +1,169 @@
+"""Runs by the name that a user gives: their model, their recipe, and how far they have come."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from openvse.errors import ModelError, OpenVSEError
+from openvse.model.folder import CONFIG
+from openvse.tasks.run import BEST, RECIPE
+from openvse.training.checkpoint import CHECKPOINT
+
+_SEED = re.compile(r"[-_.]*(?:seed|s)[-_]?\d+$")
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """A run or a model.
+
+    Attributes:
+        source: as it was named.
+        model: the folder of its model, or its hub id.
+        folder: the folder of the run; None if only a model is known.
+        recipe: its recipe without the seed; None if it is not known.
+    """
+
+    source: str
+    model: str
+    folder: Path | None = None
+    recipe: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in tables: the folder's, without ``best``, or the hub id."""
+        return self.model if self.folder is None else self.folder.name
+
+    def unfinished(self) -> str:
+        """Return a line that says how far the run has come, or "" if it has finished or does not say."""
+        if self.folder is None:
+            return ""
+        planned, done = (
+            _planned_epochs(self.folder / RECIPE),
+            _validated_epochs(self.folder / "metrics.jsonl"),
+        )
+        if not planned or not done or done >= planned:
+            return ""
+        return f"{self.source} has finished {done} of {planned} epochs: its best model so far is measured"
+
+
+def find_run(source: str) -> NamedRun:
+    """Return the run or the model of this name.
+
+    Args:
+        source: the folder of a run, of a model such as a run's ``best/``, or a name that ``load`` takes.
+
+    Raises:
+        ModelError: it is the folder of a run that has not saved a model yet.
+    """
+    path = Path(source)
+    folder = path.parent if path.name == BEST and (path.parent / RECIPE).is_file() else path
+    if not (path / CONFIG).is_file() and (path / BEST / CONFIG).is_file():
+        path = path / BEST
+    elif not (path / CONFIG).is_file() and any((path / name).exists() for name in (RECIPE, CHECKPOINT)):
+        raise ModelError(
+            f"{source} is a run without {BEST}/{CONFIG}: it saves a model after its first epoch; wait for that, or "
+            f"leave it out"
+        )
+    if not path.exists():
+        return NamedRun(source, source)
+    recipe = _recipe(folder / RECIPE)
+    return NamedRun(source, str(path), folder if folder.name else folder.resolve(), recipe)
+
+
+def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[NamedRun]]:
+    """Return the rows of a comparison by name, in the order in which they were first named.
+
+    Runs whose recipes differ at most in the seed make one row, with the name of the first run without its seed.
+
+    Args:
+        words: runs and models; ``NAME=RUN,RUN`` makes a row of its own of several runs.
+        apart: whether each run has a row of its own, whatever its recipe.
+
+    Raises:
+        OpenVSEError: a run or a row is named twice, a row has no runs, or see ``find_run``.
+    """
+    groups: dict[str, list[NamedRun]] = {}
+    given: dict[str, str] = {}
+    for word in words:
+        name, equals, listed = word.partition("=")
+        if not equals or Path(word).exists():
+            run = find_run(word)
+            groups.setdefault(
+                f"recipe {run.recipe}" if run.recipe and not apart else f"run {word}", []
+            ).append(run)
+            continue
+        sources = [source for source in listed.split(",") if source]
+        if not name or not sources or name in given.values():
+            raise OpenVSEError(
+                f"{word!r} names no row of its own: write NAME=RUN,RUN with a new name and its runs"
+            )
+        given[f"row {name}"] = name
+        groups[f"row {name}"] = [find_run(source) for source in sources]
+    _refuse_twice([run for group in groups.values() for run in group])
+    names = {key: given.get(key) or _group_name(group) for key, group in groups.items()}
+    return {
+        name if [*names.values()].count(name) == 1 else ", ".join(run.source for run in groups[key]): groups[
+            key
+        ]
+        for key, name in names.items()
+    }
+
+
+def _refuse_twice(runs: Sequence[NamedRun]) -> None:
+    models = [str(Path(run.model).resolve()) if Path(run.model).exists() else run.model for run in runs]
+    for model, run in zip(models, runs, strict=True):
+        if models.count(model) > 1:
+            raise OpenVSEError(f"{run.source} is named twice: name each run once")
+
+
+def _group_name(group: Sequence[NamedRun]) -> str:
+    name = group[0].name
+    return (_SEED.sub("", name) or name) if len(group) > 1 else name
+
+
+def _recipe(path: Path) -> str | None:
+    """Return a recipe as text without its seed; None if there is none that can be read."""
+    tree = _tree(path)
+    return (
+        json.dumps({key: tree[key] for key in sorted(tree) if key != "seed"}, sort_keys=True)
+        if tree
+        else None
+    )
+
+
+def _tree(path: Path) -> Mapping[str, Any] | None:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return tree if isinstance(tree, dict) else None
+
+
+def _planned_epochs(path: Path) -> int:
+    try:
+        return sum(int(phase["epochs"]) for phase in (_tree(path) or {})["training"]["phases"])
+    except (KeyError, TypeError, ValueError):
+        return 0
+
+
+def _validated_epochs(path: Path) -> int:
+    """Return the last epoch with a validation; a last line that is still being written is left out."""
+    last = 0
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return 0
+    for line in lines:
+        if '"kind": "validation"' in line:
+            try:
+                last = int(json.loads(line)["epoch"])
+            except (ValueError, KeyError, TypeError):
+                continue
+    return last

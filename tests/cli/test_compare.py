@@ -1,0 +1,183 @@
+"""``openvse compare`` on the shared run, and on copies of it with other weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from album import digest, write_album
+
+import openvse
+from openvse.tasks.runs import find_run, parse_rows
+
+Invoke = Callable[..., object]
+
+
+@pytest.fixture(scope="module")
+def others(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write runs that differ from the shared one: two seeds of its recipe, and one of another recipe."""
+    root = tmp_path_factory.mktemp("others")
+    tree = yaml.safe_load((trained / "run" / "recipe.yaml").read_text())
+    for name, seed, width in (("mine_s1", 1, 16), ("mine_s2", 2, 16), ("noisy", 1, 17)):
+        model = openvse.load(trained / "run" / "best")
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(0.05 * torch.randn_like(weight))
+        model.save(root / name / "best")
+        other = {**tree, "seed": seed, "embed_dim": width}
+        (root / name / "recipe.yaml").write_text(yaml.safe_dump(other))
+    return root
+
+
+def test_rows_intervals_and_seeds(invoke: Invoke, trained: Path, others: Path, tmp_path: Path) -> None:
+    words = [others / "noisy", others / "mine_s1", others / "mine_s2", "--on", trained / "album"]
+    result = invoke("compare", *words, "--resamples", 200, "--out", tmp_path / "out", "--split", "all")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("A  noisy\nB  mine\n\non album: 20 images, 24 texts\n")
+    assert "B - A     difference" in result.stdout
+    assert "±" in result.stdout
+    assert "images asking for texts" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    values = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert [(row["name"], len(row["runs"])) for row in values["rows"]] == [("noisy", 1), ("mine", 2)]
+    assert values["rows"][0]["spread"] == {} and values["rows"][1]["spread"]["rsum"] >= 0
+    row = values["rows"][1]
+    assert row["mean"]["rsum"] == pytest.approx(sum(run["metrics"]["rsum"] for run in row["runs"]) / 2)
+    (contrast,) = values["contrasts"]
+    found = contrast["differences"]["rsum"]
+    assert found["change"] == pytest.approx(row["mean"]["rsum"] - values["rows"][0]["mean"]["rsum"])
+    assert found["interval"][0] <= found["change"] <= found["interval"][1]
+    assert found["shown"] == (found["interval"][0] > 0 or found["interval"][1] < 0)
+    signs = contrast["signs"]["t2i"]
+    assert signs["better"] + signs["worse"] + signs["equal"] == 24
+    assert "## mine against noisy" in (tmp_path / "out" / "comparison.md").read_text()
+
+
+def test_figures_are_those_of_evaluate(invoke: Invoke, trained: Path, others: Path) -> None:
+    words = [trained / "run", others / "noisy", "--on", trained / "album", "--split", "all", "--json", "-q"]
+    document = json.loads(invoke("compare", *words, "--resamples", 100).stdout)
+    evaluated = invoke(
+        "evaluate", others / "noisy" / "best", trained / "album", "--split", "all", "--json", "-q"
+    )
+    report = json.loads(evaluated.stdout)["result"]["report"]
+    assert document["command"] == "compare"
+    assert document["result"]["rows"][1]["runs"][0]["metrics"] == report["metrics"]
+    assert document["result"]["rows"][1]["runs"][0]["model"] == report["model"]
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_the_page_shows_wins_and_losses_and_needs_no_network(
+    invoke: Invoke, trained: Path, others: Path, tmp_path: Path
+) -> None:
+    words = [trained / "run", others / "noisy", "--on", trained / "album", "--split", "all", "--examples", 3]
+    assert invoke("compare", *words, "--out", tmp_path / "out", "--resamples", 100).exit_code == 0
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    tags = _Tags()
+    tags.feed(page)
+    images = [attributes["src"] for tag, attributes in tags.found if tag == "img"]
+    assert images
+    assert all(source is not None and source.startswith("data:image/webp;base64,") for source in images)
+    assert not any(tag in ("script", "link", "iframe") for tag, _ in tags.found)
+    assert "first hit; right at " in page
+    # ``noisy`` began from the same data, which a run remembers.
+    assert page.count('class="leak"') == 2
+
+
+def test_a_model_that_was_trained_on_the_test_images_is_caught(
+    invoke: Invoke, trained: Path, tmp_path: Path
+) -> None:
+    entries = [json.loads(line) for line in (trained / "album" / "metadata.jsonl").read_text().splitlines()]
+    swapped = {"train": "test", "test": "train", "validation": "validation"}
+    shutil.copytree(trained / "album", tmp_path / "swapped")
+    lines = [json.dumps({**entry, "split": swapped[entry["split"]]}) for entry in entries]
+    (tmp_path / "swapped" / "metadata.jsonl").write_text("\n".join(lines) + "\n")
+    model = trained / "run" / "best"
+    seen = invoke("evaluate", model, tmp_path / "swapped", "--json")
+    report = json.loads(seen.stdout)["result"]["report"]
+    expected = "leakage: the model was trained on 12 of the 12 images that could be checked"
+    assert report["problems"][0].startswith(expected)
+    assert expected in seen.stderr.replace("\n", " ")
+    clean = json.loads(invoke("evaluate", model, trained / "album", "--json").stdout)
+    assert clean["result"]["report"]["problems"] == clean["warnings"] == []
+
+
+def test_nothing_is_overwritten(
+    refused: Callable[..., str], invoke: Invoke, trained: Path, others: Path, tmp_path: Path
+) -> None:
+    words = [trained / "run", others / "noisy", "--on", trained / "album", "--out", tmp_path / "out"]
+    assert invoke("compare", *words, "--resamples", 100).exit_code == 0
+    before = digest(tmp_path / "out")
+    line = refused("compare", *words)
+    assert line == (
+        f"{tmp_path / 'out'} already holds comparison.html, comparison.json, comparison.md: choose another --out, or "
+        f"delete it first"
+    )
+    assert digest(tmp_path / "out") == before
+
+
+def test_bad_runs_get_one_line(
+    refused: Callable[..., str], trained: Path, others: Path, tmp_path: Path
+) -> None:
+    run, on = trained / "run", ("--on", trained / "album")
+    assert "is named twice: name each run once" in refused("compare", run, run / "best", *on)
+    assert "there is one row, run, of 1 run(s)" in refused("compare", run, *on)
+    assert "there is one row, mine, of 2 run(s)" in refused(
+        "compare", others / "mine_s1", others / "mine_s2", *on
+    )
+    empty = tmp_path / "begun"
+    empty.mkdir()
+    shutil.copy(run / "recipe.yaml", empty)
+    assert "is a run without best/config.json: it saves a model" in refused("compare", run, empty, *on)
+    half = tmp_path / "half"
+    shutil.copytree(others / "noisy", half)
+    (half / "best" / "model.safetensors").unlink()
+    assert "it has no model.safetensors" in refused("compare", run, half, *on)
+    assert "names no row of its own" in refused("compare", run, "mine=", *on)
+    assert "--features is given 3 times for 2 runs" in refused(
+        "compare", run, others / "noisy", *on, *(["--features", run / "features"] * 3)
+    )
+    other = write_album(tmp_path / "other", 5)
+    for image in sorted(other.glob("*.png")):
+        image.rename(image.with_name(f"x{image.name}"))
+    lines = (other / "metadata.jsonl").read_text()
+    (other / "metadata.jsonl").write_text(lines.replace('"file_name": "', '"file_name": "x'))
+    words = (run, others / "noisy", "--on", other, "--split", "all", "--features", *run.glob("features*"))
+    assert "has none of the 5 images of other (such as x00.png)" in refused("compare", *words)
+
+
+def test_rows_are_named_and_keep_their_order(trained: Path, others: Path) -> None:
+    one, two, noisy = (str(others / name) for name in ("mine_s1", "mine_s2", "noisy"))
+    rows = parse_rows([one, f"odd={noisy}", two])
+    assert {name: [each.source for each in group] for name, group in rows.items()} == {
+        "mine": [one, two],
+        "odd": [noisy],
+    }
+    assert [*parse_rows([one, two], apart=True)] == ["mine_s1", "mine_s2"]
+    assert find_run(str(trained / "run" / "best")).name == "run"
+    assert find_run("someone/model").name == "someone/model"
+
+
+def test_an_unfinished_run_is_told(trained: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained / "run", tmp_path / "run")
+    assert find_run(str(folder)).unfinished() == ""
+    log = folder / "metrics.jsonl"
+    lines = [line for line in log.read_text().splitlines() if '"epoch": 2' not in line]
+    log.write_text("\n".join([*lines, '{"kind": "validation", "epo']))
+    assert find_run(str(folder)).unfinished() == (
+        f"{folder} has finished 1 of 2 epochs: its best model so far is measured"
+    )

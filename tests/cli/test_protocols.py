@@ -1,0 +1,74 @@
+"""``openvse evaluate --protocol`` on a tiny COCO with ratings and extended positives, and ``--every``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from PIL import Image
+
+from coco_judgements import CAPTIONS, image_name, write_coco, write_cxc, write_eccv
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> Path:
+    root = write_coco(tmp_path / "coco")
+    (root / "val2014").mkdir()
+    for number in (*CAPTIONS, 7):
+        Image.new("RGB", (48, 40), (2 * number, 90, 255 - number)).save(root / "val2014" / image_name(number))
+    return root
+
+
+def test_judgements_are_evaluated(invoke: Invoke, trained: Path, coco: Path, tmp_path: Path) -> None:
+    model, data = trained / "run" / "best", f"coco:{coco}"
+    cxc, eccv = write_cxc(tmp_path / "cxc"), tmp_path / "eccv"
+    eccv.mkdir()
+    write_eccv(eccv)
+    words = ["evaluate", model, data, "--protocol", "cxc", "--annotations", cxc]
+    result = invoke(*words, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "| image to image |" in result.stdout
+    assert "| text-text |" in result.stdout
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["retrieval"]["text to text"]["queries"] == 6
+    document = json.loads(invoke(*words[:4], "eccv_caption", "--annotations", eccv, "--json", "-q").stdout)
+    judged = document["result"]["report"]
+    assert set(judged["retrieval"]["image to text"]["metrics"]) == {"map_at_r", "rprecision", "r1"}
+
+
+def test_another_number_of_images_is_told(invoke: Invoke, trained: Path, coco: Path) -> None:
+    result = invoke("evaluate", trained / "run" / "best", f"coco:{coco}", "--protocol", "coco_5k", "--every")
+    assert result.exit_code == 0, result.output
+    assert "warning: protocol coco_5k has 5,000 and 25,010 items, and 4 and 9 are evaluated" in result.stderr
+    assert "i2t nDCG@10" in result.stdout
+    assert "i2t nDCG@10" not in invoke("evaluate", trained / "run" / "best", f"coco:{coco}").stdout
+
+
+def test_what_does_not_fit_a_protocol_gets_one_line(
+    refused: Callable[..., str], trained: Path, coco: Path, tmp_path: Path
+) -> None:
+    model, data = trained / "run" / "best", f"coco:{coco}"
+    assert "protocol coco_5k is on coco, and the data set is album: give coco:ROOT" in refused(
+        "evaluate", model, trained / "album", "--protocol", "coco_5k"
+    )
+    assert "unknown protocol 'coco5k'" in refused("evaluate", model, data, "--protocol", "coco5k")
+    assert "protocol cxc needs --annotations: the folder of its CSV files" in refused(
+        "evaluate", model, data, "--protocol", "cxc"
+    )
+    assert "no sits_test.csv of Crisscrossed Captions" in refused(
+        "evaluate", model, data, "--protocol", "cxc", "--annotations", tmp_path
+    )
+    assert "--exchanged is for models that answer questions" in refused(
+        "evaluate", model, data, "--exchanged"
+    )
+
+
+def test_protocols_are_listed(invoke: Invoke) -> None:
+    lines = invoke("protocols").stdout.splitlines()
+    assert "coco_1k: COCO 1K: the mean of five folds of 1,000 test images" in lines
+    assert max(map(len, lines)) <= 80
