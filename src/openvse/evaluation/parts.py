@@ -84,7 +84,9 @@ def cut_into_parts(
                 f"about {relevance.num_images} and {relevance.num_texts}: embed the same items"
             )
     if not 1 <= folds <= relevance.num_images:
-        raise DataError(f"folds is {folds}, allowed are 1 to {relevance.num_images}, the number of images")
+        raise DataError(
+            f"folds is {folds}: give a number from 1 to {relevance.num_images}, the number of images"
+        )
     every_image, every_text = np.arange(relevance.num_images), np.arange(relevance.num_texts)
     if folds == 1:
         yield Part(members, relevance, reranker, every_image, every_text)
