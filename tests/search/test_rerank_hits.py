@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,9 @@ from PIL import Image
 
 from openvse.errors import DataError, ModelError
 from openvse.features import FeatureStore, FeatureStoreWriter
-from openvse.model import TwoTower
+from openvse.model import Calibration, CalibrationData, TwoTower
 from openvse.retrieval.build import build_model
-from openvse.search import Hit, HitReranker
+from openvse.search import Chances, Hit, HitReranker
 from openvse.tasks.recipes import parse_recipe
 
 QUERIES = ["red", "green and blue"]
@@ -140,3 +141,28 @@ def test_scores_that_are_no_numbers_are_refused(
     monkeypatch.setattr(fused.similarity, "pairs", lambda images, texts, i, t: torch.full(i.shape, torch.nan))
     with pytest.raises(ModelError, match=rf"scores {hits[0][0].id} as NaN or infinite"):
         HitReranker(fused)(QUERIES, hits)
+
+
+def test_probabilities_are_those_of_the_model_that_ranks_again(
+    fused: TwoTower, hits: list[list[Hit]]
+) -> None:
+    curve = Calibration(
+        model=fused.fingerprint,
+        data=CalibrationData("drawn", num_images=50, num_texts=10, num_pairs=10),
+        method="isotonic",
+        log_loss={},
+        scores=(-1.0, 1.0),
+        log_ratios=(-3.0, 3.0),
+        relevant_above=(1.0, 0.5),
+    )
+    known = [[replace(hit, probability=0.1) for hit in found] for found in hits]
+    for found in HitReranker(fused, top=3, chances=Chances(curve, 4))(QUERIES, known):
+        scores = np.array([hit.score for hit in found[:3]])
+        assert [hit.probability for hit in found[:3]] == pytest.approx(curve.probabilities(scores, 4))
+        assert found[3].probability == 0.1  # which keeps its score
+    wanted = Chances(curve, 4, min_precision=0.25)
+    for found in HitReranker(fused, top=3, chances=wanted)(QUERIES, known):
+        assert len(found) <= 3 and all((hit.probability or 0) >= 0.25 for hit in found)
+    assert {hit.probability for hit in HitReranker(fused, top=3)(QUERIES, known)[0][:3]} == {None}
+    with pytest.raises(DataError, match="a mixture of two scores has no curve"):
+        HitReranker(fused, weight=0.5, chances=Chances(curve, 4))

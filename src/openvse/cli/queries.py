@@ -57,6 +57,8 @@ class Refinement:
         where: conditions on the hits.
         skip: how many of the best hits are left out.
         min_score: the lowest score of a hit.
+        min_precision: the lowest probability of a hit.
+        expected: how many of the images searched are expected to fit a sentence.
     """
 
     image: Path | None = None
@@ -66,6 +68,8 @@ class Refinement:
     where: tuple[str, ...] = ()
     skip: int = 0
     min_score: float | None = None
+    min_precision: float | None = None
+    expected: float | None = None
 
     @property
     def is_compound(self) -> bool:
@@ -168,7 +172,15 @@ def _refined_answers(
         for query in asked
     ]
     found = iter(
-        engine.find(compound, top_k, skip=refined.skip, min_score=refined.min_score, where=refined.where)
+        engine.find(
+            compound,
+            top_k,
+            skip=refined.skip,
+            min_score=refined.min_score,
+            where=refined.where,
+            min_precision=refined.min_precision,
+            expected=refined.expected,
+        )
     )
     return [next(found) if query.text.strip() else [] for query in queries]
 

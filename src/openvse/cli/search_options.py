@@ -48,6 +48,22 @@ TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="How many hits t
 Skip = Annotated[
     int, typer.Option(min=0, help="How many of the best hits to leave out: a page after the first.")
 ]
+MinPrecision = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="The lowest probability of a hit, so that at least this share of them is expected to be relevant; see "
+        "'openvse calibrate'.",
+    ),
+]
+Expected = Annotated[
+    float | None,
+    typer.Option(
+        help="How many of the images searched you expect to fit a sentence, for the probabilities; by default as many "
+        "as in the data that these were fitted on."
+    ),
+]
 MinScore = Annotated[float | None, typer.Option(help="The lowest score of a hit.")]
 RerankFeatures = Annotated[
     Path | None, typer.Option(help="A feature store that the re-ranking model reads instead of the images.")

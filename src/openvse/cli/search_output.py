@@ -38,6 +38,7 @@ def write_hits(asked: Sequence[Query], results: Sequence[Sequence[Hit]], form: F
     for query, hits in zip(asked, results, strict=True):
         for hit in hits:
             about = {"query": query.text, "kind": query.kind, "rank": hit.rank, "score": hit.score}
+            about |= {"probability": hit.probability}
             typer.echo(json.dumps({**about, "id": hit.id, "path": str(hit.path)}, allow_nan=False))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from openvse.evaluation.calibrate import fit_calibration
+from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
 from openvse.evaluation.comparison import Comparison, Contrast, MeasuredRun, Row, contrast_rows
 from openvse.evaluation.embed import EmbeddedCorpus, EmbeddedEnsemble, embed_corpus, embed_ensemble
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
@@ -21,8 +23,10 @@ from openvse.evaluation.metrics import (
 from openvse.evaluation.paired import Difference, Signs, paired_differences, sign_test
 from openvse.evaluation.places import Places
 from openvse.evaluation.ranking import QueryRanks, Ranks, rank_by_counting
+from openvse.evaluation.reliability import Reliability, measure_reliability, shown_images
 from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Proposals, Reranker, rerank
+from openvse.evaluation.score_counts import ScoreCounts
 from openvse.evaluation.win_loss import Example, Examples, Shown
 
 __all__ = [
@@ -41,11 +45,13 @@ __all__ = [
     "Protocol",
     "QueryRanks",
     "Ranks",
+    "Reliability",
     "Remarks",
     "Report",
     "Reranked",
     "Reranker",
     "Row",
+    "ScoreCounts",
     "Scorer",
     "Shown",
     "Signs",
@@ -55,9 +61,11 @@ __all__ = [
     "embed_corpus",
     "embed_ensemble",
     "evaluate",
+    "fit_calibration",
     "mean_metrics",
     "mean_rank",
     "mean_scores",
+    "measure_reliability",
     "median_rank",
     "normalized_median_rank",
     "paired_differences",
@@ -66,5 +74,7 @@ __all__ = [
     "recall_at_k",
     "rerank",
     "retrieval_metrics",
+    "shown_images",
     "sign_test",
+    "too_small_to_calibrate",
 ]

@@ -22,7 +22,7 @@ from openvse.evaluation.metrics import (
     retrieval_metrics,
 )
 from openvse.evaluation.parts import Part, RankedPart, cut_into_parts, join_outcomes, rank_part
-from openvse.evaluation.ranking import Ranks
+from openvse.evaluation.ranking import Ranks, SeeBlock
 from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Reranker
 from openvse.types import EmbeddingSet, OnProgress, Relevance
@@ -47,6 +47,7 @@ def evaluate(
     device: torch.device | str | None = None,
     published: Mapping[str, Metrics] | None = None,
     problems: Sequence[str] = (),
+    see: SeeBlock | None = None,
     every: bool = False,
     keep: int = 0,
     progress: OnProgress | None = None,
@@ -69,6 +70,7 @@ def evaluate(
         device: the device of the scores; None is that of the images' embeddings.
         published: published results to show next to these, by label.
         problems: what was skipped before, one line each.
+        see: a function that is called once with every block of scores, of each fold for itself.
         every: whether to place all relevant candidates, for mAP@R, R-Precision, nDCG@10 and MRR (see ``Places``).
         keep: how many first candidates of each query to keep in ``Report.outcomes``.
         progress: a function that is called after every block of scores.
@@ -83,7 +85,9 @@ def evaluate(
     shape = relevance.num_images, relevance.num_texts
     protocol = Protocol(name, *shape, folds, size, seed, resamples, num_models=len(members))
     parts = list(cut_into_parts(members, relevance, reranker, folds))
-    ranked = [rank_part(part, size, where, every=every, keep=keep, progress=progress) for part in parts]
+    ranked = [
+        rank_part(part, size, where, every=every, keep=keep, also=see, progress=progress) for part in parts
+    ]
     report = _report(parts, ranked, protocol, _remarks(ranked, relevance))
     return replace(report, model=model, published=dict(published or {}), problems=tuple(problems))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member, mean_scores
-from openvse.evaluation.ranking import QueryRanks, Ranks, rank_by_counting
+from openvse.evaluation.ranking import QueryRanks, Ranks, SeeBlock, rank_by_counting
 from openvse.evaluation.rerank import Proposals, Reranker, rerank
 from openvse.types import OnProgress, Relevance
 
@@ -109,6 +109,7 @@ def rank_part(
     *,
     every: bool = False,
     keep: int = 0,
+    also: SeeBlock | None = None,
     progress: OnProgress | None = None,
 ) -> RankedPart:
     """Rank one part, holding a block of scores at a time.
@@ -119,6 +120,7 @@ def rank_part(
         device: the device of the scores.
         every: whether to place all relevant candidates; see ``rank_by_counting``.
         keep: how many first candidates of each query to keep as its outcome; 0 keeps no outcomes.
+        also: a function that is called once with every block.
         progress: a function that is called after every block.
 
     Raises:
@@ -141,6 +143,8 @@ def rank_part(
         nonlocal scored
         if proposals is not None:
             proposals.see(rows, columns, scores)
+        if also is not None:
+            also(rows, columns, scores)
         scored += scores.numel()
         if progress is not None:
             progress("scoring pairs", scored, math.prod(shape))

@@ -18,6 +18,9 @@ from openvse.types import Relevance
 ScoreBlock = Callable[[slice, slice], Float[Tensor, "I T"]]
 """A function that scores some images against some texts. It may be called twice and must return the same scores."""
 
+SeeBlock = Callable[[slice, slice, Tensor], None]
+"""A function that takes a block of scores, as (rows, columns, scores)."""
+
 
 @dataclass(frozen=True)
 class QueryRanks:
@@ -60,7 +63,7 @@ def rank_by_counting(
     *,
     block_size: int = 512,
     device: torch.device | str = "cpu",
-    see: Callable[[slice, slice, Tensor], None] | None = None,
+    see: SeeBlock | None = None,
     every: bool = False,
     gains: Float[np.ndarray, "P"] | None = None,
 ) -> Ranks:
@@ -78,7 +81,7 @@ def rank_by_counting(
         relevance: the relevant pairs.
         block_size: about the side of a block of scores, which determines the memory.
         device: the device of the scores from ``score_block``.
-        see: a function that is called once with every block, as (rows, columns, scores).
+        see: a function that is called once with every block.
         every: whether to count the places of all relevant candidates, too (``QueryRanks.places``).
         gains: how relevant each pair is, above 0, for the places; by default all pairs have gain 1.
 

@@ -11,6 +11,7 @@ from openvse.corpus import SharedTexts
 from openvse.evaluation.metrics import RECALL_AT, Metrics, Replicates
 from openvse.evaluation.parts import Outcomes
 from openvse.evaluation.places import SEVERAL
+from openvse.evaluation.reliability import Reliability
 from openvse.output.documents import CONFIDENCE, markdown_table, write_report
 
 _RECALLS = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT), "rsum"]
@@ -93,6 +94,7 @@ class Report:
         published: the published results of each label (paper and setting), under the same names as ``metrics``.
         problems: what was skipped, one line each.
         reranked: how the first proposals were reranked, if they were.
+        reliability: how far the model's probabilities hold, if it knows any.
         replicates: the metrics on every resample of the bootstrap, averaged over the folds. The same data and seed give
             the same resamples, so the replicates of two models can be compared in pairs. They are not written.
         outcomes: the rank and the first candidates of each query, if they were asked for. They are not written.
@@ -107,6 +109,7 @@ class Report:
     published: Mapping[str, Metrics] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     reranked: Reranked | None = None
+    reliability: Reliability | None = None
     replicates: Replicates = field(default_factory=dict, repr=False, compare=False)
     outcomes: Outcomes | None = field(default=None, repr=False, compare=False)
 
@@ -125,6 +128,8 @@ class Report:
             *self._several(),
             "\n".join(f"- {line}" for line in self._protocol_lines()),
         ]
+        if self.reliability:
+            sections.append(self.reliability.to_markdown())
         if self.problems:
             sections += ["## Problems", "\n".join(f"- {problem}" for problem in self.problems)]
         return "\n\n".join(sections) + "\n"

@@ -57,6 +57,10 @@ class Proposals:
         self.i2t.see(rows, columns.start, scores)
         self.t2i.see(columns, rows.start, scores.T)
 
+    def of_texts(self) -> Grid:
+        """Return the image and the text of every candidate of the texts."""
+        return _text_queries(self.t2i)
+
 
 class _Best:
     """The best candidates of one direction: their scores and their positions, ``[Q, top]``."""
@@ -101,12 +105,12 @@ def rerank(
     """
     started = time.perf_counter()
     member, weight = reranker.member, reranker.weight
-    of_images, of_texts = _image_queries(proposals.i2t), _text_queries(proposals.t2i)
+    of_images, of_texts = _image_queries(proposals.i2t), proposals.of_texts()
     told = _told("re-ranking pairs", sum(grid[0].numel() for grid in (of_images, of_texts)), progress)
     i2t = _mix(member, *of_images, proposals.i2t.scores, weight, device, told)
     t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, device, told)
     seconds = time.perf_counter() - started
-    relevant = _RelevantPairs(relevance)
+    relevant = RelevantPairs(relevance)
     return Ranks(
         _again(ranks.i2t, i2t, relevant(*of_images)),
         _again(ranks.t2i, t2i, relevant(*of_texts)),
@@ -161,7 +165,7 @@ def _told(work: str, total: int, progress: OnProgress | None) -> Callable[[int],
     return add
 
 
-class _RelevantPairs:
+class RelevantPairs:
     """Answers which of many pairs are relevant."""
 
     def __init__(self, relevance: Relevance) -> None:
@@ -169,6 +173,7 @@ class _RelevantPairs:
         self._keys = relevance.images * self._num_texts + relevance.texts
 
     def __call__(self, images: Int[Tensor, "Q top"], texts: Int[Tensor, "Q top"]) -> Bool[Tensor, "Q top"]:
+        """Say of each pair whether it is relevant."""
         keys = (images * self._num_texts + texts).cpu().numpy()
         return torch.from_numpy(np.isin(keys, self._keys)).to(images.device)
 

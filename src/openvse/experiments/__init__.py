@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from openvse.experiments.patterns import PATTERNS
 from openvse.experiments.synthetic import DESIGNS, DesignResult, Schedule, find, find_all
-from openvse.experiments.synthetic_report import PUBLISHED, SyntheticReport, import_figure
+from openvse.experiments.synthetic_report import PUBLISHED, SyntheticReport
 from openvse.experiments.unfinished import Unfinished
 
 __all__ = [
@@ -17,5 +17,4 @@ __all__ = [
     "Unfinished",
     "find",
     "find_all",
-    "import_figure",
 ]

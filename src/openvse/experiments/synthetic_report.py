@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from openvse.errors import OpenVSEError
 from openvse.experiments.patterns import PATTERNS
 from openvse.experiments.synthetic import DESIGNS, SEEN, SHOWN_SIZE, TESTED, DesignResult, Schedule
 from openvse.files import replacing
 from openvse.output.documents import markdown_table, write_report
+from openvse.output.figures import import_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,19 +142,6 @@ class SyntheticReport:
                     for cell in keys
                 ),
             ]
-
-
-def import_figure() -> type[Figure]:
-    """Return matplotlib's figure class, which draws without a display.
-
-    Raises:
-        OpenVSEError: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise OpenVSEError("the plot needs matplotlib: pip install 'openvse[analysis]'") from error
-    return Figure
 
 
 def _draw_coefficients(axes: Axes, pattern: str, by_design: Mapping[str, DesignResult]) -> None:

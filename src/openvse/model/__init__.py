@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openvse.model.base import Model
+from openvse.model.calibration import CALIBRATION, Calibration, CalibrationData
 from openvse.model.folder import ModelConfig, read_config, read_weights
 from openvse.model.mode import evaluating
 from openvse.model.start import Origin, Start, take_weights
@@ -10,6 +11,9 @@ from openvse.model.tower import Tower, tower_curves
 from openvse.model.two_tower import TwoTower, embed
 
 __all__ = [
+    "CALIBRATION",
+    "Calibration",
+    "CalibrationData",
     "Model",
     "ModelConfig",
     "Origin",

@@ -64,6 +64,9 @@ class Model(nn.Module, ABC):
     def save_assets(self, folder: Path) -> None:
         """Write the files needed besides the weights (vocabularies, a backbone's config) into the model folder."""
 
+    def read_more(self, folder: Path) -> None:
+        """Read what the model folder keeps besides parts and weights, which are already read; nothing by default."""
+
     @property
     def device(self) -> torch.device:
         """The device of the weights."""

@@ -20,6 +20,7 @@ from openvse.functional import pad
 from openvse.media.images import one_or_many
 from openvse.media.videos import ClipSource
 from openvse.model.base import Model
+from openvse.model.calibration import CALIBRATION, Calibration, read_calibration
 from openvse.model.mode import evaluating
 from openvse.model.tower import Tower
 from openvse.similarities import SIMILARITIES, ScaledCosine, Similarity
@@ -61,6 +62,7 @@ class TwoTower(Model):
         self.image = image
         self.text = text
         self.similarity = similarity
+        self._calibration: Calibration | None = None
 
     def forward(self, images: Inputs, texts: Inputs) -> tuple[EmbeddingSet, EmbeddingSet]:
         """Embed a batch of each modality."""
@@ -91,6 +93,28 @@ class TwoTower(Model):
     def reads_videos(self) -> bool:
         """Whether ``encode_image`` also takes clips."""
         return self.image.encoder.backbone.reads_videos
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The curve from a score to the probability of relevance.
+
+        None if nothing has fitted one (``openvse calibrate``), or if the model has changed since, by its fingerprint.
+        """
+        kept = self._calibration
+        if kept is None or kept.model == self.fingerprint:
+            return kept
+        _logger.warning(
+            "the curve from score to probability is not used, as it was fitted to other weights (model %s): run "
+            "'openvse calibrate' again",
+            kept.model,
+        )
+        self._calibration = None
+        return None
+
+    @calibration.setter
+    def calibration(self, calibration: Calibration | None) -> None:
+        """Let the model keep a curve, or none."""
+        self._calibration = calibration
 
     def encode_image(self, images: ClipSource | Sequence[ClipSource], batch_size: int = 64) -> EmbeddingSet:
         """Embed images (paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``), or clips if the model reads them.
@@ -185,6 +209,19 @@ class TwoTower(Model):
         """Write the files that the encoders need besides their weights."""
         self.image.encoder.save_assets(folder / "image")
         self.text.encoder.save_assets(folder / "text")
+        if (calibration := self.calibration) is not None:
+            (folder / CALIBRATION).write_text(calibration.to_json(), encoding="utf-8")
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model folder; a curve that an earlier model left in it is removed."""
+        written = super().save(folder)
+        if self._calibration is None:  # saving has dropped one of other weights
+            (written / CALIBRATION).unlink(missing_ok=True)
+        return written
+
+    def read_more(self, folder: Path) -> None:
+        """Read the curve from score to probability, if there is one that can be used."""
+        self._calibration = read_calibration(folder)
 
 
 @torch.inference_mode()

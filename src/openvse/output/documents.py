@@ -47,6 +47,21 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
 
 
+def percent(share: float) -> str:
+    """Return a probability or a share in whole percent; what rounds to 0 or to 100 and is neither says so.
+
+    Examples:
+        >>> percent(0.257), percent(0.002), percent(0.999), percent(1.0)
+        ('26 %', '<1 %', '>99 %', '100 %')
+    """
+    whole = round(100 * share)
+    if whole == 0 and share > 0:
+        return "<1 %"
+    if whole == 100 and share < 1:
+        return ">99 %"
+    return f"{whole} %"
+
+
 def write_report(folder: str | Path, name: str, *, markdown: str, json: str) -> Path:
     """Write ``NAME.md`` and ``NAME.json``, each by write-then-rename, and return their folder, made if missing.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,14 +14,27 @@ from openvse.datasets.eccv_caption import read_eccv_caption
 from openvse.datasets.registry import DATASETS, QUESTION_SETS
 from openvse.datasets.source import parse_source
 from openvse.errors import OpenVSEError
-from openvse.evaluation import EmbeddedEnsemble, Report, Reranker, embed_ensemble, evaluate
+from openvse.evaluation import (
+    EmbeddedEnsemble,
+    Report,
+    Reranker,
+    embed_ensemble,
+    evaluate,
+    measure_reliability,
+    shown_images,
+)
 from openvse.evaluation.judged import JudgedReport
 from openvse.evaluation.protocols import TestProtocol
 from openvse.features import open_store
+from openvse.files import replacing
 from openvse.model import Model, TwoTower
 from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
 from openvse.similarities import Similarity
 from openvse.training.kind import Request, check_data, published_for, under_protocol
+
+RELIABILITY = "reliability.png"
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -39,9 +53,20 @@ class RetrievalEvaluation:
         return self.report.to_json()
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the report as Markdown and JSON."""
+        """Write the report as Markdown and JSON, and the reliability plot, if there are probabilities to plot."""
         self.report.save(folder)
-        return [folder / "report.json", folder / "report.md"]
+        written = [folder / "report.json", folder / "report.md"]
+        reliability = self.report.reliability if isinstance(self.report, Report) else None
+        if reliability is None:
+            return written
+        try:
+            figure = reliability.plot()
+        except OpenVSEError as error:
+            _logger.warning("%s is not written: %s", RELIABILITY, error)
+            return written
+        with replacing(folder / RELIABILITY) as partial:
+            figure.savefig(partial, format="png", dpi=120)
+        return [*written, folder / RELIABILITY]
 
 
 def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEvaluation:
@@ -81,22 +106,29 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
 
 def _report(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Request, name: str) -> Report:
     first, *others = embedded.members
+    relevance = embedded.corpus.relevance
+    curve = models[0].calibration if len(models) == request.folds == 1 else None
+    shown = None if curve is None else shown_images(relevance, first.images.vectors)
     again = Reranker(others.pop(), request.rerank_top, request.rerank_weight) if request.rerank else None
-    return evaluate(
+    report = evaluate(
         first.images,
         first.texts,
-        embedded.corpus.relevance,
+        relevance,
         first.similarity,
         reranker=again,
         others=others,
         name=name,
         model=", ".join(model.fingerprint for model in models),
         folds=request.folds,
-        published=_published(models, embedded.corpus.relevance.num_images, request.folds),
+        published=_published(models, relevance.num_images, request.folds),
         problems=embedded.corpus.problems,
+        see=None if shown is None else shown.see,
         every=request.every,
         progress=request.progress,
     )
+    if curve is None or shown is None:
+        return report
+    return replace(report, reliability=measure_reliability(curve, shown, relevance))
 
 
 Judge = Callable[[NumberedItems, Similarity, str], JudgedReport]

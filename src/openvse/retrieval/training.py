@@ -21,11 +21,12 @@ from openvse.corpus import Corpus, SharedTexts
 from openvse.datasets import open_corpus
 from openvse.encoders import TextEncoder, TokenStatesEncoder
 from openvse.errors import TrainingError
-from openvse.evaluation import Report, chance_metrics, embed_corpus, evaluate
+from openvse.evaluation import Member, Report, chance_metrics, embed_corpus, evaluate
 from openvse.features import FeatureStore
 from openvse.model import Model, TwoTower, tower_curves
 from openvse.objectives import Objective
 from openvse.retrieval.build import build_model
+from openvse.retrieval.calibrate import CountedCorpus, count_scores
 from openvse.retrieval.objective import build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.training.collapse import EQUAL_EMBEDDINGS
@@ -91,6 +92,7 @@ class RetrievalTask(Task[Batch]):
             validation = validation.select(spread(len(validation), recipe.training.validation_images))
         self._validation, self._features, self._text_features = validation, features, text_features
         self._chance = chance_metrics(validation.relevance)
+        self._counted: CountedCorpus | None = None
 
     def step(self, wrapped: nn.Module, batch: Batch, phase: int) -> Step:
         """Embed, gather over processes, score, and compute the objective of the phase."""
@@ -127,7 +129,20 @@ class RetrievalTask(Task[Batch]):
         self, model: TwoTower, features: FeatureSource | None, text_features: FeatureStore | None
     ) -> Report:
         embedded = embed_corpus(model, self._validation, features, text_features=text_features)
-        return evaluate(embedded.images, embedded.texts, embedded.corpus.relevance, model.similarity)
+        member = Member(embedded.images, embedded.texts, model.similarity)
+        self._counted = count_scores(member, embedded.corpus)
+        return evaluate(
+            member.images,
+            member.texts,
+            embedded.corpus.relevance,
+            member.similarity,
+            see=None if self._counted is None else self._counted.counts.see,
+        )
+
+    def calibrate(self, model: Model) -> None:
+        """Fit the curve from score to probability to the scores of the last validation, if it had enough images."""
+        if isinstance(model, TwoTower):
+            model.calibration = None if self._counted is None else self._counted.fit(model.fingerprint)
 
     def summary(self, metrics: Mapping[str, float]) -> str:
         """Return RSUM, its chance level, and both R@1."""

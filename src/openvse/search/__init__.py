@@ -6,7 +6,7 @@ from openvse.search.backend import ExactBackend, FilteringBackend, VectorBackend
 from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
 from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
-from openvse.search.engine import Hit, SearchEngine
+from openvse.search.engine import Chances, Hit, SearchEngine
 from openvse.search.filters import Condition, parse_condition
 from openvse.search.index import Index
 from openvse.search.indexing import IndexProgress, IndexReport, build_index
@@ -18,6 +18,7 @@ from openvse.search.rerank import HitReranker
 from openvse.search.stored import StoredImages, stored_images
 
 __all__ = [
+    "Chances",
     "Condition",
     "DuplicateGroup",
     "ExactBackend",

@@ -8,7 +8,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from openvse.output.documents import html_page
+from openvse.output.documents import html_page, percent
 from openvse.output.thumbnails import thumbnail
 from openvse.search.engine import Hit
 
@@ -83,10 +83,17 @@ def _card(hit: Hit, *, badge: str, is_right: bool, caption: str, image: str | No
         shown = f'<a href="{escape(hit.path.resolve().as_uri())}">{shown}</a>'
     label = f'<span class="badge">{escape(badge)}</span>' if badge else ""
     right = ' <span class="mark">\N{CHECK MARK} right</span>' if is_right else ""
+    likely = (
+        ""
+        if hit.probability is None
+        else f' <span class="probability" title="probability that the image is relevant">'
+        f"{percent(hit.probability)}</span>"
+    )
     said = f'<span class="caption">{escape(caption)}</span>' if caption else ""
     return (
         f'<li{" class=right" if is_right else ""}><figure><div class="image">{shown}{label}</div>'
-        f'<figcaption><span class="rank">{hit.rank}{right}</span> <span class="score">{hit.score:z.3f}</span> '
+        f'<figcaption><span class="rank">{hit.rank}{right}</span> '
+        f'<span class="score">{hit.score:z.3f}{likely}</span> '
         f"{said}{_name(hit.id)}</figcaption></figure></li>"
     )
 

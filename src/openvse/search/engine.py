@@ -11,13 +11,15 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from openvse.encoders import UnknownWord
 from openvse.errors import DataError, ModelError
 from openvse.media.images import one_or_many
 from openvse.media.videos import ClipSource
+from openvse.model import Calibration
+from openvse.model.calibration import check_precision
 from openvse.search.backend import ExactBackend, FilteringBackend, VectorBackend
 from openvse.search.filters import Condition, allowed_items, parse_condition
 from openvse.search.index import Index
@@ -60,6 +62,16 @@ class WordChecker(Protocol):
         ...
 
 
+@runtime_checkable
+class Calibrated(Protocol):
+    """A model that may know the probability of relevance that a score stands for."""
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The curve from a sentence's score to probability; None where nothing has fitted one."""
+        ...
+
+
 @dataclass(frozen=True)
 class Hit:
     """An image that answers a query.
@@ -70,6 +82,8 @@ class Hit:
         id: path below the indexed folder.
         path: where the image is.
         unknown_words: words of the query that the model does not know; the same for all hits of a query.
+        probability: that the image is relevant to the sentence, among as many images as were searched; None where the
+            model keeps no curve from score to probability, and for a query that is not just a sentence.
     """
 
     rank: int
@@ -77,6 +91,7 @@ class Hit:
     id: str
     path: Path
     unknown_words: tuple[UnknownWord, ...] = ()
+    probability: float | None = None
 
 
 def _is_inner(model: QueryEmbedder) -> bool:
@@ -94,6 +109,10 @@ class SearchEngine:
         backend: how to find the nearest embeddings; by default exact search over the index's memory map, which scores
             with the model's similarity. An image as a query stands on the side of the texts.
 
+    Attributes:
+        calibration: the model's curve from score to probability; None where it keeps none, and for an index of
+            sentences.
+
     Raises:
         IndexFormatError: another model made the index.
 
@@ -107,6 +126,8 @@ class SearchEngine:
         self._model, self._index = model, index
         exact = ExactBackend(index.segments, score=self._score, names=index.table.ids, inner=_is_inner(model))
         self._backend: VectorBackend = exact if backend is None else backend
+        of_images = index.manifest.holds != "sentences"
+        self.calibration = model.calibration if of_images and isinstance(model, Calibrated) else None
 
     def _score(self, items: EmbeddingSet, queries: EmbeddingSet) -> Float[Tensor, "I T"]:
         """Score items against queries; sentences take the side of the texts, and what asks for them the other."""
@@ -119,7 +140,30 @@ class SearchEngine:
         """The folder whose images the index holds."""
         return Path(self._index.manifest.root)
 
-    def search(self, queries: str | Sequence[str], top_k: int = 10) -> list[list[Hit]]:
+    def chances(
+        self,
+        where: Sequence[Condition | str] = (),
+        expected: float | None = None,
+        min_precision: float | None = None,
+    ) -> Chances:
+        """Return what gives the hits of a sentence their probabilities; see ``find`` for the arguments."""
+        return Chances(self.calibration, self._num_searched(self._allowed(where)), expected, min_precision)
+
+    def _num_searched(self, allowed: Bool[np.ndarray, "count"] | None) -> int:
+        return max(1, len(self._index) if allowed is None else int(allowed.sum()))
+
+    def _allowed(self, where: Sequence[Condition | str]) -> Bool[np.ndarray, "count"] | None:
+        given = [parse_condition(each) if isinstance(each, str) else each for each in where]
+        return allowed_items(self._index, given) if given else None
+
+    def search(
+        self,
+        queries: str | Sequence[str],
+        top_k: int = 10,
+        *,
+        min_precision: float | None = None,
+        expected: float | None = None,
+    ) -> list[list[Hit]]:
         """Return the best images of every sentence, best first; fewer than ``top_k`` where there are fewer.
 
         An empty sentence is logged, and has no hits.
@@ -127,10 +171,16 @@ class SearchEngine:
         Args:
             queries: any number of sentences; one that is given by itself is a sequence of one.
             top_k: how many images of each.
+            min_precision: leave out the images that are less probable than this; so at least this share of the rest is
+                expected to be relevant. Above 0 and at most 1.
+            expected: how many images of the index are expected to be relevant to a sentence, for the probabilities; by
+                default as many as in the data that the model's curve was fitted on (often 1).
 
         Raises:
-            DataError: ``top_k`` is below 1, or every sentence is empty.
+            DataError: ``top_k`` is below 1, every sentence is empty, or one of the other numbers is out of its range.
+            ModelError: ``min_precision`` is given, and the model keeps no curve from score to probability.
         """
+        chances = self.chances((), expected, min_precision)
         queries = [queries] if isinstance(queries, str) else queries
         asked = [query for query in queries if query.strip()]
         if not asked:
@@ -141,11 +191,14 @@ class SearchEngine:
             _logger.warning(
                 "an empty query has no hits (%d of %d are empty)", len(queries) - len(asked), len(queries)
             )
-        answers = iter(self._hits(self._model.encode_text(asked), top_k, self._unknown_words(asked)))
+        found = self._hits(self._model.encode_text(asked), top_k, self._unknown_words(asked))
+        answers = map(chances.of, found)
         return [next(answers) if query.strip() else [] for query in queries]
 
     def search_images(self, images: ClipSource | Sequence[ClipSource], top_k: int = 10) -> list[list[Hit]]:
         """Return the images most like every given one; an image of the index finds itself first.
+
+        The hits have no probability: a model's curve is about sentences.
 
         Args:
             images: any number of images; one that is given by itself is a sequence of one.
@@ -166,6 +219,8 @@ class SearchEngine:
         skip: int = 0,
         min_score: float | None = None,
         where: Sequence[Condition | str] = (),
+        min_precision: float | None = None,
+        expected: float | None = None,
     ) -> list[list[Hit]]:
         """Return the best items for queries of several parts, of those that fulfil some conditions.
 
@@ -175,20 +230,24 @@ class SearchEngine:
             skip: how many of the best to leave out, for a page after the first; ranks go on.
             min_score: the lowest score of a hit.
             where: conditions that all hits fulfil, such as ``"date >= 2024"``; see ``search.filters``.
+            min_precision: the lowest probability of a hit; see ``search``. Only for queries that are just a sentence.
+            expected: see ``search``; of the images that fulfil the conditions.
 
         Raises:
             BadImageError: an image cannot be decoded.
             DataError: a number is outside its range, a condition cannot be understood, or the index holds no item of an
                 id.
-            ModelError: the backend takes no queries of several parts, or no conditions.
+            ModelError: the backend takes no queries of several parts, or no conditions; or ``min_precision`` is given,
+                and the model keeps no curve.
         """
         asked = [queries] if isinstance(queries, Query) else list(queries)
         if top_k < 1 or skip < 0:
             raise DataError(f"top_k is {top_k} and skip {skip}: allowed are 1 and more, and 0 and more")
         if not asked:
             return []
-        given = [parse_condition(each) if isinstance(each, str) else each for each in where]
-        allowed = allowed_items(self._index, given) if given else None
+        allowed = self._allowed(where)
+        chances = Chances(self.calibration, self._num_searched(allowed), expected, min_precision)
+        chances.check(asked)
         embedded = embed_queries(asked, self._model.encode_text, self._model.encode_image, self._stored)
         wanted = top_k + skip + any(query.like is not None for query in asked)
         if embedded.weights is None and allowed is None:
@@ -205,11 +264,7 @@ class SearchEngine:
         unknown = self._unknown_words([query.text for query in asked])
         lowest = -math.inf if min_score is None else min_score
         return [
-            [
-                replace(hit, rank=rank)
-                for rank, hit in enumerate((hit for hit in hits if hit.id != query.like), start=1)
-                if skip < rank <= skip + top_k and hit.score >= lowest
-            ]
+            _page(query, hits, chances, slice(skip, skip + top_k), lowest)
             for query, hits in zip(asked, self._named(scores, positions, unknown), strict=True)
         ]
 
@@ -250,4 +305,70 @@ class SearchEngine:
                 for rank, (score, position) in enumerate(zip(*row, strict=True), start=1)
             ]
             for words, *row in zip(unknown, scores.tolist(), positions.tolist(), strict=True)
+        ]
+
+
+def _page(query: Query, hits: Sequence[Hit], chances: Chances, page: slice, lowest: float) -> list[Hit]:
+    """Return some of the hits of a query, numbered, without those that score too low, and without its own item."""
+    others = [hit for hit in hits if hit.id != query.like]
+    some = [replace(hit, rank=rank) for rank, hit in enumerate(others, start=1)][page]
+    good = [hit for hit in some if hit.score >= lowest]
+    return chances.of(good) if query.is_sentence else good
+
+
+@dataclass(frozen=True)
+class Chances:
+    """Gives hits their probabilities, and leaves out those that are not probable enough.
+
+    Args:
+        curve: of the model whose scores the hits have; None gives no probabilities.
+        gallery: the number of images that were searched.
+        expected: how many of them are expected to be relevant to a sentence; None takes that of the curve's data.
+        min_precision: the lowest probability of a hit; None takes all hits.
+
+    Raises:
+        DataError: a number is outside its range.
+        ModelError: ``min_precision`` is given without a curve.
+    """
+
+    curve: Calibration | None
+    gallery: int
+    expected: float | None = None
+    min_precision: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.min_precision is None:
+            return
+        check_precision(self.min_precision)
+        if self.curve is None:
+            raise ModelError(
+                "a wanted precision needs the curve from score to probability, which this model does not keep for such "
+                "an index: fit it with 'openvse calibrate MODEL --on DATA', on captioned images that the model was not "
+                "trained on"
+            )
+
+    def check(self, queries: Sequence[Query]) -> None:
+        """Raise DataError where a precision is wanted for a query that is not just a sentence."""
+        if self.min_precision is not None and not all(query.is_sentence for query in queries):
+            raise DataError(
+                "a wanted precision needs queries that are just a sentence: leave out images, items and what is to be "
+                "avoided"
+            )
+
+    @property
+    def highest(self) -> float | None:
+        """The probability of the best possible score; None without a curve."""
+        return None if self.curve is None else self.curve.highest(self.gallery, self.expected)
+
+    def of(self, hits: Sequence[Hit]) -> list[Hit]:
+        """Return the hits of a sentence with their probabilities, without those that are not probable enough."""
+        if self.curve is None:
+            return list(hits)
+        scores = np.array([hit.score for hit in hits], dtype=np.float64)
+        chances = self.curve.probabilities(scores, self.gallery, self.expected).tolist()
+        lowest = 0.0 if self.min_precision is None else self.min_precision
+        return [
+            replace(hit, probability=chance)
+            for hit, chance in zip(hits, chances, strict=True)
+            if chance >= lowest
         ]

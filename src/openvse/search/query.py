@@ -55,6 +55,11 @@ class Query:
                 f"and more"
             )
 
+    @property
+    def is_sentence(self) -> bool:
+        """Whether it is a sentence and nothing else, whose scores are those of the model."""
+        return self.image is None and self.like is None and not any(term.strip() for term in self.avoid)
+
     def weights(self) -> tuple[float, float, float]:
         """Return the weights of text, image and item; they add up to 1."""
         seen = [self.image is not None, self.like is not None]

@@ -11,7 +11,7 @@ import torch
 
 from openvse.errors import BadImageError, DataError, ModelError
 from openvse.model import TwoTower
-from openvse.search.engine import Hit
+from openvse.search.engine import Chances, Hit
 from openvse.types import EmbeddingSet, FeatureSource, Inputs
 
 _logger = logging.getLogger(__name__)
@@ -28,6 +28,8 @@ class HitReranker:
         weight: w, the weight of the new score; the score of the index has the weight 1 - w.
         features: the stored local features of the images, by their path below the indexed folder; without features
             the images are decoded.
+        chances: gives hits their probabilities, with a curve of this model, and leaves out hits that are not probable
+            enough; by default the hits that are re-ranked have none.
 
     Raises:
         DataError: ``top`` is below 1, or ``weight`` is not between 0 and 1.
@@ -38,14 +40,24 @@ class HitReranker:
     """
 
     def __init__(
-        self, model: TwoTower, *, top: int = 20, weight: float = 1.0, features: FeatureSource | None = None
+        self,
+        model: TwoTower,
+        *,
+        top: int = 20,
+        weight: float = 1.0,
+        features: FeatureSource | None = None,
+        chances: Chances | None = None,
     ) -> None:
         if top < 1 or not 0 <= weight <= 1:
             raise DataError(
                 f"top is {top} and weight is {weight}: give a top of 1 or more, and a weight from 0 to 1"
             )
         self.top = top
-        self._model, self._weight, self._features = model, weight, features
+        if chances is not None and weight < 1:
+            raise DataError(
+                f"weight is {weight}, but a mixture of two scores has no curve: give 1, or no chances"
+            )
+        self._model, self._weight, self._features, self.chances = model, weight, features, chances
 
     @torch.inference_mode()
     def __call__(self, queries: Sequence[str], results: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
@@ -82,7 +94,7 @@ class HitReranker:
         anew: list[dict[str, float]] = [{} for _ in results]
         for (number, hit), score in zip(pairs, scores.tolist(), strict=True):
             anew[number][hit.id] = self._weight * score + (1 - self._weight) * hit.score
-        return [_ordered(hits, mine) for hits, mine in zip(results, anew, strict=True)]
+        return [self._ordered(hits, mine) for hits, mine in zip(results, anew, strict=True)]
 
     def _embed(self, paths: dict[str, Path]) -> tuple[EmbeddingSet | None, dict[str, int]]:
         """Embed the images that can be read, some at a time, and return the row of each."""
@@ -114,12 +126,14 @@ class HitReranker:
             _logger.warning("%d hit(s) have no stored features and are not re-ranked", len(ids) - len(known))
         return known, self._features.gather(self._features.positions(known)) if known else None
 
-
-def _ordered(hits: Sequence[Hit], anew: dict[str, float]) -> list[Hit]:
-    """Sort the hits with a new score by it, append the others, and number all."""
-    scored = sorted((hit for hit in hits if hit.id in anew), key=lambda hit: -anew[hit.id])
-    rest = [hit for hit in hits if hit.id not in anew]
-    return [
-        replace(hit, rank=rank, score=anew.get(hit.id, hit.score))
-        for rank, hit in enumerate([*scored, *rest], start=1)
-    ]
+    def _ordered(self, hits: Sequence[Hit], anew: dict[str, float]) -> list[Hit]:
+        """Sort the hits with a new score by it, append the others, and number all."""
+        scored = [
+            replace(hit, score=anew[hit.id], probability=None)
+            for hit in sorted((hit for hit in hits if hit.id in anew), key=lambda hit: -anew[hit.id])
+        ]
+        rest = [hit for hit in hits if hit.id not in anew]
+        if self.chances is not None:
+            scored = self.chances.of(scored)
+            rest = [] if self.chances.min_precision is not None else rest
+        return [replace(hit, rank=rank) for rank, hit in enumerate([*scored, *rest], start=1)]

@@ -53,6 +53,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
         ) from error
     read_weights(model, folder)
     model.provenance = dict(config.provenance)
+    model.read_more(folder)
     return model.to(device).eval()
 
 

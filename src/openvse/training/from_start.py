@@ -48,6 +48,7 @@ class FromStart:
         self.watcher.note(f"before: {self.task.summary(metrics)}")
         if log is not None:
             log.write("before", 0, 0, metrics)
+        self.task.calibrate(model)
         model.save(self.folder / "best")
         return metrics[self.task.metric]
 

@@ -131,6 +131,12 @@ class Task(ABC, Generic[BatchT]):
     def summary(self, metrics: Mapping[str, float]) -> str:
         """Return the metrics of a validation in a few words."""
 
+    def calibrate(self, model: Model) -> None:
+        """Give a model what its folder keeps of its validation, which was the last, before it is saved.
+
+        By default that is nothing.
+        """
+
     def curves(self) -> dict[str, list[float]]:
         """Return learned values that papers plot as curves, by name."""
         return {}

@@ -207,6 +207,7 @@ class Trainer:
         self.model.provenance["validation"] = reached
         if self.begun is not None:
             self.model.provenance["start"] = self.begun.provenance()
+        self.task.calibrate(self.model)
         self.model.save(self.folder / "best")
 
     def _measure_start(self, begun: FromStart, log: MetricsLog | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from openvse.cli.commands import (
     ask,
     blend,
+    calibrate,
     compare,
     convert,
     data,
@@ -23,6 +24,7 @@ from openvse.cli.commands import (
 __all__ = [
     "ask",
     "blend",
+    "calibrate",
     "compare",
     "convert",
     "data",

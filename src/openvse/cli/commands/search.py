@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
@@ -16,10 +16,12 @@ from openvse.cli.search_options import (
     Avoid,
     AvoidWeight,
     CheckIndex,
+    Expected,
     Html,
     ImageQueries,
     ImageWeight,
     LikeItems,
+    MinPrecision,
     MinScore,
     Null,
     OpenPage,
@@ -39,6 +41,25 @@ if TYPE_CHECKING:
     from openvse.search import Hit, HitReranker, Index, SearchEngine
 
 
+@dataclass(frozen=True)
+class Reranking:
+    """The model that ranks hits again, and how.
+
+    Attributes:
+        model: its folder or name.
+        features: the feature store that it reads; None reads the images.
+        top: how many hits of each query it ranks again.
+        weight: of its score; the score of the index has the rest of 1.
+        device: where it computes.
+    """
+
+    model: str
+    features: Path | None
+    top: int
+    weight: float
+    device: str
+
+
 @app.command()
 def search(
     words: Words,
@@ -52,6 +73,8 @@ def search(
     top_k: TopK = 10,
     skip: Skip = 0,
     min_score: MinScore = None,
+    min_precision: MinPrecision = None,
+    expected: Expected = None,
     rerank: Rerank = None,
     rerank_top: RerankTop = 20,
     rerank_weight: RerankWeight = 1.0,
@@ -74,27 +97,24 @@ def search(
     from openvse.tasks.load import load_as
 
     named, index, queries = in_order(words)
-    refined = Refinement(
-        with_image, image_weight, tuple(avoid or ()), avoid_weight, tuple(where or ()), skip, min_score
-    )
+    besides = tuple(avoid or ()), avoid_weight, tuple(where or ())
+    refined = Refinement(with_image, image_weight, *besides, skip, min_score, min_precision, expected)
     asked = read_queries(queries, image or [], like or [])
     form = chosen_output(output, as_json=as_json, null=null)
-    if rerank:
-        check_sentences(asked, refined)
-    model = model_of(index) if named is None else named
-    loaded = load_as(TwoTower, model, device=device)
+    check_sentences(asked, refined, rerank)
+    loaded = load_as(TwoTower, model_of(index) if named is None else named, device=device)
     opened = Index.open(index, loaded.fingerprint, check=check)
     sentences = opened.manifest.holds == "sentences"
-    if sentences and (rerank or html or open_page):
-        raise OpenVSEError(
-            f"{index} holds sentences: leave out --rerank, --html and --open, which need images"
-        )
+    if sentences:
+        check_holds_images(index, rerank or html or open_page)
     engine = SearchEngine(loaded, opened)
-    again = rerank and load_reranker(rerank, rerank_features, rerank_top, rerank_weight, device)
-    results = ranked(engine, asked, top_k, refined, again or None)
+    again = None
+    if rerank:
+        again = Reranking(rerank, rerank_features, rerank_top, rerank_weight, device)
+    results = ranked(engine, asked, top_k, refined, again)
     warn_of_gone(opened, results)
     if form in ("table", "json"):
-        print_hits(index, asked, results, as_json=form == "json", sentences=sentences)
+        print_hits(index, asked, results, refined, as_json=form == "json", sentences=sentences)
     else:
         write_hits(asked, results, form, null=null)
     if html is not None or open_page:
@@ -106,16 +126,18 @@ def ranked(
     asked: Sequence[Query],
     top_k: int,
     refined: Refinement,
-    again: HitReranker | None,
+    reranking: Reranking | None,
 ) -> list[list[Hit]]:
     """Return the hits of all queries, ranked again where a model for that is given."""
     from openvse.cli.queries import answers
 
+    again = None if reranking is None else load_reranker(reranking, engine, refined)
+    if refined.min_precision is not None:
+        warn_of_precision(engine, refined, again)
     if again is None:
         return answers(engine, asked, top_k, refined)
-    first = answers(
-        engine, asked, max(top_k + refined.skip, again.top), replace(refined, skip=0, min_score=None)
-    )
+    plain = replace(refined, skip=0, min_score=None, min_precision=None)
+    first = answers(engine, asked, max(top_k + refined.skip, again.top), plain)
     return [refined.page(hits, top_k) for hits in again([query.text for query in asked], first)]
 
 
@@ -133,6 +155,7 @@ def print_hits(
     index: Path,
     asked: Sequence[Query],
     results: Sequence[Sequence[Hit]],
+    refined: Refinement,
     *,
     as_json: bool,
     sentences: bool = False,
@@ -140,6 +163,7 @@ def print_hits(
     """Print what was asked and what was found, as a table or as JSON."""
     from openvse.cli.json_output import print_json
     from openvse.media.names import escaped
+    from openvse.output.documents import percent
 
     if as_json:
         queries = [
@@ -148,7 +172,13 @@ def print_hits(
                 "kind": query.kind,
                 "unknown_words": [asdict(word) for word in (hits[0].unknown_words if hits else ())],
                 "hits": [
-                    {"rank": hit.rank, "score": hit.score, "id": hit.id, "path": str(hit.path)}
+                    {
+                        "rank": hit.rank,
+                        "score": hit.score,
+                        "probability": hit.probability,
+                        "id": hit.id,
+                        "path": str(hit.path),
+                    }
                     for hit in hits
                 ],
             }
@@ -159,14 +189,47 @@ def print_hits(
     for query, hits in zip(asked, results, strict=True):
         typer.echo(query.title)
         for hit in hits:
-            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {escaped(hit.id if sentences else hit.path)}")
+            likely = "" if hit.probability is None else f"{percent(hit.probability):>5}  "
+            name = escaped(hit.id if sentences else hit.path)
+            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}")
+        if refined.min_precision is not None and not hits:
+            typer.echo(f"  no image of probability {refined.min_precision:g}")
 
 
-def check_sentences(asked: Sequence[Query], refined: Refinement) -> None:
-    """Raise OpenVSEError unless all queries are sentences and nothing else, which a re-ranking model reads."""
-    if refined.is_compound or any(query.kind != "text" for query in asked):
+def check_sentences(asked: Sequence[Query], refined: Refinement, rerank: str | None) -> None:
+    """Raise OpenVSEError unless all queries are sentences and nothing else, where an option needs this."""
+    if not refined.is_compound and all(query.kind == "text" for query in asked):
+        return
+    for option, given in (("--rerank", rerank), ("--min-precision", refined.min_precision)):
+        if given:
+            raise OpenVSEError(
+                f"{option} only takes sentences as queries: leave out {option}, or images, items and --avoid"
+            )
+
+
+def check_holds_images(index: Path, needed: object) -> None:
+    """Raise OpenVSEError where images are needed of an index of sentences."""
+    if needed:
         raise OpenVSEError(
-            "--rerank only takes sentences as queries: leave out --rerank, or images, items and --avoid"
+            f"{index} holds sentences: leave out --rerank, --html and --open, which need images"
+        )
+
+
+def warn_of_precision(engine: SearchEngine, refined: Refinement, again: HitReranker | None) -> None:
+    """Warn where no score stands for the wanted precision, and refuse a precision where there is no curve."""
+    from openvse.cli.progress import warn
+
+    chances = (
+        engine.chances(refined.where, refined.expected, refined.min_precision)
+        if again is None
+        else again.chances
+    )
+    if chances is None or chances.highest is None or refined.min_precision is None:
+        return
+    if chances.highest < refined.min_precision:
+        warn(
+            f"precision {refined.min_precision:g} is out of reach in a search of {chances.gallery:,} images: the best "
+            f"score stands for probability {chances.highest:.2g}"
         )
 
 
@@ -254,13 +317,26 @@ def model_of(index: Path) -> str:
     return found.source
 
 
-def load_reranker(model: str, features: Path | None, top: int, weight: float, device: str) -> HitReranker:
-    """Load the model that ranks hits again, and the store that it reads, if one is named."""
+def load_reranker(given: Reranking, engine: SearchEngine, refined: Refinement) -> HitReranker:
+    """Load the model that ranks hits again, and the store that it reads, if one is named.
+
+    Raises:
+        OpenVSEError: a precision is wanted of a mixture of two scores.
+        ModelError: a precision is wanted, and the model keeps no curve.
+    """
     from openvse.features import open_store
     from openvse.model import TwoTower
-    from openvse.search import HitReranker
+    from openvse.search import Chances, HitReranker
     from openvse.tasks.load import load_as
 
-    loaded = load_as(TwoTower, model, device=device)
-    store = open_store(features, loaded.image.encoder)
-    return HitReranker(loaded, top=top, weight=weight, features=store)
+    if refined.min_precision is not None and given.weight < 1:
+        raise OpenVSEError(
+            "--min-precision needs the score of one model, and --rerank-weight mixes two: leave one of them out"
+        )
+    loaded = load_as(TwoTower, given.model, device=given.device)
+    store = open_store(given.features, loaded.image.encoder)
+    chances = None
+    if given.weight == 1:
+        searched = engine.chances(refined.where, refined.expected, None).gallery
+        chances = Chances(loaded.calibration, searched, refined.expected, refined.min_precision)
+    return HitReranker(loaded, top=given.top, weight=given.weight, features=store, chances=chances)

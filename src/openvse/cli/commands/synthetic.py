@@ -40,8 +40,8 @@ def synthetic(
         SyntheticReport,
         Unfinished,
         find_all,
-        import_figure,
     )
+    from openvse.output.figures import import_figure
 
     import_figure()  # fails before the work if Matplotlib is missing
     schedule = Schedule(steps=steps, learning_rate=learning_rate)

@@ -1,0 +1,223 @@
+"""How far the probabilities of a model hold on a data set, for the images that a search would show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from openvse.evaluation.rerank import Proposals, RelevantPairs
+from openvse.model.calibration import PRECISIONS, Calibration
+from openvse.output.documents import markdown_table, percent
+from openvse.output.figures import import_figure
+from openvse.types import Relevance
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TOP = 10
+"""The number of images of each sentence that count as shown."""
+
+_BINS = 10
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """The hits whose probability is in one range.
+
+    Attributes:
+        low: the lower end of the range.
+        high: the upper end.
+        hits: how many there are, at least one.
+        probability: the mean of their probabilities.
+        relevant: the share of them that is relevant.
+    """
+
+    low: float
+    high: float
+    hits: int
+    probability: float
+    relevant: float
+
+
+@dataclass(frozen=True)
+class PrecisionReached:
+    """What a wanted precision leaves of the hits.
+
+    Attributes:
+        wanted: the precision.
+        score: the threshold, from which on every image is at least so probable; None if no score is.
+        hits: how many hits score at least as much.
+        reached: the share of them that is relevant; None if there are none.
+        found: the share of all relevant pairs that is among them.
+    """
+
+    wanted: float
+    score: float | None
+    hits: int
+    reached: float | None
+    found: float
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Probabilities compared with what is relevant, over the best images of every sentence.
+
+    Attributes:
+        method: how the curve was fitted.
+        fitted_on: the data that it was fitted on.
+        gallery: the number of images that every sentence was compared with.
+        top: how many images of each sentence count.
+        hits: how many hits these are.
+        expected_error: expected calibration error: the mean over the hits of the difference between the mean
+            probability and the share of relevant hits of their bin (Naeini et al., AAAI 2015), ten bins of equal width.
+        bins: the bins that have hits, ascending.
+        precisions: what thresholds for some precisions reach.
+    """
+
+    method: str
+    fitted_on: str
+    gallery: int
+    top: int
+    hits: int
+    expected_error: float
+    bins: tuple[ReliabilityBin, ...]
+    precisions: tuple[PrecisionReached, ...]
+
+    def to_markdown(self) -> str:
+        """Return a section for a report: the expected calibration error and two tables."""
+        hits = [
+            [
+                f"{bin_.low:.1f} to {bin_.high:.1f}",
+                f"{bin_.hits:,}",
+                *_shares(bin_.probability, bin_.relevant),
+            ]
+            for bin_ in self.bins
+        ]
+        return "\n\n".join(
+            [
+                "## Probabilities",
+                f"Expected calibration error {100 * self.expected_error:.1f} %, over the {self.top} best images of "
+                f"each sentence among {self.gallery:,}. The curve ({self.method}) was fitted on {self.fitted_on}.",
+                markdown_table(["probability", "hits", "mean probability", "relevant"], hits),
+                markdown_table(
+                    ["wanted precision", "score from", "hits", "reached", "relevant pairs found"],
+                    self._precision_rows(),
+                ),
+            ]
+        )
+
+    def plot(self) -> Figure:
+        """Draw the share of relevant hits over the probability, and below it how many hits there are.
+
+        Raises:
+            OpenVSEError: matplotlib is not installed.
+        """
+        figure = import_figure()(figsize=(5, 6.3), layout="constrained")
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        upper.plot([0, 1], [0, 1], color="black", alpha=0.3, linewidth=1, label="as it should be")
+        upper.plot(
+            [each.probability for each in self.bins],
+            [each.relevant for each in self.bins],
+            marker="o",
+            label=f"expected calibration error {100 * self.expected_error:.1f} %",
+        )
+        upper.set(ylabel="share of relevant hits", xlim=(0, 1), ylim=(0, 1))
+        upper.legend(frameon=False, loc="upper left")
+        lower.bar(
+            [each.low for each in self.bins],
+            [each.hits for each in self.bins],
+            width=1 / _BINS,
+            align="edge",
+            edgecolor="white",
+        )
+        lower.set(xlabel="probability", ylabel="hits", yscale="log")
+        return figure
+
+    def _precision_rows(self) -> Iterator[list[str]]:
+        for each in self.precisions:
+            if each.score is None:
+                yield [f"{each.wanted:g}", "out of reach", "0", "", ""]
+            else:
+                shares = (
+                    ["", *_shares(each.found)] if each.reached is None else _shares(each.reached, each.found)
+                )
+                yield [f"{each.wanted:g}", f"{each.score:.4f}", f"{each.hits:,}", *shares]
+
+
+def measure_reliability(calibration: Calibration, proposals: Proposals, relevance: Relevance) -> Reliability:
+    """Compare the probabilities of the best images of every sentence with what is relevant.
+
+    Args:
+        calibration: the curve of the model that proposed them.
+        proposals: the best images of every sentence.
+        relevance: the relevant pairs.
+    """
+    gallery, best = relevance.num_images, proposals.t2i
+    scores: Float[np.ndarray, "T top"] = best.scores.cpu().double().numpy()
+    relevant = RelevantPairs(relevance)(*proposals.of_texts()).cpu().numpy()
+    bins = tuple(_bins(calibration.probabilities(scores, gallery), relevant))
+    return Reliability(
+        method=calibration.method,
+        fitted_on=calibration.data.name,
+        gallery=gallery,
+        top=scores.shape[1],
+        hits=scores.size,
+        expected_error=sum(each.hits * abs(each.probability - each.relevant) for each in bins) / scores.size,
+        bins=bins,
+        precisions=tuple(_reached(calibration, wanted, scores, relevant, relevance) for wanted in PRECISIONS),
+    )
+
+
+def shown_images(relevance: Relevance, like: Tensor) -> Proposals:
+    """Return what gathers the best images of every sentence from blocks of scores.
+
+    Args:
+        relevance: the numbers of images and sentences.
+        like: a tensor on the device of the scores.
+    """
+    return Proposals(relevance.num_images, relevance.num_texts, TOP, like.device)
+
+
+def _bins(
+    probabilities: Float[np.ndarray, "T top"], relevant: Bool[np.ndarray, "T top"]
+) -> Iterator[ReliabilityBin]:
+    place = np.minimum((probabilities * _BINS).astype(np.int64), _BINS - 1)
+    for number in range(_BINS):
+        inside = place == number
+        if inside.any():
+            yield ReliabilityBin(
+                number / _BINS,
+                (number + 1) / _BINS,
+                int(inside.sum()),
+                float(probabilities[inside].mean()),
+                float(relevant[inside].mean()),
+            )
+
+
+def _reached(
+    calibration: Calibration,
+    wanted: float,
+    scores: Float[np.ndarray, "T top"],
+    relevant: Bool[np.ndarray, "T top"],
+    relevance: Relevance,
+) -> PrecisionReached:
+    threshold = calibration.threshold(wanted, relevance.num_images)
+    if threshold is None:
+        return PrecisionReached(wanted, None, 0, None, 0.0)
+    kept = scores >= threshold
+    return PrecisionReached(
+        wanted,
+        threshold,
+        int(kept.sum()),
+        float(relevant[kept].mean()) if kept.any() else None,
+        float((kept & relevant).sum() / len(relevance.images)),
+    )
+
+
+def _shares(*shares: float) -> list[str]:
+    return [percent(share) for share in shares]

@@ -1,0 +1,223 @@
+"""The curve from a score to the probability that the image is relevant to the sentence, kept in the model folder.
+
+What a score alone says of a pair is its likelihood ratio, ``LR(s) = p(s | relevant) / p(s | irrelevant)``. How probable
+relevance is follows from this and from how rare relevant images are, by Bayes' rule in odds:
+
+    P(relevant | s) / P(irrelevant | s)  =  LR(s) * m / (N - m)
+
+N is the number of images that are searched and m the number of images that are expected to be relevant to a sentence.
+Only LR is learned (``evaluation/calibrate.py``); N and m are those of the search.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from openvse.errors import DataError, ModelError
+
+CALIBRATION = "calibration.json"
+FORMAT = "openvse-calibration"
+VERSION = 1
+PRECISIONS = (0.2, 0.5, 0.8, 0.9, 0.95)
+"""The precisions whose thresholds the file lists and ``openvse calibrate`` shows."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CalibrationData:
+    """What a curve was fitted on.
+
+    Attributes:
+        name: the data set and its split.
+        num_images: the number of images that every sentence was compared with.
+        num_texts: the number of sentences.
+        num_pairs: the number of relevant pairs.
+        digest: a hash of the names of the images, the sentences and the relevant pairs; empty where there are no names.
+    """
+
+    name: str
+    num_images: int
+    num_texts: int
+    num_pairs: int
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A curve from score to probability; between its knots it is linear in log odds, and beyond them constant.
+
+    The probabilities answer sentences: m is the number of relevant images for each of them. They are averages over
+    sentences, and relevance is what the pairs of the data say.
+
+    Attributes:
+        model: the fingerprint of the model whose scores these are.
+        data: what the curve was fitted on.
+        method: ``isotonic`` or ``logistic``.
+        log_loss: the held-out log loss of each method that was compared, in nats per pair.
+        scores: the K knots, ascending.
+        log_ratios: ``log LR`` at each knot, which never falls.
+        relevant_above: the share of the relevant pairs that score at least the knot.
+
+    Raises:
+        DataError: the lists are not of one length, not ordered as stated, or not finite.
+    """
+
+    model: str
+    data: CalibrationData
+    method: str
+    log_loss: Mapping[str, float]
+    scores: tuple[float, ...]
+    log_ratios: tuple[float, ...]
+    relevant_above: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        lists = [self.scores, self.log_ratios, self.relevant_above]
+        if not self.scores or len({len(each) for each in lists}) > 1 or not np.isfinite(lists).all():
+            raise DataError("the knots of a curve must be lists of one length above 0, of finite numbers")
+        if any((np.diff(each) < 0).any() for each in lists[:2]):
+            raise DataError("the knots of a curve must be ascending scores, whose log ratios never fall")
+        if (
+            (np.diff(self.relevant_above) > 0).any()
+            or self.relevant_above[0] > 1
+            or self.relevant_above[-1] < 0
+        ):
+            raise DataError("the shares above the knots of a curve must never rise, and be within 0 and 1")
+        sizes = self.data
+        if min(sizes.num_images, sizes.num_texts, sizes.num_pairs) < 1:
+            raise DataError("a curve must be fitted on at least one image, sentence and pair")
+
+    @property
+    def expected(self) -> float:
+        """The mean number of relevant images of a sentence in the data of the curve."""
+        return self.data.num_pairs / self.data.num_texts
+
+    def probabilities(
+        self, scores: Float[np.ndarray, "*b"], gallery: int | None = None, expected: float | None = None
+    ) -> Float[np.ndarray, "*b"]:
+        """Return the probability of relevance of each score.
+
+        Args:
+            scores: the model's scores of images and a sentence.
+            gallery: N, the number of images that are searched; by default that of the data of the curve.
+            expected: m, the expected number of relevant images; by default that of the data of the curve. More than
+                half of the images counts as half.
+
+        Raises:
+            DataError: ``gallery`` is below 1, or ``expected`` is not above 0.
+        """
+        log_odds = np.interp(scores, self._knots[0], self._knots[1]) + self._prior(gallery, expected)
+        return np.asarray(_sigmoid(log_odds))
+
+    def threshold(
+        self, precision: float, gallery: int | None = None, expected: float | None = None
+    ) -> float | None:
+        """Return the lowest score that stands for a probability; None if no score does.
+
+        Every image from this score on is at least so probable, so at least this share of any selection of them is
+        expected to be relevant, whatever the sentence.
+
+        Args:
+            precision: the wanted share of relevant images, above 0 and at most 1.
+            gallery: see ``probabilities``.
+            expected: see ``probabilities``.
+
+        Raises:
+            DataError: an argument is outside its range.
+        """
+        check_precision(precision)
+        knots, ratios = self._knots
+        wanted = math.inf if precision == 1 else math.log(precision) - math.log1p(-precision)
+        wanted -= self._prior(gallery, expected)
+        place = int(np.searchsorted(ratios, wanted))
+        if place == len(knots):
+            return None
+        if place == 0:
+            return float(knots[0])
+        share = (wanted - ratios[place - 1]) / (ratios[place] - ratios[place - 1])
+        return float(knots[place - 1] + share * (knots[place] - knots[place - 1]))
+
+    def highest(self, gallery: int | None = None, expected: float | None = None) -> float:
+        """Return the probability of the best possible score; see ``probabilities`` for the arguments."""
+        return float(self.probabilities(self._knots[0][-1:], gallery, expected)[0])
+
+    def found(self, score: float) -> float:
+        """Return the share of the relevant pairs that score at least as much (the recall of a threshold)."""
+        return float(np.interp(score, self._knots[0], self.relevant_above, right=0.0))
+
+    @cached_property
+    def _knots(self) -> tuple[Float[np.ndarray, "K"], Float[np.ndarray, "K"]]:
+        return np.array(self.scores, dtype=np.float64), np.array(self.log_ratios, dtype=np.float64)
+
+    def _prior(self, gallery: int | None, expected: float | None) -> float:
+        """Return the log odds of relevance before any score is known."""
+        count = self.data.num_images if gallery is None else gallery
+        relevant = self.expected if expected is None else expected
+        if count < 1 or not (relevant > 0 and math.isfinite(relevant)):
+            raise DataError(
+                f"{count} images are searched and {relevant} expected to be relevant: allowed are 1 and more, and "
+                f"numbers above 0"
+            )
+        return math.log(relevant) - math.log(max(count - relevant, relevant))
+
+    def to_json(self) -> str:
+        """Return the curve as indented JSON, with the thresholds of some precisions for its own number of images."""
+        thresholds = {str(wanted): self.threshold(wanted) for wanted in PRECISIONS}
+        content = {"format": FORMAT, "version": VERSION, **asdict(self), "thresholds": thresholds}
+        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Calibration:
+        """Return the curve of ``to_json``.
+
+        Raises:
+            ModelError: a newer openvse wrote it, or it is damaged.
+        """
+        try:
+            fields: dict[str, Any] = json.loads(text)
+            kind = fields.pop("format"), fields.pop("version")
+            if kind == (FORMAT, VERSION):
+                fields.pop("thresholds", None)
+                fields["data"] = CalibrationData(**fields["data"])
+                lists = {key: tuple(value) for key, value in fields.items() if isinstance(value, list)}
+                return cls(**{**fields, **lists})
+        except (ValueError, KeyError, TypeError, AttributeError, DataError) as error:
+            raise ModelError(f"the curve is damaged ({error}): run 'openvse calibrate' again") from error
+        raise ModelError(
+            f"the curve has format {kind[0]} {kind[1]}, this openvse reads {FORMAT} {VERSION}: update openvse, or run "
+            f"'openvse calibrate' again"
+        )
+
+
+def read_calibration(folder: Path) -> Calibration | None:
+    """Return the curve of a model folder; None, with a warning where there is one that cannot be used."""
+    path = folder / CALIBRATION
+    if not path.is_file():
+        return None
+    try:
+        return Calibration.from_json(path.read_text(encoding="utf-8"))
+    except (ModelError, OSError, UnicodeError) as error:
+        _logger.warning("%s is not used: %s", path, error)
+        return None
+
+
+def check_precision(precision: float) -> None:
+    """Raise DataError unless a wanted precision is above 0 and at most 1."""
+    if not 0 < precision <= 1:
+        raise DataError(f"the wanted precision is {precision}, allowed are numbers above 0 and at most 1")
+
+
+def _sigmoid(log_odds: Any) -> Any:
+    """Return the probability of log odds without overflow."""
+    small = np.exp(-np.abs(log_odds))
+    return np.where(log_odds >= 0, 1.0, small) / (1.0 + small)

@@ -1,0 +1,117 @@
+"""The curve from score to probability of a two-tower model, fitted to a data set."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from openvse.corpus import Corpus
+from openvse.datasets import open_corpus
+from openvse.errors import DataError, OpenVSEError
+from openvse.evaluation import (
+    Member,
+    Report,
+    ScoreCounts,
+    embed_corpus,
+    evaluate,
+    fit_calibration,
+    too_small_to_calibrate,
+)
+from openvse.features import open_store
+from openvse.model import Calibration, TwoTower
+from openvse.training.kind import Request
+
+
+@dataclass(frozen=True)
+class CountedCorpus:
+    """The counted scores of a corpus, from which a curve is fitted once every pair has been seen."""
+
+    counts: ScoreCounts
+    corpus: Corpus
+
+    def fit(self, model: str) -> Calibration:
+        """Fit the curve of the model with this fingerprint."""
+        return fit_calibration(
+            self.counts, model=model, name=self.corpus.name, digest=digest_of_pairs(self.corpus)
+        )
+
+
+@dataclass(frozen=True)
+class FittedCurve:
+    """A curve, and how the model ranks the data that it was fitted to.
+
+    Attributes:
+        calibration: the curve.
+        report: the ranks, without intervals.
+        warnings: what the user should know before the probabilities are relied on.
+    """
+
+    calibration: Calibration
+    report: Report
+    warnings: tuple[str, ...] = ()
+
+
+def count_scores(member: Member, corpus: Corpus) -> CountedCorpus | None:
+    """Return what counts the scores of a corpus; None if it is too small for a curve."""
+    if too_small_to_calibrate(corpus.relevance) is not None:
+        return None
+    return CountedCorpus(ScoreCounts(member, corpus.relevance, member.images.vectors.device), corpus)
+
+
+def calibrate_towers(model: TwoTower, request: Request) -> FittedCurve:
+    """Fit the curve of a model to one split of a data set; the model keeps it, and its folder does when it is saved.
+
+    Args:
+        model: the model.
+        request: data, split, feature store and batch size; the rest of it is not used.
+
+    Raises:
+        OpenVSEError: several feature stores are named.
+        DataError: the data cannot be used, or are too small.
+    """
+    if len(request.features) > 1:
+        raise OpenVSEError("--features is given several times: give the one store of the model")
+    corpus = open_corpus(
+        request.data, require_images=not request.features, allow_outside=request.allow_outside
+    )
+    chosen = corpus if request.split == "all" else corpus.split(request.split)
+    if reason := too_small_to_calibrate(chosen.relevance):
+        raise DataError(f"{chosen.name} is too small for a curve from score to probability: {reason}")
+    store = open_store(request.features[0] if request.features else None, model.image.encoder)
+    embedded = embed_corpus(model, chosen, store, batch_size=request.batch_size, progress=request.progress)
+    member = Member(embedded.images, embedded.texts, model.similarity)
+    counted = count_scores(member, embedded.corpus)
+    if counted is None:
+        raise DataError(f"{chosen.name}: too few images can be read for a curve from score to probability")
+    report = evaluate(
+        member.images,
+        member.texts,
+        embedded.corpus.relevance,
+        member.similarity,
+        name=chosen.name,
+        resamples=0,
+        problems=embedded.corpus.problems,
+        see=counted.counts.see,
+        progress=request.progress,
+    )
+    model.calibration = counted.fit(model.fingerprint)
+    return FittedCurve(model.calibration, report, tuple(_warnings(model, corpus, request.split)))
+
+
+def digest_of_pairs(corpus: Corpus) -> str:
+    """Return a hash of the relevant pairs, by the names of the images and the words of the sentences."""
+    pairs = zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True)
+    lines = sorted({f"{corpus.image_ids[image]}\0{corpus.captions[text]}" for image, text in pairs})
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def _warnings(model: TwoTower, corpus: Corpus, split: str) -> list[str]:
+    """Warn where the model was trained on these pairs, as far as its provenance says so."""
+    data = model.provenance.get("data")
+    trained_on = data.get("name") if isinstance(data, dict) else None
+    if split not in ("train", "all") or trained_on != corpus.name:
+        return []
+    return [
+        f"the model was trained on {corpus.name}, and this curve is fitted to pairs that it has seen: its "
+        f"probabilities are too high; use --split validation"
+    ]

@@ -1,0 +1,162 @@
+"""Probabilities from the command line: fitted by training and ``calibrate``, shown by ``search`` and ``evaluate``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from album import digest, write_album, write_recipe
+from click.testing import Result
+
+import openvse
+from openvse.model import CALIBRATION, Calibration, TwoTower
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def model(trained: Path, tmp_path: Path) -> Path:
+    """Return a model folder of one's own; that of the shared run keeps no curve, as 4 images are too few."""
+    assert not (trained / "run" / "best" / CALIBRATION).exists()
+    return Path(shutil.copytree(trained / "run" / "best", tmp_path / "model"))
+
+
+@pytest.fixture
+def calibrated(model: Path, trained: Path, invoke: Invoke) -> Path:
+    result = invoke("calibrate", model, "--on", trained / "album", "--split", "all")
+    assert result.exit_code == 0, result.output
+    return model
+
+
+@pytest.mark.medium
+def test_calibrate_writes_the_curve_and_nothing_else(model: Path, trained: Path, invoke: Invoke) -> None:
+    before = digest(model)
+    result = invoke("calibrate", model, "--on", trained / "album", "--split", "all")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("album: 20 images, ")
+    assert "| precision | score from | relevant pairs found |" in result.stdout
+    assert (
+        "the model was trained on album, and this curve is fitted to pairs that it has seen" in result.stderr
+    )
+    after = digest(model)
+    assert after.pop(CALIBRATION)
+    assert after == before
+    curve = Calibration.from_json((model / CALIBRATION).read_text())
+    assert curve.data.name == "album" and curve.data.digest
+    shown = invoke("calibrate", model, "--on", trained / "album", "--split", "all", "--json", "--quiet")
+    fields = json.loads(shown.stdout)["result"]
+    assert fields.pop("folder") == str(model)
+    assert Calibration.from_json(json.dumps(fields)) == curve  # the same every time
+
+
+@pytest.mark.medium
+def test_search_shows_probabilities_and_takes_a_precision(
+    calibrated: Path, trained: Path, tmp_path: Path, invoke: Invoke, refused: Callable[..., str]
+) -> None:
+    index, page = trained / "index", tmp_path / "hits.html"
+    result = invoke("search", calibrated, index, "red sky", "-k", 2, "--html", page)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[1].split()[3] == "%"
+    assert page.read_text().count('class="probability"') == 2
+    result = invoke("search", calibrated, index, "red sky", "-k", 3, "--json", "--expected", 2)
+    (asked,) = json.loads(result.stdout)["result"]["queries"]
+    first, second, third = (hit["probability"] for hit in asked["hits"])
+    assert 1 > first >= second >= third > 0
+    result = invoke("search", calibrated, index, "red sky", "--min-precision", 0.999)
+    assert result.stdout == "red sky\n  no image of probability 0.999\n"
+    assert "precision 0.999 is out of reach in a search of 20 images" in result.stderr
+    photo = trained / "album" / "00.png"
+    line = refused("search", calibrated, index, photo, "--min-precision", 0.5)
+    assert line.startswith("--min-precision only takes sentences as queries")
+    given = (calibrated, index, "red", "--min-precision", 0.5, "--rerank", calibrated)
+    assert "--rerank-weight mixes two" in refused("search", *given, "--rerank-weight", 0.5)
+    assert "at most 1" in refused("search", calibrated, index, "red", "--min-precision", 0)
+
+
+@pytest.mark.medium
+def test_a_search_that_ranks_again_takes_the_precision_of_the_last_model(
+    calibrated: Path, trained: Path, invoke: Invoke, refused: Callable[..., str]
+) -> None:
+    index = trained / "index"
+    first = (trained / "run" / "best", index, "red sky", "-k", 3)
+    result = invoke("search", *first, "--rerank", calibrated, "--min-precision", 0.01)
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == 4
+    assert result.stdout.splitlines()[1].split()[3] == "%"
+    without = refused("search", calibrated, *first[1:], "--rerank", first[0], "--min-precision", 0.01)
+    assert "which this model does not keep" in without
+
+
+def test_a_model_without_a_curve_is_refused_a_precision(
+    trained: Path, invoke: Invoke, refused: Callable[..., str]
+) -> None:
+    best, index = trained / "run" / "best", trained / "index"
+    assert "openvse calibrate MODEL --on DATA" in refused(
+        "search", best, index, "red", "--min-precision", 0.5
+    )
+    result = invoke("search", best, index, "red sky", "-k", 2)
+    assert "%" not in result.stdout
+
+
+@pytest.mark.medium
+def test_evaluate_shows_how_far_they_hold(
+    calibrated: Path, trained: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = (trained / "album", "--split", "all", "--out", tmp_path / "report")
+    result = invoke("evaluate", calibrated, *given)
+    assert result.exit_code == 0, result.output
+    assert "## Probabilities\n\nExpected calibration error " in result.stdout
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert report["reliability"]["gallery"] == 20
+    assert (tmp_path / "report" / "reliability.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    (tmp_path / "report" / "reliability.png").unlink()
+    result = invoke("evaluate", calibrated, *given)
+    assert result.exit_code == 0, result.output
+    assert "reliability.png is not written: the plot needs matplotlib" in result.stderr
+    for models in ([calibrated, calibrated], [trained / "run" / "best"]):
+        result = invoke("evaluate", *models, trained / "album", "--split", "all")
+        assert "Probabilities" not in result.stdout
+
+
+@pytest.mark.medium
+def test_what_cannot_be_calibrated_is_refused(
+    model: Path, trained: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    few = refused("calibrate", model, "--on", trained / "album")
+    assert few == (
+        "album/validation is too small for a curve from score to probability: 4 images have a relevant sentence, and a "
+        "curve needs 20"
+    )
+    assert "someone/model is no model folder" in refused(
+        "calibrate", "someone/model", "--on", trained / "album"
+    )
+    (tmp_path / "empty").mkdir()
+    assert "is not a model folder" in refused("calibrate", tmp_path / "empty", "--on", trained / "album")
+    assert not (model / CALIBRATION).exists()
+
+
+@pytest.mark.slow
+def test_training_keeps_the_curve_of_the_best_model(tmp_path: Path, invoke: Invoke) -> None:
+    album = write_album(tmp_path / "album", num_images=40)
+    lines = [json.loads(line) for line in (album / "metadata.jsonl").read_text().splitlines()]
+    for number, line in enumerate(lines):
+        line["split"] = "validation" if number < 24 else "train"
+    (album / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    run = tmp_path / "run"
+    result = invoke("train", write_recipe(tmp_path / "tiny.yaml", album), "--out", run)
+    assert result.exit_code == 0, result.output
+    model = openvse.load(run / "best")
+    assert isinstance(model, TwoTower) and model.calibration is not None
+    curve = model.calibration
+    assert (curve.data.name, curve.data.num_images) == ("album/validation", 24)
+    again = Path(shutil.copytree(run / "best", tmp_path / "copy"))
+    (again / CALIBRATION).unlink()
+    result = invoke("calibrate", again, "--on", album, "--features", run / "features")
+    assert result.exit_code == 0, result.output
+    fitted = Calibration.from_json((again / CALIBRATION).read_text())
+    assert fitted.data == curve.data and fitted.method == curve.method
+    assert fitted.scores == pytest.approx(curve.scores, abs=1e-5)

@@ -1,0 +1,120 @@
+"""Hits with probabilities, and the precision that a search may ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from colour_model import ColourModel
+
+from openvse.errors import DataError, ModelError
+from openvse.model import Calibration, CalibrationData
+from openvse.search import Hit, Index, Query, SearchEngine, build_index, contact_sheet
+
+CURVE = Calibration(
+    model="colours-1",
+    data=CalibrationData("colours", num_images=100, num_texts=10, num_pairs=10),
+    method="isotonic",
+    log_loss={},
+    scores=(-1.0, 0.0, 1.0),
+    log_ratios=(-5.0, 0.0, 5.0),
+    relevant_above=(1.0, 0.9, 0.5),
+)
+
+
+@dataclass
+class CalibratedModel(ColourModel):
+    calibration: Calibration | None = None
+
+
+@pytest.fixture
+def engine(photos: Path, tmp_path: Path) -> SearchEngine:
+    model = CalibratedModel(calibration=CURVE)
+    build_index(model, photos, tmp_path / "index")
+    return SearchEngine(model, Index.open(tmp_path / "index"))
+
+
+def test_hits_have_the_probability_of_their_score_in_an_index_of_this_size(engine: SearchEngine) -> None:
+    (hits,) = engine.search("red")
+    scores = np.array([hit.score for hit in hits])
+    assert len(hits) == engine.chances().gallery == 4
+    assert [hit.probability for hit in hits] == pytest.approx(CURVE.probabilities(scores, 4))
+    assert hits[0].probability != pytest.approx(CURVE.probabilities(scores)[0])  # of 100 images
+
+
+def test_a_precision_leaves_out_what_scores_too_low(engine: SearchEngine) -> None:
+    (all_hits,) = engine.search("red")
+    wanted = 0.9
+    (hits,) = engine.search("red", min_precision=wanted)
+    threshold = CURVE.threshold(wanted, gallery=4)
+    assert threshold is not None
+    assert hits == [hit for hit in all_hits if hit.score >= threshold]
+    assert 0 < len(hits) < len(all_hits)
+    assert engine.search("red", min_precision=1.0) == [[]]
+    assert [len(each) for each in engine.search(["red", "green"], min_precision=wanted)] == [len(hits), 1]
+
+
+def test_more_expected_images_make_every_image_more_probable(engine: SearchEngine) -> None:
+    (few,), (many,) = engine.search("red", expected=0.1), engine.search("red", expected=2.0)
+    for one, other in zip(few, many, strict=True):
+        assert one.probability is not None and other.probability is not None
+        assert one.probability < other.probability
+
+
+def test_images_that_are_asked_with_have_no_probability(engine: SearchEngine, photos: Path) -> None:
+    assert {hit.probability for hit in engine.search_images(photos / "red.png")[0]} == {None}
+
+
+@pytest.mark.parametrize("model", [ColourModel(), CalibratedModel()], ids=["knows of none", "has none"])
+def test_without_a_curve_there_is_no_probability(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    build_index(model, photos, tmp_path / "index")
+    engine = SearchEngine(model, Index.open(tmp_path / "index"))
+    assert engine.calibration is None
+    assert {hit.probability for hit in engine.search("red")[0]} == {None}
+    with pytest.raises(ModelError, match="openvse calibrate MODEL --on DATA"):
+        engine.search("red", min_precision=0.8)
+
+
+@pytest.mark.parametrize("wanted", [0.0, -1.0, 1.5])
+def test_an_impossible_precision_is_refused(engine: SearchEngine, wanted: float) -> None:
+    with pytest.raises(DataError, match="above 0 and at most 1"):
+        engine.search("red", min_precision=wanted)
+
+
+def test_an_impossible_expectation_is_refused(engine: SearchEngine) -> None:
+    with pytest.raises(DataError, match="expected to be relevant"):
+        engine.search("red", expected=0.0)
+
+
+def test_a_refined_search_counts_the_images_that_fulfil_its_conditions(engine: SearchEngine) -> None:
+    given = ["path ~ *e.png"]
+    (hits,) = engine.find(Query("red"), where=given)
+    assert engine.chances(given).gallery == len(hits) == 2
+    scores = np.array([hit.score for hit in hits])
+    expected = CURVE.probabilities(scores, len(hits), 0.5)
+    (hits,) = engine.find(Query("red"), where=given, expected=0.5)
+    assert [hit.probability for hit in hits] == pytest.approx(expected)
+    (best,) = engine.find(Query("red"), min_precision=0.9)
+    assert best == engine.search("red", min_precision=0.9)[0]
+
+
+def test_only_a_sentence_by_itself_has_probabilities(engine: SearchEngine, photos: Path) -> None:
+    compound = [
+        Query("red", image=photos / "red.png"),
+        Query("red", avoid=("green",)),
+        Query(like="red.png"),
+        Query("red"),
+    ]
+    found = engine.find(compound)
+    assert [hits[0].probability is None for hits in found] == [True, True, True, False]
+    for query in compound[:3]:
+        with pytest.raises(DataError, match="just a sentence"):
+            engine.find([query, Query("red")], min_precision=0.5)
+
+
+def test_the_contact_sheet_shows_probabilities(tmp_path: Path) -> None:
+    hit = Hit(1, 0.5, "a.png", tmp_path / "a.png", probability=0.257)
+    assert ">26 %</span>" in contact_sheet({"a": [hit]})
+    assert 'class="probability"' not in contact_sheet({"a": [Hit(1, 0.5, "a.png", tmp_path / "a.png")]})
