@@ -1,4 +1,4 @@
-"""The ten first questions of a newcomer have an answer each, which a search in the site finds by its heading."""
+"""The first questions of a newcomer have an answer each, which a search in the site finds by its heading."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ ASKED = {
     "new pooling": "add_a_part.md",
     "my own loop": "parts.md#train-a-model-of-parts-in-your-own-loop",
     "my own embeddings": "openvse.evaluate(images, texts)",
+    "trust": "--min-precision",
     "collapse": "all scores are the same",
 }
 
