@@ -22,6 +22,7 @@ __all__ = [
     "TwoTower",
     "__version__",
     "evaluate",
+    "export",
     "load",
     "load_recipe",
     "pooling",
@@ -38,12 +39,14 @@ if TYPE_CHECKING:
         encoders,
         errors,
         evaluation,
+        exporting,
         features,
         functional,
         fusion,
         losses,
         model,
         objectives,
+        runtime,
         search,
         similarities,
         specs,
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     )
     from openvse.assembly.pooling import Pool, pooling
     from openvse.evaluation.arrays import evaluate
+    from openvse.exporting import export
     from openvse.model import Tower, TwoTower
     from openvse.search import SearchEngine
     from openvse.tasks.load import load
@@ -70,12 +74,14 @@ _ROOMS = (
     "encoders",
     "errors",
     "evaluation",
+    "exporting",
     "features",
     "functional",
     "fusion",
     "losses",
     "model",
     "objectives",
+    "runtime",
     "search",
     "similarities",
     "specs",
@@ -93,6 +99,7 @@ __getattr__, _names = lazy_names(
         "Tower": "openvse.model",
         "TwoTower": "openvse.model",
         "evaluate": "openvse.evaluation.arrays",
+        "export": "openvse.exporting",
         "load": "openvse.tasks.load",
         "load_recipe": "openvse.tasks.recipes",
         "pooling": "openvse.assembly.pooling",

@@ -30,8 +30,11 @@ def masked_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Floa
 
 def masked_k_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], k: int) -> Float[Tensor, "B L"]:
     """Return the mean of the min(k, N_b) largest real elements in each dimension (VSE-infinity, section 3.2)."""
-    k = min(k, local.shape[1])
-    top = local.masked_fill(~mask.unsqueeze(-1), MASKED).topk(k, dim=1).values
+    ranked = local.masked_fill(~mask.unsqueeze(-1), MASKED)
+    if torch.compiler.is_compiling():  # the program is for sets of any size
+        ranked = F.pad(ranked, (0, 0, 0, k), value=MASKED)
+    k = min(k, ranked.shape[1])
+    top = ranked.topk(k, dim=1).values
     return masked_mean(top, position_mask(mask.sum(dim=1), k))
 
 
@@ -47,7 +50,7 @@ def sort_descending(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) ->
 
     The sorted axis is the last one: sorting contiguous runs is faster than sorting strided ones, on any device.
     """
-    padded = not bool(mask.all())
+    padded = torch.compiler.is_compiling() or not bool(mask.all())
     if padded:
         local = local.masked_fill(~mask.unsqueeze(-1), MASKED)
     columns = local.transpose(1, 2).contiguous()
@@ -102,20 +105,30 @@ def sinusoidal_positions(
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :dim]
 
 
-def interpolate(knots: Float[Tensor, "M W"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N W"]:
+def interpolate(
+    knots: Float[Tensor, "M W"], sizes: Int[Tensor, "U"], longest: int | None = None
+) -> Float[Tensor, "U N W"]:
     """Stretch M values linearly over each set size: the first is at position 0, the last at size - 1.
 
     Positions beyond a size repeat its last value; a size of 1 takes the first.
+
+    Args:
+        knots: the values.
+        sizes: the sizes, each at least 1.
+        longest: N, at least the largest size; None is the largest size.
     """
     last = len(knots) - 1
     step = last / (sizes - 1).clamp(min=1).to(knots.dtype)
-    place = (torch.arange(int(sizes.max()), device=sizes.device) * step.unsqueeze(1)).clamp(max=last)
+    count = int(sizes.max()) if longest is None else longest
+    place = (torch.arange(count, device=sizes.device) * step.unsqueeze(1)).clamp(max=last)
     lower = place.floor().long().clamp(max=max(last - 1, 0))
     return torch.lerp(knots[lower], knots[(lower + 1).clamp(max=last)], (place - lower).unsqueeze(-1))
 
 
 def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Tensor, "B M"]]:
     """Move the real elements of each row to the front, in their order, and cut columns that hold only padding.
+
+    In a compiled or exported program no columns are cut.
 
     Args:
         values: ``[B, N]`` or ``[B, N, L]``.
@@ -125,8 +138,12 @@ def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Ten
         The moved values (0 where nothing is left) and their mask.
     """
     lengths = mask.sum(dim=1)
-    longest = int(lengths.max())
-    order = (~mask).to(torch.int8).argsort(dim=1, stable=True)[:, :longest]
+    if torch.compiler.is_compiling():  # the values must not decide a shape, and no two keys are equal
+        longest = mask.shape[1]
+        order = (longest * (~mask).long() + torch.arange(longest, device=mask.device)).argsort(dim=1)
+    else:
+        longest = int(lengths.max())
+        order = (~mask).to(torch.int8).argsort(dim=1, stable=True)[:, :longest]
     kept = position_mask(lengths, longest)
     if values.dim() == 2:
         return values.gather(1, order).masked_fill(~kept, 0), kept

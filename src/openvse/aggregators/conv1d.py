@@ -7,6 +7,7 @@ import math
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from openvse.aggregators.base import SingleVector
 from openvse.errors import RecipeError
@@ -38,5 +39,8 @@ class Conv1d(SingleVector):
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
         """Convolve the real elements, each with the matrix of its position."""
-        real = local.masked_fill(~mask.unsqueeze(-1), 0.0)[:, : len(self.kernel)]
+        real = local.masked_fill(~mask.unsqueeze(-1), 0.0)
+        if torch.compiler.is_compiling():  # the program is for sets of any size
+            real = F.pad(real, (0, 0, 0, len(self.kernel)))
+        real = real[:, : len(self.kernel)]
         return torch.einsum("bnl,nld->bd", real, self.kernel[: real.shape[1]]) + self.bias

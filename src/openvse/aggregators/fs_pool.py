@@ -34,5 +34,8 @@ class FSPool(RankedPooling):
 
     def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Sum the sorted values of each dimension with its curve, computed once for each distinct size."""
+        if torch.compiler.is_compiling():  # the number of distinct sizes must not decide a shape
+            curves = interpolate(self.knots, mask.sum(dim=1), mask.shape[1])
+            return (ranked * curves.transpose(1, 2).to(ranked.dtype)).sum(dim=2)
         sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
         return self.sum_by_dimension(ranked, interpolate(self.knots, sizes), group)

@@ -44,13 +44,14 @@ class GPODataDependent(Pooling):
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Sort each dimension and sum with coefficients made from the sorted values."""
         sizes = mask.sum(dim=1)
-        longest, weight = int(sizes.max()), self.score.weight
+        compiling, weight = torch.compiler.is_compiling(), self.score.weight
+        longest = mask.shape[1] if compiling else int(sizes.max())
         ranked = sort_descending(local, mask)[..., :longest]
         codes = sinusoidal_positions(longest, self.position_dim, dtype=weight.dtype, device=weight.device)
         with torch.autocast(weight.device.type, enabled=False):
             values = ranked.transpose(1, 2).to(weight.dtype)
             states = self.generator.read(
-                torch.cat((codes.expand(len(values), -1, -1), values), dim=-1), sizes
+                torch.cat((codes.expand(values.shape[0], -1, -1), values), dim=-1), sizes
             )
             logits = self.score(states).squeeze(-1) / self.temperature
             theta = masked_softmax(logits, position_mask(sizes, longest))

@@ -57,7 +57,7 @@ class MapHead(Pooling):
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Let the query read the real elements."""
         local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
-        probe = self.probe.expand(len(local), -1, -1)
+        probe = self.probe.expand(local.shape[0], -1, -1)
         read, _ = self.attention(probe, local, local, key_padding_mask=~mask, need_weights=False)
         hidden = F.gelu(self.mlp["fc1"](self.layernorm(read)), approximate=self.approximate)
         pooled: Tensor = (read + self.mlp["fc2"](hidden)).squeeze(1)

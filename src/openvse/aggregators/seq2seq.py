@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from openvse.aggregators.base import SingleVector
 from openvse.functional import compact
+from openvse.layers.recurrence import scanned_states
 
 
 class Seq2Seq(SingleVector):
@@ -28,6 +30,9 @@ class Seq2Seq(SingleVector):
         """Read the real elements of each item."""
         # Size augmentation leaves gaps; the network reads the remaining elements as one sequence.
         elements, kept = compact(local, mask)
+        if torch.compiler.is_compiling():
+            states = scanned_states(elements, *self.gru.all_weights[0])
+            return states[torch.arange(states.shape[0], device=states.device), kept.sum(dim=1) - 1]
         packed = pack_padded_sequence(elements, kept.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False)
         last: Tensor = self.gru(packed)[1][0]
         return last

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from openvse.backbones.base import Backbone, all_real
 from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
 from openvse.errors import RecipeError
 from openvse.functional import masked_mean
+from openvse.media.windows import pixel_windows, window_boxes
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
@@ -104,20 +104,22 @@ class Crops(Backbone):
         """Cut the windows out of an image unless they share one pass, and preprocess them for the inner backbone."""
         if self.shared:
             return self.inner.preprocess(image)
-        boxes = _pixel_boxes(self.windows, image.width, image.height)
+        boxes = pixel_windows(self.windows, image.width, image.height)
         return torch.stack([self.inner.preprocess(image.crop(box)) for box in boxes])
 
     def see(self, inputs: Inputs) -> Features:
         """Return the mean feature and the box of each window."""
-        boxes = torch.tensor(list(_boxes(self.windows)), device=inputs.values.device)
+        boxes = torch.tensor(list(window_boxes(self.windows)), device=inputs.values.device)
         if self.shared:
             seen = self.inner(inputs).local
             seen = _area_weights(boxes, math.isqrt(seen.shape[1])).to(seen) @ seen
         else:
-            pixels = torch.split(inputs.values.flatten(0, 1), CROPS_AT_ONCE)
+            windows = inputs.values.flatten(0, 1)
+            # A program for batches of any size does not cut them.
+            pixels = [windows] if torch.compiler.is_compiling() else torch.split(windows, CROPS_AT_ONCE)
             seen = torch.cat([self._mean_features(some) for some in pixels])
-        local = all_real(seen.view(len(inputs), len(boxes), self.feature_dim))
-        return replace(local, boxes=boxes.expand(len(inputs), -1, -1))
+        local = all_real(seen.view(inputs.values.shape[0], len(boxes), self.feature_dim))
+        return replace(local, boxes=boxes.expand(inputs.values.shape[0], -1, -1))
 
     def save_assets(self, folder: Path) -> None:
         """Write the files that the inner backbone needs."""
@@ -128,15 +130,6 @@ class Crops(Backbone):
         return masked_mean(seen.local, seen.mask)
 
 
-def _boxes(windows: tuple[tuple[int, float], ...]) -> Iterator[tuple[float, float, float, float]]:
-    """Yield left, top, right and bottom of the windows as fractions of the image, row by row of each grid."""
-    for count, share in windows:
-        starts = [(1 - share) * place for place in _places(count)]
-        for top in starts:
-            for left in starts:
-                yield left, top, min(1.0, left + share), min(1.0, top + share)
-
-
 def _area_weights(boxes: Float[Tensor, "W 4"], side: int) -> Float[Tensor, "W N"]:
     """Return the share of each window's area that each cell of a square grid over the image covers, row by row."""
     edges = torch.arange(side + 1, device=boxes.device) / side
@@ -145,24 +138,6 @@ def _area_weights(boxes: Float[Tensor, "W 4"], side: int) -> Float[Tensor, "W N"
     rows = (torch.minimum(bottom, edges[1:]) - torch.maximum(top, edges[:-1])).clamp(min=0)
     areas = (rows.unsqueeze(2) * columns.unsqueeze(1)).flatten(1)
     return areas / areas.sum(dim=1, keepdim=True)
-
-
-def _pixel_boxes(
-    windows: tuple[tuple[int, float], ...], width: int, height: int
-) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the windows in whole pixels; those of one grid have the same size, at least one pixel wide and high."""
-    for count, share in windows:
-        wide, high = max(1, round(share * width)), max(1, round(share * height))
-        for row in _places(count):
-            top = round(row * (height - high))
-            for column in _places(count):
-                left = round(column * (width - wide))
-                yield left, top, left + wide, top + high
-
-
-def _places(count: int) -> list[float]:
-    """Return where the windows of a grid begin, from 0 (the edge) to 1 (the last place); a single one at 1/2."""
-    return [0.5] if count == 1 else [place / (count - 1) for place in range(count)]
 
 
 def _check(windows: tuple[tuple[int, float], ...]) -> None:

@@ -97,7 +97,7 @@ class EfficientNetLite(Backbone):
         maps = [self.net(square[..., :size]) for square, size in zip(squares, self.scales, strict=True)]
         boxes = torch.cat([_cell_boxes(each) for each in maps])
         together = all_real(torch.cat([cells(each).local for each in maps], dim=1))
-        return replace(together, boxes=boxes.expand(len(inputs), -1, -1))
+        return replace(together, boxes=boxes.expand(inputs.values.shape[0], -1, -1))
 
 
 def _sizes(native: int, image_size: int | None, scales: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -141,6 +141,9 @@ class _FeatureMap(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """Return the last feature map of images, which all have the same size."""
         network: Any = self.network
+        if torch.compiler.is_compiling():  # a program for other runtimes, which fold by themselves
+            plain: Tensor = network.extract_features(pixels)
+            return plain
         kind = pixels.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else pixels.dtype
         if kind != "cpu" or dtype == torch.float16:

@@ -39,7 +39,7 @@ class FrameLimit:
             random: whether to choose at random, as in training.
         """
         lengths, most = mask.sum(dim=1, keepdim=True), self.num_frames
-        if int(lengths.max()) <= most:
+        if not torch.compiler.is_compiling() and int(lengths.max()) <= most:
             return local, mask
         order = mask.cumsum(dim=1) - 1  # of the real ones
         if random and self.mode == "run":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Literal, TypeAlias
@@ -17,8 +18,8 @@ def usable_device(name: str | None) -> str | None:
     Raises:
         OpenVSEError: this machine has no device of this name, or cannot use it.
     """
-    if name is None:
-        return None
+    if name is None or name == "cpu":
+        return name
     import torch
 
     if name == "auto":
@@ -36,7 +37,7 @@ def usable_device(name: str | None) -> str | None:
 
 def use_threads(count: int | None) -> int | None:
     """Set the number of CPU threads that PyTorch uses; None keeps PyTorch's own choice."""
-    if count is not None:
+    if count is not None and find_spec("torch") is not None:
         import torch
 
         torch.set_num_threads(count)

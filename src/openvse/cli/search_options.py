@@ -15,6 +15,14 @@ Words = Annotated[
         "model made it, and where that is; name it before the index if it is no longer there.",
     ),
 ]
+SearchModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="The model, in place of MODEL: a model folder, or what 'openvse export' wrote, which is searched without "
+        "PyTorch.",
+    ),
+]
 ImageQueries = Annotated[
     list[Path] | None, typer.Option(help="An image to find similar ones; may be given several times.")
 ]

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
-from openvse.encoders.base import Encoder, TextEncoder
-from openvse.encoders.bigru import BiGRU
+from typing import TYPE_CHECKING
+
 from openvse.encoders.coverage import Coverage, UnknownWord, unknown_line
-from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
-from openvse.encoders.image_encoder import ImageEncoder
-from openvse.encoders.projections import PROJECTIONS, Projection
-from openvse.encoders.token_states import TokenStatesEncoder
-from openvse.encoders.transformers_text import TransformersText
 from openvse.encoders.vocabulary import Vocabulary
 from openvse.encoders.word_splitters import WORD_SPLITTERS, WordSplitter
-from openvse.registry import Registry
+from openvse.lazy import lazy_names
 
-TEXT_ENCODERS: Registry[TextEncoder] = Registry(
-    "text encoder", {"bigru": BiGRU, "transformers_text": TransformersText}
-)
+if TYPE_CHECKING:
+    from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
+    from openvse.encoders.base import Encoder, TextEncoder
+    from openvse.encoders.bigru import BiGRU
+    from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
+    from openvse.encoders.image_encoder import ImageEncoder
+    from openvse.encoders.projections import PROJECTIONS, Projection
+    from openvse.encoders.registry import TEXT_ENCODERS
+    from openvse.encoders.token_states import TokenStatesEncoder
+    from openvse.encoders.transformers_text import TransformersText
 
 __all__ = [
     "AUGMENTATIONS",
@@ -40,3 +41,28 @@ __all__ = [
     "WordSplitter",
     "unknown_line",
 ]
+
+# These need PyTorch, and the vocabulary and its words do not: the runtime of exported models uses only the latter.
+__getattr__, _names = lazy_names(
+    "openvse.encoders",
+    {
+        "AUGMENTATIONS": "openvse.encoders.augmentations",
+        "Augmentation": "openvse.encoders.augmentations",
+        "BiGRU": "openvse.encoders.bigru",
+        "Encoder": "openvse.encoders.base",
+        "GLOBAL_VECTORS": "openvse.encoders.global_vectors",
+        "GlobalVector": "openvse.encoders.global_vectors",
+        "ImageEncoder": "openvse.encoders.image_encoder",
+        "PROJECTIONS": "openvse.encoders.projections",
+        "Projection": "openvse.encoders.projections",
+        "TEXT_ENCODERS": "openvse.encoders.registry",
+        "TextEncoder": "openvse.encoders.base",
+        "TokenStatesEncoder": "openvse.encoders.token_states",
+        "TransformersText": "openvse.encoders.transformers_text",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, including those that have not been imported yet."""
+    return __all__

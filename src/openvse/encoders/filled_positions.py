@@ -27,7 +27,7 @@ def fill_positions(
     if left:
         place = place + (size - mask.sum(dim=1, keepdim=True))
     # Tokens that are not real go to an extra last position, which is cut off.
-    full = ids.new_full((len(ids), size + 1), padding).scatter(1, place.masked_fill(~mask, size), ids)
+    full = ids.new_full((ids.shape[0], size + 1), padding).scatter(1, place.masked_fill(~mask, size), ids)
     return full[:, :size], place.clamp(max=size - 1)
 
 
@@ -42,7 +42,7 @@ def append_last(
         last: the state to append to each caption.
     """
     behind = mask.sum(dim=1)
-    rows = torch.arange(len(states), device=states.device)
+    rows = torch.arange(states.shape[0], device=states.device)
     wider = F.pad(states, (0, 0, 0, 1))
     wider[rows, behind] = last
     return wider, torch.arange(wider.shape[1], device=states.device) <= behind.unsqueeze(1)

@@ -101,6 +101,11 @@ class ResidualMLP(Projection):
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
         """Project the real rows; the others become 0 (with ``count_padding``, all rows are projected)."""
         counted = torch.ones_like(mask) if self.count_padding else mask
+        if (
+            torch.compiler.is_compiling()
+        ):  # the mask must not decide a shape; with fixed statistics rows are independent
+            every = self.linear(local) + self.mlp(local.flatten(0, 1)).unflatten(0, local.shape[:2])
+            return every.masked_fill(~counted.unsqueeze(-1), 0.0)
         rows = local[counted]
         projected = self.linear(rows) + self.mlp(rows)
         scattered: Tensor = projected.new_zeros(*mask.shape, self.output_dim).masked_scatter(
@@ -128,6 +133,9 @@ class BiGRUProjection(Projection):
         """Read the real features; the others become 0."""
         values, kept = compact(local, mask)
         states = packed_gru(self.gru, values, kept)[0].mean(dim=0)
+        if torch.compiler.is_compiling():
+            place = (mask.cumsum(dim=1) - 1).clamp(min=0).unsqueeze(-1).expand_as(states)
+            return states.gather(1, place).masked_fill(~mask.unsqueeze(-1), 0.0)
         scattered: Tensor = states.new_zeros(*mask.shape, self.output_dim).masked_scatter(
             mask.unsqueeze(-1), states[kept]
         )

@@ -368,7 +368,7 @@ class TransformersText(TokenStatesEncoder):
         if last is not None:
             return last
         end = mask.shape[1] - 1 - mask.flip(1).to(torch.int8).argmax(dim=1)
-        return states[torch.arange(len(states), device=states.device), end]
+        return states[torch.arange(states.shape[0], device=states.device), end]
 
 
 def _checked_last_position(wanted: bool, fills: bool) -> bool:

@@ -6,15 +6,17 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 from jaxtyping import Int
-from torch import Tensor
 
 from openvse.encoders.spelling import Spellings
 from openvse.encoders.word_splitters import Splitter, split_words
 from openvse.errors import DataError, ModelError
 from openvse.files import write_whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PAD, UNKNOWN, MASK, START, END = range(5)
 SPECIALS = ("<pad>", "<unk>", "<mask>", "<start>", "<end>")
@@ -80,7 +82,12 @@ class Vocabulary:
         """
         counts = Counter(word for caption in captions for word in self.split(caption) if word not in self)
         new = sorted((word for word in counts if counts[word] >= min_count), key=lambda w: (-counts[w], w))
-        return Vocabulary([*self.words, *new], split=self.split, nearest=self._spellings is not None)
+        return Vocabulary([*self.words, *new], split=self.split, nearest=self.reads_nearest)
+
+    @property
+    def reads_nearest(self) -> bool:
+        """Whether an unknown word is read as the known one with the nearest spelling, if one is near."""
+        return self._spellings is not None
 
     def id_of(self, word: str) -> int:
         """Return the id of a word, or ``UNKNOWN`` if it is not in the vocabulary."""
@@ -109,6 +116,12 @@ class Vocabulary:
     def encode(
         self, caption: str, *, boundaries: bool = False, max_words: int | None = None
     ) -> Int[Tensor, "N"]:
+        """Return the token ids of a caption as a tensor; see ``ids``."""
+        import torch
+
+        return torch.tensor(self.ids(caption, boundaries=boundaries, max_words=max_words))
+
+    def ids(self, caption: str, *, boundaries: bool = False, max_words: int | None = None) -> list[int]:
         """Return the token ids of a caption, at least one: a caption without words becomes ``<unk>``.
 
         Args:
@@ -118,7 +131,7 @@ class Vocabulary:
         """
         read = self.read(caption, max_words)
         ids = [UNKNOWN if known is None else self._ids[known] for _, known in read] or [UNKNOWN]
-        return torch.tensor([START, *ids, END] if boundaries else ids)
+        return [START, *ids, END] if boundaries else ids
 
     def save(self, path: Path) -> None:
         """Write the words as JSON, by rename, so that a reader never sees half a file."""

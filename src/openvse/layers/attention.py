@@ -138,7 +138,7 @@ class AttentionScores(nn.Module):
         per_head = self.value.weight * self.fc.flatten().unsqueeze(1)
         value = z @ per_head.view(self.num_vectors * self.num_heads, -1, x.shape[-1]).sum(dim=1).T
         read = attend(query, key, value.transpose(1, 2).unsqueeze(-1), z_mask)
-        scores = read.view(len(x), self.num_vectors, self.num_heads, -1).sum(dim=2)
+        scores = read.view(x.shape[0], self.num_vectors, self.num_heads, -1).sum(dim=2)
         return masked_softmax(scores, x_mask.unsqueeze(1).expand_as(scores))
 
     def _heads(self, x: Float[Tensor, "P N E"]) -> Float[Tensor, "P H N d"]:

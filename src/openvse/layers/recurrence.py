@@ -32,6 +32,8 @@ def packed_gru(
     Returns:
         The states of the two directions, 0 at padding, and their last states.
     """
+    if torch.compiler.is_compiling():
+        return _scanned_gru(gru, values, mask)
     lengths = mask.sum(dim=1)
     order = lengths.argsort(descending=True, stable=True)
     steps, ranks = mask[order].T.nonzero(as_tuple=True)  # step by step, the longest sequence first
@@ -54,9 +56,67 @@ def packed_gru(
     return padded.view(2, *mask.shape, -1), unsorted
 
 
+def _scanned_gru(
+    gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
+) -> tuple[Float[Tensor, "2 B N H"], Float[Tensor, "2 B H"]]:
+    """Return what ``packed_gru`` returns, as a loop over the steps whose number the program does not fix.
+
+    The backward direction reads the reversed elements. Each direction goes on over the padding, and its states there
+    are left out.
+    """
+    lengths = mask.sum(dim=1)
+    steps = torch.arange(mask.shape[1], device=mask.device)
+    mirrored = (lengths.unsqueeze(1) - 1 - steps).clamp(min=0).unsqueeze(-1)
+    backward = values.gather(1, mirrored.expand(-1, -1, values.shape[2]))
+    states = [
+        scanned_states(read, *weights)
+        for read, weights in zip((values, backward), gru.all_weights, strict=True)
+    ]
+    last = (lengths - 1).view(-1, 1, 1).expand(-1, -1, gru.hidden_size)
+    final = torch.stack([each.gather(1, last).squeeze(1) for each in states])
+    states[1] = states[1].gather(1, mirrored.expand(-1, -1, gru.hidden_size))
+    return torch.stack(states).masked_fill(~mask.unsqueeze(-1), 0.0), final
+
+
+def scanned_states(
+    values: Float[Tensor, "B N C"],
+    input_weight: Float[Tensor, "G C"],
+    state_weight: Float[Tensor, "G H"],
+    input_bias: Float[Tensor, "G"],
+    state_bias: Float[Tensor, "G"],
+) -> Float[Tensor, "B N H"]:
+    """Return the states of one direction of a GRU after each element, in a program that is exported.
+
+    PyTorch would unroll its own GRU for the number of elements of the example.
+
+    Args:
+        values: B sequences, read from the first element to the last.
+        input_weight: the weights of the elements for the reset, update and new gates, G = 3 H.
+        state_weight: the weights of the state before.
+        input_bias: the bias that is added to the product of the elements.
+        state_bias: the bias that is added to the product of the state.
+    """
+    from torch._higher_order_ops.scan import scan
+
+    def step(state: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+        of_state = torch.addmm(state_bias, state, state_weight.T)
+        (door_r, door_z, new), (state_r, state_z, state_n) = gates.chunk(3, dim=1), of_state.chunk(3, dim=1)
+        update, candidate = (
+            (door_z + state_z).sigmoid(),
+            (new + (door_r + state_r).sigmoid() * state_n).tanh(),
+        )
+        after = candidate + update * (state - candidate)
+        return after, after.clone()
+
+    gates = (values @ input_weight.T + input_bias).transpose(0, 1)
+    _, states = scan(step, values.new_zeros(values.shape[0], state_weight.shape[1]), gates)
+    by_item: Tensor = states.transpose(0, 1)
+    return by_item
+
+
 def states_at_end(states: Float[Tensor, "2 B N H"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "2 B H"]:
     """Return both directions' states at the last element, where the backward one has read only that element."""
-    return states[:, torch.arange(len(mask), device=mask.device), mask.sum(dim=1) - 1]
+    return states[:, torch.arange(mask.shape[0], device=mask.device), mask.sum(dim=1) - 1]
 
 
 def _run_on_cpu(gru: nn.GRU, data: Float[Tensor, "2 R C"], sizes: list[int]) -> Float[Tensor, "2 R H"]:

@@ -24,9 +24,8 @@ from openvse.media.names import (
     remedy,
 )
 from openvse.media.packed import PackedFile
-from openvse.types import ImageSource
 
-ImageLike: TypeAlias = ImageSource | PackedFile | Image.Image | np.ndarray
+ImageLike: TypeAlias = str | Path | bytes | PackedFile | Image.Image | np.ndarray
 """A path, the bytes of a file, a file within a larger one, a PIL image, or an array.
 
 Arrays are ``uint8 [H, W]``, ``[H, W, 3]`` or ``[H, W, 4]``.

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from openvse.model.base import Model
+from typing import TYPE_CHECKING
+
+from openvse.lazy import lazy_names
 from openvse.model.calibration import CALIBRATION, Calibration, CalibrationData
-from openvse.model.folder import ModelConfig, read_config, read_weights
-from openvse.model.mode import evaluating
-from openvse.model.start import Origin, Start, take_weights
-from openvse.model.tower import Tower, tower_curves
-from openvse.model.two_tower import TwoTower, embed
+
+if TYPE_CHECKING:
+    from openvse.model.base import Model
+    from openvse.model.folder import ModelConfig, read_config, read_weights
+    from openvse.model.mode import evaluating
+    from openvse.model.start import Origin, Start, take_weights
+    from openvse.model.tower import Tower, tower_curves
+    from openvse.model.two_tower import TwoTower, embed
 
 __all__ = [
     "CALIBRATION",
@@ -27,3 +32,27 @@ __all__ = [
     "take_weights",
     "tower_curves",
 ]
+
+# These need PyTorch, and the curve from score to probability does not: the runtime of exported models uses it.
+__getattr__, _names = lazy_names(
+    "openvse.model",
+    {
+        "Model": "openvse.model.base",
+        "ModelConfig": "openvse.model.folder",
+        "Origin": "openvse.model.start",
+        "Start": "openvse.model.start",
+        "Tower": "openvse.model.tower",
+        "TwoTower": "openvse.model.two_tower",
+        "embed": "openvse.model.two_tower",
+        "evaluating": "openvse.model.mode",
+        "read_config": "openvse.model.folder",
+        "read_weights": "openvse.model.folder",
+        "take_weights": "openvse.model.start",
+        "tower_curves": "openvse.model.tower",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, including those that have not been imported yet."""
+    return __all__

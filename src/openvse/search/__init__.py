@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from openvse.search.backend import ExactBackend, FilteringBackend, VectorBackend
+from typing import TYPE_CHECKING
+
+from openvse.lazy import lazy_names
+from openvse.search.array_engine import ArrayBackend, ArrayEngine
 from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
-from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
 from openvse.search.engine import Chances, Hit, SearchEngine
 from openvse.search.filters import Condition, parse_condition
 from openvse.search.index import Index
@@ -13,11 +15,18 @@ from openvse.search.indexing import IndexProgress, IndexReport, build_index
 from openvse.search.maintenance import compact_index, forget_root, remove_items
 from openvse.search.manifest import Item
 from openvse.search.model_place import FoundModel, find_model, place_of
+from openvse.search.protocols import FilteringBackend, VectorBackend
 from openvse.search.query import Query
-from openvse.search.rerank import HitReranker
-from openvse.search.stored import StoredImages, stored_images
+
+if TYPE_CHECKING:
+    from openvse.search.backend import ExactBackend
+    from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
+    from openvse.search.rerank import HitReranker
+    from openvse.search.stored import StoredImages, stored_images
 
 __all__ = [
+    "ArrayBackend",
+    "ArrayEngine",
     "Chances",
     "Condition",
     "DuplicateGroup",
@@ -47,3 +56,22 @@ __all__ = [
     "remove_items",
     "stored_images",
 ]
+
+# These need PyTorch; the index and the engine do not, since an exported model is searched with arrays.
+__getattr__, _names = lazy_names(
+    "openvse.search",
+    {
+        "DuplicateGroup": "openvse.search.duplicates",
+        "ExactBackend": "openvse.search.backend",
+        "HitReranker": "openvse.search.rerank",
+        "StoredImages": "openvse.search.stored",
+        "duplicates_in_folder": "openvse.search.duplicates",
+        "duplicates_in_index": "openvse.search.duplicates",
+        "stored_images": "openvse.search.stored",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, including those that have not been imported yet."""
+    return __all__

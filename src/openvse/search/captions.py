@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from openvse.datasets import open_corpus
 from openvse.errors import OpenVSEError
 
 
@@ -16,6 +15,10 @@ def captions_beside(root: Path) -> Mapping[str, Sequence[str]]:
     Args:
         root: an indexed folder; if ``open_corpus`` cannot read it as a data set, there are no captions.
     """
+    try:
+        from openvse.datasets import open_corpus
+    except ImportError:  # the runtime distribution reads no data sets
+        return {}
     try:
         corpus = open_corpus(root, require_images=False, allow_outside=True)
     except (OpenVSEError, OSError):  # most folders only hold images

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -16,7 +16,9 @@ from openvse.search.manifest import Manifest
 from openvse.search.scanning import Candidate
 from openvse.search.segments import map_rows
 from openvse.search.writer import Entry
-from openvse.types import EmbeddingSet
+
+if TYPE_CHECKING:
+    from openvse.types import EmbeddingSet
 
 Vectors: TypeAlias = Float[np.ndarray, "B K D"]
 Row: TypeAlias = Float[np.ndarray, "K D"]
@@ -231,4 +233,4 @@ def _vectors(embedded: EmbeddingSet) -> Vectors:
         raise ModelError(
             "the images have different numbers of embeddings: an index needs the same number for every image"
         )
-    return embedded.vectors.float().numpy()
+    return np.asarray(embedded.vectors, dtype=np.float32)  # arrays, and tensors on the CPU

@@ -7,26 +7,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
-from openvse.encoders import UnknownWord
+from openvse.encoders.coverage import UnknownWord
 from openvse.errors import DataError, ModelError
 from openvse.media.images import one_or_many
 from openvse.media.videos import ClipSource
-from openvse.model import Calibration
-from openvse.model.calibration import check_precision
-from openvse.search.backend import ExactBackend, FilteringBackend, VectorBackend
+from openvse.model.calibration import Calibration, check_precision
 from openvse.search.filters import Condition, allowed_items, parse_condition
 from openvse.search.index import Index
 from openvse.search.manifest import check_model
+from openvse.search.protocols import FilteringBackend, VectorBackend
 from openvse.search.query import Query, embed_queries
-from openvse.similarities import SetMax
-from openvse.types import EmbeddingSet
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from openvse.types import EmbeddingSet
 
 _logger = logging.getLogger(__name__)
 
@@ -96,6 +96,8 @@ class Hit:
 
 def _is_inner(model: QueryEmbedder) -> bool:
     """Return whether the score of a model is the largest inner product, and nothing else."""
+    from openvse.similarities import SetMax
+
     similarity = getattr(model, "similarity", None)
     return isinstance(similarity, SetMax) and type(similarity).forward is SetMax.forward
 
@@ -124,10 +126,32 @@ class SearchEngine:
     def __init__(self, model: QueryEmbedder, index: Index, backend: VectorBackend | None = None) -> None:
         check_model(index.path, index.manifest, model.fingerprint)
         self._model, self._index = model, index
-        exact = ExactBackend(index.segments, score=self._score, names=index.table.ids, inner=_is_inner(model))
-        self._backend: VectorBackend = exact if backend is None else backend
+        self._backend: VectorBackend = self._exact() if backend is None else backend
         of_images = index.manifest.holds != "sentences"
         self.calibration = model.calibration if of_images and isinstance(model, Calibrated) else None
+
+    def _exact(self) -> VectorBackend:
+        """Return the exact search over the index; it computes with PyTorch, which is imported here."""
+        from openvse.search.backend import ExactBackend
+
+        index = self._index
+        return ExactBackend(
+            index.segments, score=self._score, names=index.table.ids, inner=_is_inner(self._model)
+        )
+
+    def _as_set(self, vectors: Float[np.ndarray, "n K D"]) -> EmbeddingSet:
+        """Return embeddings of the index as the backend takes them."""
+        import torch
+
+        from openvse.types import EmbeddingSet
+
+        return EmbeddingSet(torch.from_numpy(vectors), torch.ones(vectors.shape[:2], dtype=torch.bool))
+
+    def _as_weights(self, weights: Float[np.ndarray, "Q P"]) -> Float[Tensor, "Q P"]:
+        """Return the weights of the parts of queries as the backend takes them."""
+        import torch
+
+        return torch.from_numpy(weights)
 
     def _score(self, items: EmbeddingSet, queries: EmbeddingSet) -> Float[Tensor, "I T"]:
         """Score items against queries; sentences take the side of the texts, and what asks for them the other."""
@@ -254,7 +278,10 @@ class SearchEngine:
             scores, positions = self._backend.search(embedded.parts, wanted)
         elif isinstance(self._backend, FilteringBackend):
             scores, positions = self._backend.search_some(
-                embedded.parts, wanted, weights=embedded.weights, allowed=allowed
+                embedded.parts,
+                wanted,
+                weights=None if embedded.weights is None else self._as_weights(embedded.weights),
+                allowed=allowed,
             )
         else:
             raise ModelError(
@@ -276,8 +303,7 @@ class SearchEngine:
             if position is None:
                 raise DataError(f"the index holds no item {item_id}: give the path below the indexed folder")
             positions.append(position)
-        vectors = torch.from_numpy(self._index.gather(np.array(positions)).astype(np.float32))
-        return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool))
+        return self._as_set(self._index.gather(np.array(positions)).astype(np.float32))
 
     def _unknown_words(self, queries: Sequence[str]) -> list[tuple[UnknownWord, ...]]:
         if not isinstance(self._model, WordChecker):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import torch
+import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
 from openvse.errors import DataError
 from openvse.media.videos import ClipSource
-from openvse.types import EmbeddingSet
+
+if TYPE_CHECKING:
+    from openvse.types import EmbeddingSet
 
 PartT = TypeVar("PartT")
 
@@ -78,7 +79,7 @@ class EmbeddedQueries:
     """
 
     parts: EmbeddingSet
-    weights: Float[Tensor, "Q P"] | None
+    weights: Float[np.ndarray, "Q P"] | None
 
 
 def embed_queries(
@@ -113,14 +114,17 @@ def embed_queries(
     _add(used[0], texts, parts, columns)
     _add(used[1], images, parts, columns)
     _add(used[2], items, parts, columns)
-    joined = EmbeddingSet.concatenate(parts)
-    weights = torch.zeros(len(queries), len(joined))
+    weights = np.zeros((len(queries), sum(len(part) for part in parts)), np.float32)
     for row, column, weight in columns:
-        weights[row, column] += weight
-    is_simple = len(columns) == len(queries) == len(joined) and bool((weights.sum(dim=1) == 1).all())
+        weights[row, column] += np.float32(weight)
+    is_simple = len(columns) == len(queries) == weights.shape[1] and bool((weights.sum(axis=1) == 1).all())
+    joined = type(parts[0]).concatenate(parts)
     if not is_simple:
         return EmbeddedQueries(joined, weights)
-    return EmbeddedQueries(joined[weights.argmax(dim=1)], None)
+    rows = weights.argmax(axis=1).tolist()
+    if rows == sorted(rows):
+        return EmbeddedQueries(joined, None)
+    return EmbeddedQueries(type(joined).concatenate([joined[row : row + 1] for row in rows]), None)
 
 
 def _add(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -25,7 +25,9 @@ from openvse.cli.options import Device, Json, Quiet, Threads
 from openvse.cli.stopping import going_on
 
 if TYPE_CHECKING:
-    from openvse.search import IndexReport
+    from openvse.cli.embedders import Embedder
+    from openvse.search import IndexReport, StoredImages
+    from openvse.search.embedding import ImageEmbedder
 
 
 @app.command()
@@ -51,18 +53,17 @@ def index(
     """Embed folders of images for search; a later run embeds only what changed, and goes on after a stop."""
     from dataclasses import replace
 
+    from openvse.cli.embedders import load_embedder
     from openvse.cli.progress import bar, counted
-    from openvse.model import TwoTower
-    from openvse.search import Index, build_index, compact_index, forget_root, place_of, stored_images
-    from openvse.tasks.load import load_as
+    from openvse.search import Index, build_index, compact_index, forget_root, place_of
 
-    loaded = load_as(TwoTower, model, device=device)
+    loaded = load_embedder(model, device=device, threads=threads)
     for folder in forget or ():
         forget_root(out, folder)
     with bar() as progress:
         show = counted(progress, "indexing")
         report = build_index(
-            loaded,
+            cast("ImageEmbedder", loaded),  # an exported model gives arrays in the place of tensors
             folders,
             out,
             batch_size=batch_size,
@@ -71,7 +72,7 @@ def index(
             add=add,
             ignore=ignore,
             check=check,
-            stored=stored_images(loaded, model, features),
+            stored=stored_features(loaded, model, features),
             model_place=place_of(model, out),
             progress=lambda state: show(state.done, state.total, state.images_per_s),
         )
@@ -81,6 +82,22 @@ def index(
     if check:
         Index.open(out, loaded.fingerprint, check=True)
     print_report(out, report, as_json=as_json)
+
+
+def stored_features(model: Embedder, source: str, features: Path | None) -> StoredImages | None:
+    """Return the stored features that may stand for images; an exported model reads none."""
+    from openvse.errors import ModelError
+    from openvse.runtime import OnnxModel
+
+    if not isinstance(model, OnnxModel):
+        from openvse.search import stored_images
+
+        return stored_images(model, source, features)
+    if features is not None:
+        raise ModelError(
+            "an exported model reads no feature store: leave out --features, or name the model folder"
+        )
+    return None
 
 
 def warn_of(report: IndexReport) -> None:

@@ -27,6 +27,7 @@ from openvse.cli.search_options import (
     OpenPage,
     Output,
     RerankFeatures,
+    SearchModel,
     Skip,
     TopK,
     Where,
@@ -63,6 +64,7 @@ class Reranking:
 @app.command()
 def search(
     words: Words,
+    model: SearchModel = None,
     image: ImageQueries = None,
     like: LikeItems = None,
     with_image: WithImage = None,
@@ -90,24 +92,26 @@ def search(
     quiet: Quiet = False,
 ) -> None:
     """Find the images that fit a sentence, or resemble an image."""
+    from openvse.cli.embedders import engine_of, load_embedder
     from openvse.cli.queries import Refinement, read_queries
     from openvse.cli.search_output import chosen_output, write_hits
-    from openvse.model import TwoTower
-    from openvse.search import Index, SearchEngine
-    from openvse.tasks.load import load_as
+    from openvse.search import Index
 
     named, index, queries = in_order(words)
+    if model is not None and named is not None:
+        raise OpenVSEError(f"the model is given twice, as {named} and --model {model}: give one of them")
+    named = model or named
     besides = tuple(avoid or ()), avoid_weight, tuple(where or ())
     refined = Refinement(with_image, image_weight, *besides, skip, min_score, min_precision, expected)
     asked = read_queries(queries, image or [], like or [])
     form = chosen_output(output, as_json=as_json, null=null)
     check_sentences(asked, refined, rerank)
-    loaded = load_as(TwoTower, model_of(index) if named is None else named, device=device)
+    loaded = load_embedder(model_of(index) if named is None else named, device=device, threads=threads)
     opened = Index.open(index, loaded.fingerprint, check=check)
     sentences = opened.manifest.holds == "sentences"
     if sentences:
         check_holds_images(index, rerank or html or open_page)
-    engine = SearchEngine(loaded, opened)
+    engine = engine_of(loaded, opened)
     again = None
     if rerank:
         again = Reranking(rerank, rerank_features, rerank_top, rerank_weight, device)

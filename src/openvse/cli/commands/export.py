@@ -1,0 +1,104 @@
+"""``openvse export``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from openvse.cli.app import app
+from openvse.cli.options import AllowOutside, Json, Quiet, Threads
+from openvse.errors import OpenVSEError
+
+if TYPE_CHECKING:
+    from openvse.corpus import Corpus
+    from openvse.exporting import Exported
+
+
+@app.command()
+def export(
+    model: Annotated[
+        str,
+        typer.Argument(help="A model folder, the folder of a run, or a name that 'openvse models' lists."),
+    ],
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    format: Annotated[
+        Literal["onnx", "torch_export", "sentence_transformers"],
+        typer.Option(
+            help="onnx: both towers, for 'openvse search --model OUT' and other runtimes without PyTorch. "
+            "torch_export: both towers as programs of torch.export. sentence_transformers: the text tower for that "
+            "library."
+        ),
+    ] = "onnx",
+    int8: Annotated[
+        bool,
+        typer.Option(
+            "--int8",
+            help="Round the weights of the linear layers to 8 bits: smaller files, a little less exact.",
+        ),
+    ] = False,
+    longest: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Largest number of stored features of an image (for a model of precomputed features)."
+        ),
+    ] = 200,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            help="Images with captions, as for 'openvse evaluate', on which the effect of --int8 is measured.",
+        ),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Part of --on: train, validation, test, or all.")] = "validation",
+    allow_outside: AllowOutside = False,
+    threads: Threads = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a model for other runtimes, such as ONNX Runtime. It is compared with the model first."""
+    from openvse.cli.progress import note
+    from openvse.exporting import export as run
+    from openvse.tasks.load import find_model, load
+
+    if on is not None and not int8:
+        raise OpenVSEError("--on measures the effect of --int8: give both, or leave --on out")
+    corpus = None if on is None else chosen_corpus(on, split, allow_outside)
+    loaded = load(find_model(model, in_run=True))
+    note(f"exporting to {out}; this takes a minute for a large model")
+    done = run(loaded, out, format=format, int8=int8, longest=longest, on=corpus)
+    print_export(done, as_json=as_json)
+
+
+def chosen_corpus(on: str, split: str, allow_outside: bool) -> Corpus:
+    """Open the data on which the effect of int8 is measured."""
+    from openvse.datasets import open_corpus
+
+    corpus = open_corpus(on, require_images=True, allow_outside=allow_outside)
+    return corpus if split == "all" else corpus.split(split)
+
+
+def print_export(done: Exported, *, as_json: bool) -> None:
+    """Print what was written and how near it is to the model, as text or as JSON."""
+    from openvse.cli.json_output import print_json
+    from openvse.output.documents import markdown_table
+
+    if as_json:
+        print_json("export", {**asdict(done), "folder": str(done.folder)})
+        return
+    typer.echo(f"{done.folder}: {done.format}, {done.bytes / 1e6:.1f} MB")
+    rows = [
+        [each.what, str(each.count), f"{each.largest:.1e}", f"{each.cosine:.6f}"] for each in done.differences
+    ]
+    typer.echo(markdown_table(["compared", "items", "largest difference", "lowest cosine"], rows))
+    if done.effect is not None:
+        effect = done.effect
+        typer.echo(f"\n{effect.name}: {effect.num_images:,} images, {effect.num_texts:,} sentences")
+        names = list(effect.before)
+        figures = [
+            [name, *(f"{values[key]:.1f}" for key in names)]
+            for name, values in (("float32", effect.before), ("int8", effect.after))
+        ]
+        typer.echo(markdown_table(["", *names], figures))

@@ -1,0 +1,7 @@
+"""Ways out: a model as files that other runtimes and libraries read."""
+
+from __future__ import annotations
+
+from openvse.exporting.export import Exported, export
+
+__all__ = ["Exported", "export"]

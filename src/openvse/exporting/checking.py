@@ -1,0 +1,198 @@
+"""Comparison of an export with its model, before it is put into its place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from openvse.encoders import TextEncoder
+from openvse.encoders.base import Encoder
+from openvse.errors import ModelError
+from openvse.exporting.reading import PROBES, SHAPES, probe_image
+from openvse.functional import position_mask
+from openvse.model import Tower, TwoTower
+from openvse.runtime import Description, OnnxModel
+from openvse.runtime.description import Side
+from openvse.types import EmbeddingSet, Inputs
+
+TOLERANCE = 1e-4
+"""The largest difference of a number of a float32 embedding; embeddings have unit length."""
+_LOWEST_COSINE = 0.9  # below it an int8 embedding is of no use
+_BATCH = 3
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far embeddings of an export are from those of the model.
+
+    Attributes:
+        what: what was compared.
+        largest: the largest difference of one number.
+        cosine: the lowest cosine of an embedding with that of the model.
+        count: the number of items.
+    """
+
+    what: str
+    largest: float
+    cosine: float
+    count: int
+
+
+def examples(tower: Tower[Any] | TwoTower, side: Side, sizes: Sequence[int]) -> list[Inputs]:
+    """Return a batch of random inputs for each size: its sets have this size, half of it, and 1.
+
+    Args:
+        tower: the tower, or the model whose tower of images is meant.
+        side: what the program takes.
+        sizes: the largest set of each batch; pixels have none, and one batch for each is made.
+    """
+    encoder: Encoder = tower.image.encoder if isinstance(tower, TwoTower) else tower.encoder
+    random = torch.Generator().manual_seed(0)
+    if side.inputs == ("pixels",):
+        backbone: Any = encoder.backbone
+        pixels = torch.stack([backbone.preprocess(probe_image(n, SHAPES[0])) for n in range(_BATCH)])
+        return [Inputs(pixels, None) for _ in sizes]
+    batches = []
+    for size in sizes:
+        mask = position_mask(torch.tensor([size, max(1, size // 2), 1]), size)
+        if side.width is not None:
+            values = torch.randn(_BATCH, size, side.width, generator=random)
+        elif isinstance(encoder, TextEncoder):
+            ids = torch.cat(encoder.tokenize([text for text in PROBES if text]))
+            values = ids[torch.randint(len(ids), mask.shape, generator=random)]
+        else:
+            raise ModelError(f"{type(encoder).__name__} has inputs that an export does not know")
+        padded = values.masked_fill(~mask.view(*mask.shape, *[1] * (values.dim() - 2)), 0)
+        batches.append(Inputs(padded, mask))
+    return batches
+
+
+def checked_sizes(longest: int | None) -> list[int]:
+    """Return the set sizes at which a program is compared: small ones, some between, and the largest."""
+    if longest is None:
+        return [1]
+    sizes, step = [1, 2], 3
+    while step < longest:
+        sizes.append(step)
+        step = int(1.6 * step) + 1
+    return sorted({*(size for size in sizes if size <= longest), longest})
+
+
+def check_side(model: TwoTower, folder: Path, description: Description, name: str) -> Difference:
+    """Compare a program with its tower at several set sizes.
+
+    Raises:
+        ModelError: the program does not give the embeddings of the tower.
+    """
+    side: Side = getattr(description, name)
+    tower: Tower[Any] = getattr(model, name)
+    sizes = checked_sizes(side.longest)
+    run = _runner(folder, description, name)
+    parts = []
+    for size, inputs in zip(sizes, examples(tower, side, sizes), strict=True):
+        embedded: EmbeddingSet = tower(inputs)
+        found = difference(f"{name} tower", embedded.vectors.numpy(), run(inputs))
+        at = "" if side.longest is None else f" with {size} {side.inputs[0]}"
+        _judge(found, description.precision == "int8", f"the exported {name} tower{at}")
+        parts.append(found)
+    return _worst(parts)
+
+
+def check_readers(model: TwoTower, folder: Path) -> list[Difference]:
+    """Compare what a runtime makes of sentences and images with what the model makes of them.
+
+    Raises:
+        ModelError: it differs.
+    """
+    runtime = OnnxModel(folder)
+    with without_warnings():
+        found = [
+            difference(
+                "sentences",
+                model.encode_text(PROBES[:-1]).vectors.numpy(),
+                runtime.encode_text(PROBES[:-1]).vectors,
+            )
+        ]
+    if runtime.description.image.reading is not None:
+        images = [probe_image(number, size) for number, size in enumerate(SHAPES)]
+        found.append(
+            difference(
+                "images", model.encode_image(images).vectors.numpy(), runtime.encode_image(images).vectors
+            )
+        )
+    for each in found:
+        _judge(each, False, f"the export, for {each.what},")
+    return found
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keep out the warnings about words of the probes that a model does not know."""
+    loggers = [logging.getLogger(name) for name in ("openvse.model.two_tower", "openvse.runtime.model")]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.disabled = False
+
+
+def difference(what: str, ours: np.ndarray, theirs: np.ndarray) -> Difference:
+    """Compare embeddings ``[B, K, D]`` of the model with those of an export."""
+    if ours.shape != theirs.shape:
+        return Difference(what, float("inf"), -1.0, len(ours))
+    norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
+    cosines = (ours * theirs).sum(axis=-1) / np.maximum(norms, 1e-12)
+    return Difference(what, float(np.abs(ours - theirs).max()), float(cosines.min()), len(ours))
+
+
+def _worst(parts: Sequence[Difference]) -> Difference:
+    return Difference(
+        parts[0].what,
+        max(each.largest for each in parts),
+        min(each.cosine for each in parts),
+        sum(each.count for each in parts),
+    )
+
+
+def _judge(found: Difference, is_int8: bool, what: str) -> None:
+    if is_int8 and not found.cosine >= _LOWEST_COSINE:
+        raise ModelError(
+            f"{what} gives embeddings in int8 whose cosine with those of the model falls to {found.cosine:.2f}: leave "
+            f"out --int8"
+        )
+    if not is_int8 and not found.largest <= TOLERANCE:
+        raise ModelError(
+            f"{what} gives embeddings that differ from those of the model by {found.largest:.1e} (allowed: "
+            f"{TOLERANCE:g}), so it is not written: report it"
+        )
+
+
+def _runner(folder: Path, description: Description, name: str) -> Any:
+    """Return a function that runs the program of a side on a batch."""
+    side: Side = getattr(description, name)
+    if description.format == "torch_export":
+        module = torch.export.load(str(folder / side.file)).module()
+
+        def run(inputs: Inputs) -> np.ndarray:
+            given = [inputs.values] if inputs.mask is None else [inputs.values, inputs.mask]
+            embedded: torch.Tensor = module(*given)
+            return embedded.numpy()
+
+        return run
+    runtime = OnnxModel(folder)
+
+    def run_onnx(inputs: Inputs) -> np.ndarray:
+        given = [inputs.values] if inputs.mask is None else [inputs.values, inputs.mask]
+        arrays = {key: tensor.numpy() for key, tensor in zip(side.inputs, given, strict=True)}
+        return runtime.run(name, arrays)
+
+    return run_onnx

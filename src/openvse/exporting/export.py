@@ -1,0 +1,245 @@
+"""A model as a folder that other runtimes and libraries read, compared with the model before it is put into place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, cast
+
+import torch
+
+from openvse import __version__
+from openvse.backbones.adapters import without_adapters
+from openvse.corpus import Corpus
+from openvse.errors import ModelError
+from openvse.exporting.checking import Difference, check_readers, check_side, examples
+from openvse.exporting.forms import check_tower, longest_text, program_of, reads_features
+from openvse.exporting.int8 import SUFFIX, Effect, effect_of, quantize
+from openvse.exporting.programs import traced, write_onnx, write_program
+from openvse.exporting.reading import describe_preprocessing, describe_tokenizer
+from openvse.files import replacing_files
+from openvse.model import CALIBRATION, TwoTower, evaluating
+from openvse.model.base import Model
+from openvse.runtime import EXPORT, Description, OnnxModel, is_export
+from openvse.runtime.arrays import Kind
+from openvse.runtime.description import ProgramFormat, Side
+from openvse.similarities import Order, ScaledCosine, SetMax, Similarity
+
+Format: TypeAlias = Literal["onnx", "torch_export", "sentence_transformers"]
+LONGEST = 200
+"""The largest set of stored features, or of tokens of an encoder without a limit of its own, by default."""
+_SUFFIXES: Mapping[str, str] = {"onnx": ".onnx", "torch_export": ".pt2"}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export wrote, and how near it is to the model.
+
+    Attributes:
+        folder: the folder.
+        format: its format.
+        bytes: the size of its files.
+        differences: what was compared before the export was put into its place.
+        effect: what the rounding to int8 changes in a search; None without int8, or without data.
+    """
+
+    folder: Path
+    format: Format
+    bytes: int
+    differences: tuple[Difference, ...]
+    effect: Effect | None = None
+
+
+def export(
+    model: Model,
+    folder: str | Path,
+    *,
+    format: Format = "onnx",
+    int8: bool = False,
+    longest: int = LONGEST,
+    on: Corpus | None = None,
+) -> Exported:
+    """Write a model for other runtimes; what is written has been compared with the model.
+
+    Args:
+        model: a model of two towers.
+        folder: the folder to write; another export in it is replaced, once the new one is complete.
+        format: ``onnx`` for ONNX Runtime and others; ``torch_export`` for programs of ``torch.export``;
+            ``sentence_transformers`` for the text tower as a ``SentenceTransformer``.
+        int8: whether the weights of the linear layers become 8-bit integers (only onnx).
+        longest: the largest set of stored features, or of tokens of an encoder that reads any number.
+        on: images with captions, on which the effect of int8 on retrieval is measured.
+
+    Raises:
+        ModelError: no export in this format can give what the model gives; or what was written does not, in which case
+            nothing is put into place.
+
+    Examples:
+        >>> openvse.export(openvse.load("clip-b32"), "exported")  # doctest: +SKIP
+    """
+    target = Path(folder)
+    if not isinstance(model, TwoTower):
+        raise ModelError(
+            f"a model that {model.purpose} has no export: export a model that {TwoTower.purpose}"
+        )
+    _check_target(target, format)
+    if int8 and format != "onnx":
+        raise ModelError(
+            f"int8 is only for the format onnx, and the format is {format}: leave one of them out"
+        )
+    if longest < 1:
+        raise ModelError(f"longest is {longest}: give the largest number of features of an image, 1 or more")
+    plain = cast(TwoTower, without_adapters(model))
+    with evaluating(plain), torch.no_grad():
+        if format == "sentence_transformers":
+            from openvse.exporting.sentence_model import export_sentences
+
+            difference = export_sentences(plain, target)
+            return Exported(target, format, _size(target), (difference,))
+        return _export_programs(plain, target, format, int8, longest, on)
+
+
+def _export_programs(
+    model: TwoTower, target: Path, format: ProgramFormat, int8: bool, longest: int, on: Corpus | None
+) -> Exported:
+    kind = _kind(model.similarity)
+    check_tower(model.image, "image")
+    check_tower(model.text, "text")
+    if model.reads_videos:
+        raise ModelError("a model that reads clips has no export: export a model that reads images")
+    effect = None
+    with replacing_files(target, last=(EXPORT,)) as partial:
+        text = _write_text(model, partial, format, longest)
+        image = _write_image(model, partial, format, longest)
+        description = _describe(model, format, kind, image, text)
+        if model.calibration is not None:
+            (partial / CALIBRATION).write_text(model.calibration.to_json(), encoding="utf-8")
+        (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")
+        found = [
+            *(check_side(model, partial, description, side) for side in ("image", "text")),
+            *(check_readers(model, partial) if format == "onnx" else ()),
+        ]
+        if int8:
+            rounded, effect, found = _round(model, partial, description, on)
+            description = rounded
+        description = replace(description, checked={each.what: each.largest for each in found})
+        (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")
+    _remove_stale(target, description)
+    return Exported(target, format, _size(target), tuple(found), effect)
+
+
+def _round(
+    model: TwoTower, folder: Path, description: Description, on: Corpus | None
+) -> tuple[Description, Effect | None, list[Difference]]:
+    """Round the weights of the programs in a folder to int8, and find out what this changes."""
+    exact = OnnxModel(folder)
+    texts = None if on is None else exact.encode_text(on.captions)
+    images = None if on is None else exact.encode_image(on.image_paths)
+    for side in (description.image, description.text):
+        quantize(folder / side.file)
+    rounded = replace(description, precision="int8", fingerprint=f"{description.fingerprint}{SUFFIX}")
+    (folder / EXPORT).write_text(rounded.to_json(), encoding="utf-8")
+    (folder / CALIBRATION).unlink(missing_ok=True)  # the curve is that of other scores
+    found = [check_side(model, folder, rounded, side) for side in ("image", "text")]
+    if on is None or images is None or texts is None:
+        return rounded, None, found
+    return rounded, effect_of(OnnxModel(folder), images, texts, on), found
+
+
+def _write_text(model: TwoTower, folder: Path, format: ProgramFormat, longest: int) -> Side:
+    encoder = model.text.encoder
+    most = longest_text(encoder, longest)
+    reading = describe_tokenizer(encoder, folder) if format == "onnx" else None
+    side = Side(f"text{_SUFFIXES[format]}", ("tokens", "mask"), most, None, reading)
+    _write(model.text, side, folder, "text", most)
+    return side
+
+
+def _write_image(model: TwoTower, folder: Path, format: ProgramFormat, longest: int) -> Side:
+    encoder = model.image.encoder
+    name = f"image{_SUFFIXES[format]}"
+    if reads_features(encoder):
+        side = Side(name, ("features", "mask"), longest, encoder.feature_dim, None)
+        most = longest
+    else:
+        reading = vars(describe_preprocessing(encoder.backbone))
+        side = Side(name, ("pixels",), None, None, reading)
+        (pixels,) = examples(model, side, [1])
+        most = encoder(pixels).mask.shape[1]
+    _write(model.image, side, folder, "image", most)
+    return side
+
+
+def _write(tower: Any, side: Side, folder: Path, name: str, longest: int) -> None:
+    """Write the program of a tower."""
+    example = examples(tower, side, [min(3, side.longest or 3), 1])[0]
+    inputs = [example.values] if example.mask is None else [example.values, example.mask]
+    made = traced(program_of(tower, longest), inputs, side.longest, name)
+    if side.file.endswith(_SUFFIXES["onnx"]):
+        write_onnx(made, side.inputs, folder / side.file, name)
+    else:
+        write_program(made, folder / side.file)
+
+
+def _describe(model: TwoTower, format: ProgramFormat, kind: Kind, image: Side, text: Side) -> Description:
+    widths = []
+    for tower, side in ((model.image, image), (model.text, text)):
+        (example,) = examples(tower, side, [1])
+        widths.append(tower(example).vectors.shape)
+    return Description(
+        format=format,
+        precision="float32",
+        fingerprint=model.fingerprint,
+        of_model=model.fingerprint,
+        num_embeddings=(widths[0][1], widths[1][1]),
+        dim=widths[0][2],
+        score=kind,
+        image=image,
+        text=text,
+        checked={},
+        openvse=__version__,
+        provenance=model.provenance,
+    )
+
+
+def _kind(similarity: Similarity) -> Kind:
+    """Return how a runtime compares two embeddings."""
+    if type(similarity) in (SetMax, ScaledCosine):
+        return "inner"
+    if type(similarity) is Order:
+        return "order"
+    raise ModelError(
+        f"the similarity {type(similarity).__name__} scores in a way that a runtime does not know: export a model with "
+        f"set_max, scaled_cosine or order"
+    )
+
+
+def _check_target(folder: Path, format: Format) -> None:
+    """Raise ModelError where the folder holds something else."""
+    if format not in (*_SUFFIXES, "sentence_transformers"):
+        raise ModelError(
+            f"the format is {format!r}: allowed are {', '.join(_SUFFIXES)} and sentence_transformers"
+        )
+    if folder.is_file():
+        raise ModelError(f"{folder} is a file: name a folder for the export")
+    other = "modules.json" if format == "sentence_transformers" else EXPORT
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / other).is_file() and not is_export(folder):
+        raise ModelError(
+            f"{folder} holds files that are no export: name an empty folder, or one of an earlier export"
+        )
+
+
+def _remove_stale(folder: Path, description: Description) -> None:
+    """Remove the programs of an export of another format that was in the folder."""
+    kept = {description.image.file, description.text.file}
+    for side in ("image", "text"):
+        for suffix in _SUFFIXES.values():
+            if f"{side}{suffix}" not in kept:
+                (folder / f"{side}{suffix}").unlink(missing_ok=True)
+    if description.precision == "int8":
+        (folder / CALIBRATION).unlink(missing_ok=True)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

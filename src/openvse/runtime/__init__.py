@@ -1,0 +1,21 @@
+"""Exported models that run in ONNX Runtime, without PyTorch: nothing in this room imports it."""
+
+from __future__ import annotations
+
+from openvse.runtime.arrays import ArraySet
+from openvse.runtime.description import EXPORT, Description, is_export, read_description
+from openvse.runtime.model import OnnxModel
+from openvse.runtime.pixels import Preprocessing
+from openvse.runtime.tokenizers import RuntimeTokenizer, read_tokenizer
+
+__all__ = [
+    "EXPORT",
+    "ArraySet",
+    "Description",
+    "OnnxModel",
+    "Preprocessing",
+    "RuntimeTokenizer",
+    "is_export",
+    "read_description",
+    "read_tokenizer",
+]

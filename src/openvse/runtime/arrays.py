@@ -1,0 +1,88 @@
+"""Embedding sets as arrays, and the scores between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+Kind: TypeAlias = Literal["inner", "order"]
+"""How two embeddings are compared: by their inner product, or as order embeddings."""
+
+_DIFFERENCES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ArraySet:
+    """K embeddings for each item, as an ``EmbeddingSet`` without PyTorch.
+
+    Attributes:
+        vectors: ``[B, K, D]``, of unit length.
+        mask: ``[B, K]``, True where the embedding exists.
+    """
+
+    vectors: Float[np.ndarray, "B K D"]
+    mask: Bool[np.ndarray, "B K"]
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, rows: slice | Int[np.ndarray, "b"]) -> ArraySet:
+        """Return some of the items."""
+        return ArraySet(self.vectors[rows], self.mask[rows])
+
+    @classmethod
+    def full(cls, vectors: Float[np.ndarray, "B K D"]) -> ArraySet:
+        """Return a set in which every embedding exists."""
+        return cls(vectors, np.ones(vectors.shape[:2], dtype=bool))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[ArraySet]) -> ArraySet:
+        """Join sets; items with fewer embeddings get ones that do not exist."""
+        most = max(part.mask.shape[1] for part in parts)
+
+        def widen(arrays: Sequence[np.ndarray]) -> np.ndarray:
+            missing = [(0, 0), (0, 0), (0, 0)]
+            wide = []
+            for array in arrays:
+                missing[1] = (0, most - array.shape[1])
+                wide.append(np.pad(array, missing[: array.ndim]))
+            return np.concatenate(wide)
+
+        return cls(widen([part.vectors for part in parts]), widen([part.mask for part in parts]))
+
+
+def score_sets(images: ArraySet, texts: ArraySet, kind: Kind = "inner") -> Float[np.ndarray, "I T"]:
+    """Return the score of the best existing pair of embeddings of each image and text.
+
+    Args:
+        images: the embeddings of I images.
+        texts: the embeddings of T texts.
+        kind: how two embeddings are compared.
+    """
+    flat = (
+        images.vectors.reshape(-1, images.vectors.shape[2]),
+        texts.vectors.reshape(-1, texts.vectors.shape[2]),
+    )
+    scores = flat[0] @ flat[1].T if kind == "inner" else -_violations(*flat)
+    if images.mask.shape[1] == texts.mask.shape[1] == 1:
+        return scores
+    exists = images.mask.reshape(-1, 1) & texts.mask.reshape(1, -1)
+    best = np.where(exists, scores, -np.inf).reshape(*images.mask.shape, *texts.mask.shape).max(axis=(1, 3))
+    return np.asarray(best)
+
+
+def _violations(
+    images: Float[np.ndarray, "A D"], texts: Float[np.ndarray, "C D"]
+) -> Float[np.ndarray, "A C"]:
+    """Return ``|max(0, |t| - |i|)|^2`` of all pairs (Vendrov et al., 2016, eq. 2), some rows at a time."""
+    specific, general = np.abs(images), np.abs(texts)
+    made = np.empty((len(images), len(texts)), images.dtype)
+    step = max(1, _DIFFERENCES // max(1, texts.size))
+    for start in range(0, len(images), step):
+        excess = np.maximum(general - specific[start : start + step, None], 0.0)
+        made[start : start + step] = np.square(excess).sum(axis=2)
+    return made

@@ -1,0 +1,116 @@
+"""The description of an exported model, ``export.json``, which says what its files need and what they give.
+
+An export is a folder: ``export.json``; one program for each side; what the tokenizer needs; and the curve from score to
+probability (``calibration.json``) if the model has one. All of this can be read without PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from openvse.errors import ModelError
+from openvse.runtime.arrays import Kind
+
+EXPORT = "export.json"
+FORMAT, VERSION = "openvse-export", 1
+ProgramFormat: TypeAlias = Literal["onnx", "torch_export"]
+Precision: TypeAlias = Literal["float32", "int8"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """The program of images or of texts.
+
+    Attributes:
+        file: the name of the program's file.
+        inputs: the names of its inputs: ``pixels``; or ``features`` and ``mask``; or ``tokens`` and ``mask``.
+        longest: the largest set of features or tokens that the program takes; None for pixels.
+        width: the width of stored features; None for pixels and tokens.
+        reading: how pixels are made of an image, or tokens of a sentence; see ``pixels`` and ``tokenizers``. None for
+            stored features.
+    """
+
+    file: str
+    inputs: tuple[str, ...]
+    longest: int | None
+    width: int | None
+    reading: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an export says of itself.
+
+    Attributes:
+        format: ``onnx``, or ``torch_export`` for programs of ``torch.export``.
+        precision: the numbers of the weights.
+        fingerprint: what an index names its model by: that of the model, followed by ``-int8`` if the weights were
+            rounded to it, because the embeddings differ.
+        of_model: the fingerprint of the model that was exported.
+        num_embeddings: K, the number of embeddings of an image and of a text.
+        dim: D, the width of an embedding.
+        score: how two embeddings are compared; the score of two items is that of their best pair.
+        image: the program of images.
+        text: the program of texts.
+        checked: what was compared when the export was made: the largest difference of a number of an embedding, by
+            side.
+        provenance: the origin of the model, as in its folder.
+        openvse: the version that made the export.
+    """
+
+    format: ProgramFormat
+    precision: Precision
+    fingerprint: str
+    of_model: str
+    num_embeddings: tuple[int, int]
+    dim: int
+    score: Kind
+    image: Side
+    text: Side
+    checked: Mapping[str, Any]
+    openvse: str
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the description as indented JSON."""
+        return json.dumps({"kind": FORMAT, "version": VERSION, **asdict(self)}, indent=2, default=str) + "\n"
+
+
+def is_export(folder: str | Path) -> bool:
+    """Return whether a folder holds an exported model."""
+    try:
+        return Path(folder, EXPORT).is_file()
+    except OSError:  # a hub id may be longer than any name
+        return False
+
+
+def read_description(folder: str | Path) -> Description:
+    """Read the description of an exported model.
+
+    Raises:
+        ModelError: the folder holds no exported model, or its description is damaged or of a newer openvse.
+    """
+    path = Path(folder, EXPORT)
+    if not is_export(folder):
+        raise ModelError(f"{folder} is not an exported model: make one with 'openvse export MODEL {folder}'")
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        kind = fields.pop("kind"), fields.pop("version")
+        if kind == (FORMAT, VERSION):
+            image, text = (_side(fields.pop(side)) for side in ("image", "text"))
+            fields["num_embeddings"] = tuple(fields["num_embeddings"])
+            return Description(image=image, text=text, **fields)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{path} is damaged ({error}): export the model again") from error
+    raise ModelError(
+        f"{path} has format {kind[0]} {kind[1]}, this openvse reads {FORMAT} {VERSION}: update openvse, or export the "
+        f"model again"
+    )
+
+
+def _side(fields: dict[str, Any]) -> Side:
+    return Side(**{**fields, "inputs": tuple(fields["inputs"])})

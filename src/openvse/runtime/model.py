@@ -1,0 +1,202 @@
+"""An exported model that embeds images and sentences in ONNX Runtime."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from openvse.encoders.coverage import UnknownWord, unknown_line
+from openvse.errors import DataError, ModelError
+from openvse.media.images import one_or_many, read_image
+from openvse.media.videos import ClipSource
+from openvse.model.calibration import Calibration, read_calibration
+from openvse.runtime.arrays import ArraySet, score_sets
+from openvse.runtime.description import Side, read_description
+from openvse.runtime.pixels import Preprocessing
+from openvse.runtime.tokenizers import RuntimeTokenizer, read_tokenizer
+
+_logger = logging.getLogger(__name__)
+
+
+class OnnxModel:
+    """Two towers as ONNX files, with what a search needs of a model; PyTorch is not imported.
+
+    A tower is read when it is first used, so that a search by sentences does not read the program of the images.
+
+    Args:
+        folder: the folder that ``openvse export MODEL FOLDER`` wrote.
+        threads: the number of CPU threads; None leaves it to ONNX Runtime.
+
+    Attributes:
+        description: what the export says of itself.
+        calibration: the curve from score to probability; None if the model had none, or the weights are int8.
+
+    Raises:
+        ModelError: the folder holds no exported model of the format onnx, or ONNX Runtime is not installed.
+
+    Examples:
+        >>> model = OnnxModel("exported")  # doctest: +SKIP
+        >>> model.score(model.encode_image(["a.jpg"]), model.encode_text(["a dog"]))  # doctest: +SKIP
+    """
+
+    indexable = True
+    reads_videos = False
+
+    def __init__(self, folder: str | Path, *, threads: int | None = None) -> None:
+        self.folder = Path(folder)
+        self.description = read_description(folder)
+        if self.description.format != "onnx":
+            raise ModelError(
+                f"{folder} holds programs of {self.description.format}, and ONNX Runtime reads onnx: export the model "
+                f"with --format onnx"
+            )
+        self._threads = threads
+        self._programs: dict[str, Any] = {}
+        self._tokenizer: RuntimeTokenizer | None = None
+        curve = read_calibration(self.folder)
+        self.calibration: Calibration | None = (
+            curve if curve is not None and curve.model == self.fingerprint else None
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """What an index names its model by."""
+        return self.description.fingerprint
+
+    @property
+    def tokenizer(self) -> RuntimeTokenizer:
+        """What turns sentences into tokens."""
+        if self._tokenizer is None:
+            self._tokenizer = read_tokenizer(self.folder, self.description.text.reading or {})
+        return self._tokenizer
+
+    def encode_image(self, images: ClipSource | Sequence[ClipSource], batch_size: int = 64) -> ArraySet:
+        """Embed images (paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``).
+
+        Args:
+            images: any number of images; a single one is a sequence of one.
+            batch_size: the number of images at a time.
+
+        Raises:
+            BadImageError: an image cannot be decoded.
+            ModelError: the model reads only stored features.
+            DataError: there are no images.
+        """
+        side = self.description.image
+        if side.reading is None:
+            raise ModelError(
+                "this model was exported for stored features and cannot read images: give features to encode_features"
+            )
+        preprocess, given = Preprocessing.from_json(side.reading), one_or_many(images)
+        batches = (
+            np.stack([preprocess(read_image(image)) for image in given[start : start + batch_size]])
+            for start in range(0, len(given), batch_size)
+        )
+        return self._embed("image", ({"pixels": pixels} for pixels in batches))
+
+    def encode_features(self, features: Sequence[Float[np.ndarray, "N C"]], batch_size: int = 64) -> ArraySet:
+        """Embed images by their stored features, ``float32 [N, C]`` for each image.
+
+        Raises:
+            DataError: there are none; or a set has another width, or is larger than the export takes.
+            ModelError: the model reads images.
+        """
+        side = self.description.image
+        if side.width is None:
+            raise ModelError("this model was exported for images: give images to encode_image")
+        for item in features:
+            if item.ndim != 2 or item.shape[1] != side.width or not len(item):
+                raise DataError(
+                    f"features have the shape {list(item.shape)}: give [1 to {side.longest}, {side.width}]"
+                )
+        return self._embed_sets("image", [np.asarray(item, np.float32) for item in features], batch_size)
+
+    def encode_text(self, captions: str | Sequence[str], batch_size: int = 256) -> ArraySet:
+        """Embed sentences; words that the model does not know are logged, in one warning for all sentences.
+
+        Args:
+            captions: any number of sentences; a single one is a sequence of one.
+            batch_size: the number of sentences at a time.
+
+        Raises:
+            DataError: there are none, or one has more tokens than the export takes.
+        """
+        captions = [captions] if isinstance(captions, str) else captions
+        if unknown := unknown_line(chain.from_iterable(self.unknown_words(captions))):
+            _logger.warning("%s", unknown)
+        tokens = [np.array(ids, np.int64) for ids in self.tokenizer.tokenize(captions)]
+        return self._embed_sets("text", tokens, batch_size)
+
+    def unknown_words(self, captions: str | Sequence[str]) -> list[list[UnknownWord]]:
+        """Return the words of each sentence that the model has not learned."""
+        captions = [captions] if isinstance(captions, str) else captions
+        return [self.tokenizer.unknown_words(caption) for caption in captions]
+
+    def score(self, images: ArraySet, texts: ArraySet) -> Float[np.ndarray, "I T"]:
+        """Score all pairs by the model's similarity."""
+        return score_sets(images, texts, self.description.score)
+
+    def run(self, side: str, inputs: dict[str, np.ndarray]) -> Float[np.ndarray, "B K D"]:
+        """Run the program of a side, ``image`` or ``text``, on inputs by their names."""
+        if side not in self._programs:
+            described: Side = getattr(self.description, side)
+            self._programs[side] = open_program(self.folder / described.file, self._threads)
+        embedded: np.ndarray = self._programs[side].run(["embeddings"], inputs)[0]
+        return embedded
+
+    def _embed(self, side: str, batches: Iterator[dict[str, np.ndarray]]) -> ArraySet:
+        parts = [self.run(side, batch) for batch in batches]
+        if not parts:
+            raise DataError("there is nothing to embed: give at least one item that can be read")
+        return ArraySet.full(np.concatenate(parts))
+
+    def _embed_sets(self, side: str, items: Sequence[np.ndarray], batch_size: int) -> ArraySet:
+        """Embed sets of tokens or features; those of similar size share a batch, so that little of it is padding."""
+        described: Side = getattr(self.description, side)
+        lengths = np.array([len(item) for item in items])
+        if described.longest is not None and len(items) and lengths.max() > described.longest:
+            raise DataError(
+                f"an item has {lengths.max()} {described.inputs[0]}, and the export takes at most "
+                f"{described.longest}: export the model with --longest {lengths.max()}"
+            )
+        order = np.argsort(lengths, kind="stable")
+        chunks = (order[start : start + batch_size] for start in range(0, len(order), batch_size))
+        batches = (padded([items[place] for place in chunk], described.inputs[0]) for chunk in chunks)
+        embedded = self._embed(side, batches)
+        return embedded[np.argsort(order, kind="stable")]
+
+
+def padded(items: Sequence[np.ndarray], name: str) -> dict[str, np.ndarray]:
+    """Return items of different lengths as a padded array with its mask, by the names of a program's inputs."""
+    lengths = np.array([len(item) for item in items])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    values = np.zeros((*mask.shape, *items[0].shape[1:]), items[0].dtype)
+    values[mask] = np.concatenate(items)
+    return {name: values, "mask": mask}
+
+
+def open_program(path: Path, threads: int | None = None) -> Any:
+    """Open an ONNX file on the CPU.
+
+    Raises:
+        ModelError: ONNX Runtime is not installed, or the file is missing or damaged.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ModelError("an exported model needs ONNX Runtime: pip install onnxruntime") from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime has one class for each of its codes
+        reason = " ".join(str(error).split())[:160]
+        raise ModelError(f"{path} cannot be read ({reason}): export the model again") from error

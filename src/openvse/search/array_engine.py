@@ -1,0 +1,50 @@
+"""The search engine for exported models, which compute with arrays instead of tensors."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Float
+
+from openvse.runtime.arrays import ArraySet
+from openvse.runtime.model import OnnxModel
+from openvse.search.array_backend import ArrayBackend
+from openvse.search.engine import SearchEngine
+from openvse.search.index import Index
+from openvse.search.protocols import VectorBackend
+
+__all__ = ["ArrayBackend", "ArrayEngine"]
+
+
+class ArrayEngine(SearchEngine):
+    """Finds the images of an index with an exported model, and needs no PyTorch; otherwise a ``SearchEngine``.
+
+    Args:
+        model: the exported model; it, or the model that it was exported from, made the index.
+        index: what to search.
+
+    Raises:
+        IndexFormatError: another model made the index.
+
+    Examples:
+        >>> engine = ArrayEngine(OnnxModel("exported"), Index.open("index"))  # doctest: +SKIP
+        >>> engine.search(["a dog on a beach"], top_k=3)[0][0].path  # doctest: +SKIP
+    """
+
+    def __init__(self, model: OnnxModel, index: Index) -> None:
+        self._kind = model.description.score
+        # The methods have the same meaning, and arrays in the place of tensors.
+        super().__init__(cast(Any, model), index)
+
+    def _exact(self) -> VectorBackend:
+        index = self._index
+        swapped = index.manifest.holds == "sentences"
+        made = ArrayBackend(index.segments, kind=self._kind, names=index.table.ids, swapped=swapped)
+        return cast(VectorBackend, made)
+
+    def _as_set(self, vectors: Float[np.ndarray, "n K D"]) -> Any:
+        return ArraySet.full(vectors)
+
+    def _as_weights(self, weights: Float[np.ndarray, "Q P"]) -> Any:
+        return weights

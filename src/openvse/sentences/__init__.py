@@ -1,0 +1,19 @@
+"""Modules for the ``sentence-transformers`` library, which loads, trains and saves them (extra ``sentence-transformers``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openvse.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from openvse.sentences.pooling import Pooling
+    from openvse.sentences.text_tower import TextTower
+
+__all__ = ["Pooling", "TextTower"]
+
+# The library takes seconds to import, and is an extra.
+__getattr__, __dir__ = lazy_names(
+    "openvse.sentences",
+    {"Pooling": "openvse.sentences.pooling", "TextTower": "openvse.sentences.text_tower"},
+)
