@@ -9,13 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from openvse.training.records import EpochReport, StepReport
+if TYPE_CHECKING:
+    from openvse.training.records import EpochReport, StepReport
 
 console = Console(stderr=True)
 

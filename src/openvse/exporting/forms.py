@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,6 +15,8 @@ from openvse.encoders import BiGRU, ImageEncoder, TransformersText
 from openvse.errors import ModelError
 from openvse.model import Tower
 from openvse.types import Inputs
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class TabledGPO(RankedPooling):
@@ -92,16 +94,17 @@ def program_of(tower: Tower[Any], longest: int) -> Program:
         longest: the largest number of local features.
     """
     made = Program(copy.deepcopy(tower).cpu().eval())
-    _replace_gpo(made, longest)
-    return made.requires_grad_(False)
+    return with_tables(made, longest).requires_grad_(False)
 
 
-def _replace_gpo(module: nn.Module, longest: int) -> None:
+def with_tables(module: ModuleT, longest: int) -> ModuleT:
+    """Replace each GPO inside a module by a table of its coefficients, and return the module."""
     for name, child in module.named_children():
         if isinstance(child, GPO):
             setattr(module, name, TabledGPO(child, longest))
         else:
-            _replace_gpo(child, longest)
+            with_tables(child, longest)
+    return module
 
 
 def longest_text(encoder: object, longest: int) -> int:

@@ -67,7 +67,8 @@ def score_sets(images: ArraySet, texts: ArraySet, kind: Kind = "inner") -> Float
         images.vectors.reshape(-1, images.vectors.shape[2]),
         texts.vectors.reshape(-1, texts.vectors.shape[2]),
     )
-    scores = flat[0] @ flat[1].T if kind == "inner" else -_violations(*flat)
+    with np.errstate(invalid="ignore", over="ignore"):  # whoever ranks the scores looks for NaN
+        scores = flat[0] @ flat[1].T if kind == "inner" else -_violations(*flat)
     if images.mask.shape[1] == texts.mask.shape[1] == 1:
         return scores
     exists = images.mask.reshape(-1, 1) & texts.mask.reshape(1, -1)

@@ -1,4 +1,4 @@
-"""Modules for the ``sentence-transformers`` library, which loads, trains and saves them (extra ``sentence-transformers``)."""
+"""Modules for the library ``sentence-transformers``, which loads, trains and saves them."""
 
 from __future__ import annotations
 

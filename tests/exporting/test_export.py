@@ -1,0 +1,192 @@
+"""A model leaves openvse as a folder, and comes back from it with the same embeddings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from exported_models import CAPTIONS, REGIONS, WORDS, files_in, make, with_gpo, with_several
+from PIL import Image
+
+from tests.dual_checkpoints import save_dual
+from openvse import export
+from openvse.conversion import convert
+from openvse.errors import ModelError
+from openvse.exporting.int8 import quantize
+from openvse.functional import pad
+from openvse.model import Calibration, CalibrationData, TwoTower
+from openvse.runtime import OnnxModel, read_description
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[TwoTower, Path]:
+    """A model with several embeddings of both sides, and its export."""
+    model, folder = with_several(), tmp_path_factory.mktemp("exports") / "several"
+    data = CalibrationData("some", 10, 50, 50)
+    model.calibration = Calibration(
+        model.fingerprint, data, "logistic", {}, (0.0, 1.0), (-2.0, 3.0), (1.0, 0.1)
+    )
+    export(model, folder, longest=60)
+    return model, folder
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> tuple[TwoTower, Path]:
+    """A small CLIP with random weights, and its export."""
+    root = tmp_path_factory.mktemp("clip")
+    model = convert(str(save_dual("clip", root / "checkpoint")), root / "model").model
+    assert isinstance(model, TwoTower)
+    export(model.eval(), root / "exported")
+    return model, root / "exported"
+
+
+def test_an_export_carries_what_a_runtime_needs(several: tuple[TwoTower, Path]) -> None:
+    model, folder = several
+    assert files_in(folder) == [
+        "calibration.json",
+        "export.json",
+        "image.onnx",
+        "text.onnx",
+        "vocabulary.json",
+    ]
+    said = read_description(folder)
+    assert (said.fingerprint, said.num_embeddings, said.dim) == (model.fingerprint, (3, 2), 8)
+    assert (said.image.inputs, said.image.longest, said.image.width) == (("features", "mask"), 60, 10)
+    assert said.text.longest == 42
+    assert max(said.checked.values()) <= 1e-4
+    runtime = OnnxModel(folder)
+    assert runtime.calibration == model.calibration
+
+
+@torch.no_grad()
+def test_sets_of_every_size_give_the_embeddings_of_the_model(several: tuple[TwoTower, Path]) -> None:
+    model, folder = several
+    runtime = OnnxModel(folder)
+    sets = [torch.randn(size, 10) for size in (1, 2, 5, 36, 60)]
+    inputs = pad(sets)
+    theirs = runtime.encode_features([each.numpy() for each in sets], batch_size=2)
+    assert np.allclose(model.image(inputs).vectors.numpy(), theirs.vectors, atol=1e-5)
+    sentences = [*CAPTIONS, "", "dogz and elephants", "word " * 50]
+    ours, other = model.encode_text(sentences), runtime.encode_text(sentences, batch_size=2)
+    assert np.allclose(ours.vectors.numpy(), other.vectors, atol=1e-5)
+    assert model.unknown_words(sentences) == runtime.unknown_words(sentences)
+    scores = model.score(model.image(inputs), ours).numpy()
+    assert np.allclose(scores, runtime.score(theirs, other), atol=1e-5)
+
+
+def test_what_does_not_fit_the_export_is_refused(several: tuple[TwoTower, Path]) -> None:
+    runtime = OnnxModel(several[1])
+    with pytest.raises(ModelError, match="exported for stored features"):
+        runtime.encode_image([Image.new("RGB", (8, 8))])
+    with pytest.raises(Exception, match="at most 60: export the model with --longest 61"):
+        runtime.encode_features([np.zeros((61, 10), np.float32)])
+    with pytest.raises(Exception, match=r"give \[1 to 60, 10\]"):
+        runtime.encode_features([np.zeros((3, 9), np.float32)])
+
+
+def test_images_and_sentences_of_a_clip(clip: tuple[TwoTower, Path]) -> None:
+    model, folder = clip
+    runtime = OnnxModel(folder)
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in ((40, 64), (33, 31), (90, 50))]
+    ours = model.encode_image(images).vectors.numpy()
+    assert np.allclose(ours, runtime.encode_image(images, batch_size=2).vectors, atol=1e-5)
+    sentences = ["a dog", "two cat sits on the red mat", "a zebra runs " * 30]
+    assert np.allclose(
+        model.encode_text(sentences).vectors.numpy(), runtime.encode_text(sentences).vectors, atol=1e-5
+    )
+
+
+def test_int8_is_near_and_smaller(clip: tuple[TwoTower, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "rounded"
+    shutil.copytree(clip[1], folder)
+    quantize(folder / "text.onnx")
+    assert (folder / "text.onnx").stat().st_size < (clip[1] / "text.onnx").stat().st_size
+    exact, rounded = (
+        OnnxModel(each).encode_text(["a dog runs", "two cat"]).vectors for each in (clip[1], folder)
+    )
+    cosines = (exact * rounded).sum(axis=-1)
+    assert cosines.min() > 0.97 and not np.array_equal(exact, rounded)
+
+
+@torch.no_grad()
+def test_programs_of_torch_export(tmp_path: Path) -> None:
+    model, folder = with_gpo(), tmp_path / "programs"
+    done = export(model, folder, format="torch_export", longest=50)
+    assert files_in(folder) == ["export.json", "image.pt2", "text.pt2"]
+    assert max(each.largest for each in done.differences) <= 1e-5
+    program = torch.export.load(str(folder / "text.pt2")).module()
+    tokens = model.read_texts(["a dog", *CAPTIONS])
+    assert tokens.mask is not None
+    assert torch.allclose(program(tokens.values, tokens.mask), model.text(tokens).vectors, atol=1e-5)
+    with pytest.raises(ModelError, match="--format onnx"):
+        OnnxModel(folder)
+
+
+def test_an_export_that_is_wrong_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from openvse.exporting import checking
+
+    monkeypatch.setattr(checking, "TOLERANCE", -1.0)
+    with pytest.raises(ModelError, match="differ from those of the model"):
+        export(with_gpo(), tmp_path / "wrong", format="torch_export", longest=4)
+    assert not (tmp_path / "wrong").exists()
+
+
+@pytest.mark.parametrize(
+    ("image", "more", "told"),
+    [
+        ("tokens", {"similarity": "fused"}, "similarity Fused scores in a way"),
+        ({"name": "tokens", "unit_length": True}, {}, "keeps all of its tokens"),
+        ({"name": "adpool", "count_padding": True}, {}, "count_padding"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(tmp_path: Path, image: object, more: dict, told: str) -> None:
+    text = "tokens" if more else "gpo"
+    model = make({"encoder": REGIONS, "aggregator": image}, {"encoder": WORDS, "aggregator": text}, **more)
+    with pytest.raises(ModelError, match=told):
+        export(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_folders_of_other_things_stay(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_text("")
+    with pytest.raises(ModelError, match="holds files that are no export"):
+        export(with_gpo(), tmp_path)
+    assert files_in(tmp_path) == ["photo.jpg"]
+    with pytest.raises(ModelError, match="int8 is only for the format onnx"):
+        export(with_gpo(), tmp_path / "out", format="torch_export", int8=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{", "is damaged"),
+        ('{"kind": "openvse-export", "version": 9}', "update openvse"),
+        (None, "openvse export"),
+    ],
+)
+def test_a_damaged_description_is_one_line(tmp_path: Path, content: str | None, told: str) -> None:
+    if content is not None:
+        (tmp_path / "export.json").write_text(content)
+    with pytest.raises(ModelError, match=told) as raised:
+        read_description(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_damaged_program_is_one_line(several: tuple[TwoTower, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(several[1], folder)
+    (folder / "text.onnx").write_bytes(b"not a program")
+    with pytest.raises(ModelError, match="export the model again"):
+        OnnxModel(folder).encode_text(["a dog"])
+    said = json.loads((folder / "export.json").read_text())
+    said["text"]["reading"]["kind"] = "other"
+    (folder / "export.json").write_text(json.dumps(said))
+    with pytest.raises(ModelError, match="a tokenizer of the kind 'other'"):
+        OnnxModel(folder).encode_text(["a dog"])

@@ -1,0 +1,96 @@
+"""An exported model in ONNX Runtime: what it embeds, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from colour_export import COLOURS, write_export
+from PIL import Image
+
+from openvse.errors import DataError, ModelError
+from openvse.runtime import ArraySet, OnnxModel, Preprocessing, is_export
+from openvse.runtime.arrays import score_sets
+from openvse.search import ArrayEngine, Index, Query, SearchEngine, build_index
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> OnnxModel:
+    return OnnxModel(write_export(tmp_path / "exported"), threads=1)
+
+
+def test_words_and_images_meet(model: OnnxModel) -> None:
+    images = model.encode_image(
+        [Image.new("RGB", (20, 10), colour) for colour in COLOURS.values()], batch_size=2
+    )
+    texts = model.encode_text(["blue", "red red green", "green"], batch_size=2)
+    assert images.vectors.shape == texts.vectors.shape == (3, 1, 3)
+    assert model.score(images, texts).argmax(axis=0).tolist() == [2, 0, 1]
+    alone = model.encode_text("red red green")
+    assert np.allclose(alone.vectors[0], texts.vectors[1])
+
+
+def test_unknown_words_are_told_once(model: OnnxModel, caplog: pytest.LogCaptureFixture) -> None:
+    model.encode_text(["a red zebra", "zebra"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "the model does not know the words 'a', 'zebra'"
+    ]
+
+
+def test_an_index_of_an_export(model: OnnxModel, tmp_path: Path) -> None:
+    for name, colour in COLOURS.items():
+        Image.new("RGB", (12, 9), colour).save(tmp_path / f"{name}.png")
+    report = build_index(model, tmp_path, tmp_path / "index")  # type: ignore[arg-type]
+    assert report.count == 3
+    engine = ArrayEngine(model, Index.open(tmp_path / "index", model.fingerprint))
+    assert isinstance(engine, SearchEngine)
+    assert [hits[0].id for hits in engine.search(["green", "red"])] == ["green.png", "red.png"]
+    several = [
+        Query(text="red"),
+        Query(like="red.png"),
+        Query(text="blue", avoid=("green",), image_weight=0.2),
+    ]
+    assert [hits[0].id for hits in engine.find(several, 2)] == ["red.png", "blue.png", "blue.png"]
+    seen = engine.find([Query(image=tmp_path / "green.png"), Query(text="red")], where=["path ~ *.png"])
+    assert [hits[0].id for hits in seen] == ["green.png", "red.png"]
+
+
+def test_nothing_to_embed(model: OnnxModel) -> None:
+    with pytest.raises(DataError, match="at least one item"):
+        model.encode_text([])
+    with pytest.raises(ModelError, match="give images to encode_image"):
+        model.encode_features([np.zeros((1, 3), np.float32)])
+
+
+def test_a_folder_without_an_export(tmp_path: Path) -> None:
+    assert not is_export(tmp_path) and not is_export("x" * 5000)
+    with pytest.raises(ModelError, match="openvse export MODEL"):
+        OnnxModel(tmp_path)
+
+
+def test_scores_of_sets() -> None:
+    rng = np.random.default_rng(0)
+    images, texts = rng.normal(size=(4, 3, 5)), rng.normal(size=(6, 2, 5))
+    mask = np.array([[True, False], *[[True, True]] * 5])
+    for kind in ("inner", "order"):
+        scores = score_sets(ArraySet.full(images), ArraySet(texts, mask), kind)
+        for i in range(4):
+            for t in range(6):
+                pairs = [(a, b) for a in images[i] for b, real in zip(texts[t], mask[t], strict=True) if real]
+                wanted = max(
+                    a @ b if kind == "inner" else -np.square(np.maximum(np.abs(b) - np.abs(a), 0)).sum()
+                    for a, b in pairs
+                )
+                assert np.isclose(scores[i, t], wanted)
+
+
+def test_a_preprocessing_comes_back_from_json() -> None:
+    given = Preprocessing(sizes=((4, 6),), windows=((1, 1.0), (2, 0.5)), crop=(3, 3), mean=(1.0, 2.0, 3.0))
+    import json
+    from dataclasses import asdict
+
+    assert Preprocessing.from_json(json.loads(json.dumps(asdict(given)))) == given
+    assert given(Image.new("RGB", (30, 20))).shape == (5, 3, 3, 3)
+    with pytest.raises(ModelError, match="export again"):
+        Preprocessing.from_json({"blur": 3})
