@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from _measure import environment, median_times, table
 from packaging.requirements import Requirement
 from PIL import Image
 
 import openvse
+from _measure import environment, median_times, table
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.runtime import OnnxModel
@@ -56,7 +56,9 @@ def distributions(names: tuple[str, ...]) -> dict[str, Distribution]:
         except PackageNotFoundError:  # of another platform
             continue
         needed = map(Requirement, found[name].requires or [])
-        waiting += [each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
+        waiting += [
+            each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})
+        ]
     return found
 
 

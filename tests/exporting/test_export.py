@@ -12,7 +12,6 @@ import torch
 from exported_models import CAPTIONS, REGIONS, WORDS, files_in, make, with_gpo, with_several
 from PIL import Image
 
-from tests.dual_checkpoints import save_dual
 from openvse import export
 from openvse.conversion import convert
 from openvse.errors import ModelError
@@ -20,6 +19,7 @@ from openvse.exporting.int8 import quantize
 from openvse.functional import pad
 from openvse.model import Calibration, CalibrationData, TwoTower
 from openvse.runtime import OnnxModel, read_description
+from tests.dual_checkpoints import save_dual
 
 pytestmark = pytest.mark.slow
 

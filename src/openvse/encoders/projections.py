@@ -101,11 +101,9 @@ class ResidualMLP(Projection):
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
         """Project the real rows; the others become 0 (with ``count_padding``, all rows are projected)."""
         counted = torch.ones_like(mask) if self.count_padding else mask
-        if (
-            torch.compiler.is_compiling()
-        ):  # the mask must not decide a shape; with fixed statistics rows are independent
-            every = self.linear(local) + self.mlp(local.flatten(0, 1)).unflatten(0, local.shape[:2])
-            return every.masked_fill(~counted.unsqueeze(-1), 0.0)
+        if torch.compiler.is_compiling() and not self.training:  # the mask must not decide a shape
+            every: Tensor = self.mlp(local.flatten(0, 1)).unflatten(0, local.shape[:2])
+            return (self.linear(local) + every).masked_fill(~counted.unsqueeze(-1), 0.0)
         rows = local[counted]
         projected = self.linear(rows) + self.mlp(rows)
         scattered: Tensor = projected.new_zeros(*mask.shape, self.output_dim).masked_scatter(

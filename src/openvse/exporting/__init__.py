@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from openvse.exporting.export import Exported, export
+from openvse.exporting.write import Exported, export
 
 __all__ = ["Exported", "export"]

@@ -14,7 +14,7 @@ from openvse.aggregators.base import Aggregator
 from openvse.encoders import BiGRU, ImageEncoder, TransformersText
 from openvse.errors import ModelError
 from openvse.model import Tower
-from openvse.types import Inputs
+from openvse.types import EmbeddingSet, Inputs
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -62,7 +62,8 @@ class Program(nn.Module):
 
     def forward(self, values: Tensor, mask: Bool[Tensor, "B N"] | None = None) -> Float[Tensor, "B K D"]:
         """Embed a batch of pixels, or of tokens or features with their mask."""
-        return self.tower(Inputs(values, mask)).vectors
+        embedded: EmbeddingSet = self.tower(Inputs(values, mask))
+        return embedded.vectors
 
 
 def check_tower(tower: Tower[Any], side: str) -> None:
@@ -115,7 +116,7 @@ def longest_text(encoder: object, longest: int) -> int:
         longest: the number for an encoder that has no limit of its own.
     """
     if isinstance(encoder, TransformersText):
-        return encoder.max_length
+        return int(encoder.max_length)
     if isinstance(encoder, BiGRU) and encoder.max_words is not None:
         return encoder.max_words + 2 * encoder.boundaries
     return longest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -90,7 +90,7 @@ def export(
         )
     if longest < 1:
         raise ModelError(f"longest is {longest}: give the largest number of features of an image, 1 or more")
-    plain = cast(TwoTower, without_adapters(model))
+    plain = without_adapters(model)
     with evaluating(plain), torch.no_grad():
         if format == "sentence_transformers":
             from openvse.exporting.sentence_model import export_sentences
