@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -116,8 +117,8 @@ def test_int8_is_near_and_smaller(clip: tuple[TwoTower, Path], tmp_path: Path) -
 
 
 @torch.no_grad()
-def test_programs_of_torch_export(tmp_path: Path) -> None:
-    model, folder = with_gpo(), tmp_path / "programs"
+def test_programs_of_torch_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, folder = with_gpo(), tmp_path / "exported"
     done = export(model, folder, format="torch_export", longest=50)
     assert files_in(folder) == ["export.json", "image.pt2", "text.pt2"]
     assert max(each.largest for each in done.differences) <= 1e-5
@@ -125,6 +126,12 @@ def test_programs_of_torch_export(tmp_path: Path) -> None:
     tokens = model.read_texts(["a dog", *CAPTIONS])
     assert tokens.mask is not None
     assert torch.allclose(program(tokens.values, tokens.mask), model.text(tokens).vectors, atol=1e-5)
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    (shown,) = (each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "text.pt2" in each)
+    monkeypatch.chdir(tmp_path)
+    names = {"tokens": tokens.values, "mask": tokens.mask}
+    exec(shown, names)
+    assert torch.equal(names["embeddings"], program(tokens.values, tokens.mask))
     with pytest.raises(ModelError, match="--format onnx"):
         OnnxModel(folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,15 @@ from openvse.errors import DataError, ModelError
 from openvse.runtime import ArraySet, OnnxModel, Preprocessing, is_export
 from openvse.runtime.arrays import score_sets
 from openvse.search import ArrayEngine, Index, Query, SearchEngine, build_index
+
+PAGE = Path(__file__).parents[2] / "docs" / "export.md"
+
+
+def page_block(word: str) -> str:
+    """Return the example of the page with a word in it."""
+    return next(
+        each for each in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if word in each
+    )
 
 
 @pytest.fixture
@@ -54,6 +64,17 @@ def test_an_index_of_an_export(model: OnnxModel, tmp_path: Path) -> None:
     assert [hits[0].id for hits in engine.find(several, 2)] == ["red.png", "green.png", "blue.png"]
     seen = engine.find([Query(image=tmp_path / "green.png"), Query(text="red")], where=["path ~ *.png"])
     assert [hits[0].id for hits in seen] == ["green.png", "red.png"]
+
+
+def test_the_page_of_exports_searches(
+    model: OnnxModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, colour in COLOURS.items():
+        Image.new("RGB", (12, 9), colour).save(tmp_path / f"{name}.png")
+    build_index(model, tmp_path, tmp_path / "index")  # type: ignore[arg-type]
+    monkeypatch.chdir(tmp_path)
+    exec(page_block("OnnxModel").replace("a dog on a beach", "red"), {})
+    assert capsys.readouterr().out.splitlines()[0].endswith("red.png")
 
 
 def test_nothing_to_embed(model: OnnxModel) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,6 +125,24 @@ def test_a_text_tower_is_a_sentence_transformer(bert: Path, tmp_path: Path) -> N
         loaded.save(str(tmp_path / f"{name}_again"), create_model_card=False)
         again = SentenceTransformer(str(tmp_path / f"{name}_again"), trust_remote_code=True, device="cpu")
         assert np.abs(again.encode(SENTENCES, show_progress_bar=False) - ours).max() <= 1e-5
+
+
+def test_the_examples_of_the_page_run(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export(
+        text_model({"name": "bigru", "word_dim": 6, "min_count": 1}),
+        tmp_path / "exported",
+        format="sentence_transformers",
+    )
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    first, second = (
+        each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "SentenceTransformer" in each
+    )
+    names: dict[str, Any] = {}
+    exec(first, names)
+    assert names["embeddings"].shape == (1, 8)
+    exec(second.replace("sentence-transformers/all-MiniLM-L6-v2", str(bert)).replace("384", "16"), names)
+    assert names["model"].encode(SENTENCES, show_progress_bar=False).shape == (4, 16)
 
 
 def test_several_embeddings_are_refused(tmp_path: Path) -> None:
