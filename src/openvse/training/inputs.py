@@ -88,7 +88,9 @@ def open_features(
     if where != AUTO:
         return open_store(Path(where), encoder)
     if encoder.fine_tune:
-        inputs.watcher.note("features are not stored, as image.encoder.fine_tune is true: each epoch reads the images")
+        inputs.watcher.note(
+            "features are not stored, as image.encoder.fine_tune is true: each epoch reads the images"
+        )
         return None
     store, accelerator = inputs.folder / "features", inputs.accelerator
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
