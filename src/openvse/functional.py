@@ -21,12 +21,19 @@ MASKED = float("-inf")
 def masked_mean(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
     """Return the mean over the real elements of each item."""
     weights = mask.to(local.dtype) / mask.sum(dim=1, keepdim=True).clamp(min=1).to(local.dtype)
-    return torch.einsum("bn,bnl->bl", weights, local.masked_fill(~mask.unsqueeze(-1), 0.0))
+    return torch.einsum("bn,bnl->bl", weights, _filled(local, mask, 0.0))
 
 
 def masked_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
     """Return the maximum over the real elements in each dimension."""
-    return local.masked_fill(~mask.unsqueeze(-1), MASKED).amax(dim=1)
+    return _filled(local, mask, MASKED).amax(dim=1)
+
+
+def _filled(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], value: float) -> Float[Tensor, "B N L"]:
+    """Return the elements with a value in place of padding; a copy only where there is padding."""
+    if local.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all()):
+        return local
+    return local.masked_fill(~mask.unsqueeze(-1), value)
 
 
 def masked_k_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], k: int) -> Float[Tensor, "B L"]:

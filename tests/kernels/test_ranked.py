@@ -1,4 +1,4 @@
-"""The compiled sort and sum equal PyTorch's, with their gradients, for every size, mask, stride and number of threads."""
+"""The compiled sort and sum equal those of PyTorch, with their gradients, for every size, mask, stride and thread count."""
 
 from __future__ import annotations
 

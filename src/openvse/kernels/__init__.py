@@ -1,4 +1,4 @@
-"""Inner loops in C, compiled on first use where a compiler is; every one has an equivalent in PyTorch.
+"""Inner loops in C, compiled on first use if there is a compiler; every one has an equivalent in PyTorch.
 
 ``OPENVSE_KERNELS=0`` in the environment switches them off.
 """
