@@ -1,4 +1,4 @@
-"""The compiled sort and sum equal those of PyTorch, with their gradients, for every size, mask, stride and thread count."""
+"""The compiled sort and sum, and their gradients, equal those of PyTorch for sets of every size, mask and stride."""
 
 from __future__ import annotations
 
