@@ -10,6 +10,7 @@ from openvse.model.calibration import CALIBRATION, Calibration, CalibrationData
 if TYPE_CHECKING:
     from openvse.model.base import Model
     from openvse.model.folder import ModelConfig, read_config, read_weights
+    from openvse.model.joined import JoinedMember, assemble, join, joined_members
     from openvse.model.mode import evaluating
     from openvse.model.start import Origin, Start, take_weights
     from openvse.model.tower import Tower, tower_curves
@@ -19,14 +20,18 @@ __all__ = [
     "CALIBRATION",
     "Calibration",
     "CalibrationData",
+    "JoinedMember",
     "Model",
     "ModelConfig",
     "Origin",
     "Start",
     "Tower",
     "TwoTower",
+    "assemble",
     "embed",
     "evaluating",
+    "join",
+    "joined_members",
     "read_config",
     "read_weights",
     "take_weights",
@@ -37,14 +42,18 @@ __all__ = [
 __getattr__, _names = lazy_names(
     "openvse.model",
     {
+        "JoinedMember": "openvse.model.joined",
         "Model": "openvse.model.base",
         "ModelConfig": "openvse.model.folder",
         "Origin": "openvse.model.start",
         "Start": "openvse.model.start",
         "Tower": "openvse.model.tower",
         "TwoTower": "openvse.model.two_tower",
+        "assemble": "openvse.model.joined",
         "embed": "openvse.model.two_tower",
         "evaluating": "openvse.model.mode",
+        "join": "openvse.model.joined",
+        "joined_members": "openvse.model.joined",
         "read_config": "openvse.model.folder",
         "read_weights": "openvse.model.folder",
         "take_weights": "openvse.model.start",
