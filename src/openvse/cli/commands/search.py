@@ -112,9 +112,7 @@ def search(
     if sentences:
         check_holds_images(index, rerank or html or open_page)
     engine = engine_of(loaded, opened)
-    again = None
-    if rerank:
-        again = Reranking(rerank, rerank_features, rerank_top, rerank_weight, device)
+    again = Reranking(rerank, rerank_features, rerank_top, rerank_weight, device) if rerank else None
     results = ranked(engine, asked, top_k, refined, again)
     warn_of_gone(opened, results)
     if form in ("table", "json"):
