@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[TwoTower, Path]:
+def several(unchecked: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[TwoTower, Path]:
     """A model with several embeddings of both sides, and its export."""
     model, folder = with_several(), tmp_path_factory.mktemp("exports") / "several"
     data = CalibrationData("some", 10, 50, 50)
@@ -38,7 +38,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[TwoTower, Path]:
 
 
 @pytest.fixture(scope="module")
-def clip(tmp_path_factory: pytest.TempPathFactory) -> tuple[TwoTower, Path]:
+def clip(unchecked: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[TwoTower, Path]:
     """A small CLIP with random weights, and its export."""
     root = tmp_path_factory.mktemp("clip")
     model = convert(str(save_dual("clip", root / "checkpoint")), root / "model").model

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from openvse.errors import ModelError
-from openvse.exporting.forms import Program
 
 _MOST_ITEMS = 1 << 16  # the largest batch of a program
 _SINGLE_FILE = 1_900_000_000  # ONNX files hold at most 2 GiB; larger weights go into a file beside it
 
 
-def traced(program: Program, example: Sequence[Tensor], longest: int | None, side: str) -> Any:
+def traced(program: nn.Module, example: Sequence[Tensor], longest: int | None, side: str) -> Any:
     """Return the program of ``torch.export`` for batches and sets of any size.
 
     Args:

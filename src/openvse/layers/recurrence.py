@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, no_type_check
 
 import torch
 from jaxtyping import Bool, Float
@@ -98,6 +98,7 @@ def scanned_states(
     """
     from torch._higher_order_ops.scan import scan
 
+    @no_type_check  # what the tests check shapes with cannot be part of a program
     def step(state: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
         of_state = torch.addmm(state_bias, state, state_weight.T)
         (door_r, door_z, new), (state_r, state_z, state_n) = gates.chunk(3, dim=1), of_state.chunk(3, dim=1)

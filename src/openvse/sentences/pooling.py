@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import load_model, save_model
 from sentence_transformers.base.modules import Module
-from torch import Tensor
 
 from openvse.assembly import pooling
 from openvse.errors import RecipeError
@@ -45,7 +44,7 @@ class Pooling(Module):  # type: ignore[misc]
         self.dim = dim
         self.pool = make_pool(self.pooling, dim)
 
-    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+    def forward(self, features: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Add the sentence embedding, ``[B, D]``, to the token embeddings and their mask."""
         mask = features["attention_mask"].bool()
         features["sentence_embedding"] = self.pool(features["token_embeddings"], mask)

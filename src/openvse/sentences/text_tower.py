@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -81,7 +81,7 @@ class TextTower(InputModule):  # type: ignore[misc]
         assert padded.mask is not None
         return {"input_ids": padded.values, "attention_mask": padded.mask.long()}
 
-    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+    def forward(self, features: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Add the embedding of each sentence, ``[B, D]``."""
         embedded = self.tower(Inputs(features["input_ids"], features["attention_mask"].bool()))
         features["sentence_embedding"] = embedded.vectors[:, 0]

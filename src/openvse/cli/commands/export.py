@@ -27,9 +27,10 @@ def export(
     format: Annotated[
         Literal["onnx", "torch_export", "sentence_transformers"],
         typer.Option(
+            metavar="FORMAT",
             help="onnx: both towers, for 'openvse search --model OUT' and other runtimes without PyTorch. "
             "torch_export: both towers as programs of torch.export. sentence_transformers: the text tower for that "
-            "library."
+            "library.",
         ),
     ] = "onnx",
     int8: Annotated[
