@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -31,7 +32,10 @@ class SelfAttention(Pooling):
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Let the real elements attend to each other, and average them."""
         local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
-        read = F.scaled_dot_product_attention(
-            self.query(local), self.key(local), self.value(local), attn_mask=mask.unsqueeze(1)
-        )
+        query, key, value, real = self.query(local), self.key(local), self.value(local), mask.unsqueeze(1)
+        if torch.compiler.is_compiling():  # ONNX has attention with heads only
+            heads = (each.unsqueeze(1) for each in (query, key, value))
+            read = F.scaled_dot_product_attention(*heads, attn_mask=real.unsqueeze(1)).squeeze(1)
+        else:
+            read = F.scaled_dot_product_attention(query, key, value, attn_mask=real)
         return masked_mean(local + read, mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -101,4 +102,5 @@ def _silence() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # without the colours of a terminal
+    return " ".join(plain.split())[:200] or type(error).__name__
