@@ -102,9 +102,9 @@ class ResidualMLP(Projection):
         """Project the real rows; the others become 0 (with ``count_padding``, all rows are projected)."""
         counted = torch.ones_like(mask) if self.count_padding else mask
         if torch.compiler.is_compiling() and not self.training:  # the mask must not decide a shape
-            every: Tensor = self.mlp(local.flatten(0, 1)).unflatten(0, local.shape[:2])
-            every = (self.linear(local) + every).masked_fill(~counted.unsqueeze(-1), 0.0)
-            return every
+            straight: Tensor = self.linear(local)
+            every = straight + self.mlp(local.flatten(0, 1)).unflatten(0, local.shape[:2])
+            return every.masked_fill(~counted.unsqueeze(-1), 0.0)
         rows = local[counted]
         projected = self.linear(rows) + self.mlp(rows)
         scattered: Tensor = projected.new_zeros(*mask.shape, self.output_dim).masked_scatter(
