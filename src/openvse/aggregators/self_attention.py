@@ -34,8 +34,9 @@ class SelfAttention(Pooling):
         local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
         query, key, value, real = self.query(local), self.key(local), self.value(local), mask.unsqueeze(1)
         if torch.compiler.is_compiling():  # ONNX has attention with heads only
-            heads = (each.unsqueeze(1) for each in (query, key, value))
-            read = F.scaled_dot_product_attention(*heads, attn_mask=real.unsqueeze(1)).squeeze(1)
+            query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
+            heads = F.scaled_dot_product_attention(query, key, value, attn_mask=real.unsqueeze(1))
+            read = heads.squeeze(1)
         else:
             read = F.scaled_dot_product_attention(query, key, value, attn_mask=real)
         return masked_mean(local + read, mask)

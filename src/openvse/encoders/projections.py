@@ -103,8 +103,8 @@ class ResidualMLP(Projection):
         counted = torch.ones_like(mask) if self.count_padding else mask
         if torch.compiler.is_compiling() and not self.training:  # the mask must not decide a shape
             straight: Tensor = self.linear(local)
-            every = straight + self.mlp(local.flatten(0, 1)).unflatten(0, local.shape[:2])
-            return every.masked_fill(~counted.unsqueeze(-1), 0.0)
+            bent: Tensor = self.mlp(local.flatten(0, 1)).unflatten(0, local.shape[:2])
+            return (straight + bent).masked_fill(~counted.unsqueeze(-1), 0.0)
         rows = local[counted]
         projected = self.linear(rows) + self.mlp(rows)
         scattered: Tensor = projected.new_zeros(*mask.shape, self.output_dim).masked_scatter(
