@@ -14,7 +14,7 @@ from torch import Tensor
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member, mean_scores
 from openvse.evaluation.ranking import QueryRanks, Ranks, SeeBlock, rank_by_counting
-from openvse.evaluation.rerank import Proposals, Reranker, rerank
+from openvse.evaluation.rerank import Best, Proposals, Reranker, rerank
 from openvse.types import OnProgress, Relevance
 
 
@@ -45,11 +45,13 @@ class QueryOutcomes:
         queries: the query of each row, ascending; queries without a relevant candidate are left out.
         ranks: the rank of its best relevant candidate.
         found: its first candidates, best first.
+        scores: their scores.
     """
 
     queries: Int[np.ndarray, "Q"]
     ranks: Int[np.ndarray, "Q"]
     found: Int[np.ndarray, "Q top"]
+    scores: Float[np.ndarray, "Q top"]
 
 
 @dataclass(frozen=True)
@@ -165,13 +167,13 @@ def join_outcomes(parts: Sequence[Outcomes]) -> Outcomes:
 
 
 def _outcomes(part: Part, ranks: Ranks, proposals: Proposals) -> Outcomes:
-    def one(ranked: QueryRanks, found: Tensor, queries: np.ndarray, candidates: np.ndarray) -> QueryOutcomes:
-        first = candidates[found.cpu().numpy()[ranked.queries]]
-        return QueryOutcomes(queries[ranked.queries], ranked.ranks, first)
+    def one(ranked: QueryRanks, best: Best, queries: np.ndarray, candidates: np.ndarray) -> QueryOutcomes:
+        found, scores = (each.cpu().numpy()[ranked.queries] for each in (best.positions, best.scores))
+        return QueryOutcomes(queries[ranked.queries], ranked.ranks, candidates[found], scores)
 
     return Outcomes(
-        one(ranks.i2t, proposals.i2t.positions, part.images, part.texts),
-        one(ranks.t2i, proposals.t2i.positions, part.texts, part.images),
+        one(ranks.i2t, proposals.i2t, part.images, part.texts),
+        one(ranks.t2i, proposals.t2i, part.texts, part.images),
     )
 
 
@@ -183,4 +185,5 @@ def _joined(parts: Sequence[QueryOutcomes]) -> QueryOutcomes:
         queries[order],
         np.concatenate([part.ranks for part in parts])[order],
         np.concatenate([part.found[:, :width] for part in parts])[order],
+        np.concatenate([part.scores[:, :width] for part in parts])[order],
     )

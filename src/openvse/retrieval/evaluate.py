@@ -39,10 +39,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RetrievalEvaluation:
-    """A retrieval report; see ``training.kind.Evaluation``."""
+    """A retrieval report; see ``training.kind.Evaluation``. ``corpus`` holds the images that could be read."""
 
     report: Report | JudgedReport
     warnings: tuple[str, ...] = ()
+    corpus: Corpus | None = None
 
     def to_markdown(self) -> str:
         """Return the report's table."""
@@ -101,7 +102,8 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     other = () if protocol is None else filter(None, [protocol.mismatch(*size)])
     report = _report(models, embedded, request, chosen.name)
     warnings = (*leaks, *other)
-    return RetrievalEvaluation(replace(report, problems=(*warnings, *report.problems)), warnings)
+    problems = (*warnings, *report.problems)
+    return RetrievalEvaluation(replace(report, problems=problems), warnings, embedded.corpus)
 
 
 def _report(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Request, name: str) -> Report:
@@ -120,6 +122,9 @@ def _report(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Req
         name=name,
         model=", ".join(model.fingerprint for model in models),
         folds=request.folds,
+        resamples=request.resamples,
+        seed=request.seed,
+        keep=request.keep,
         published=_published(models, relevance.num_images, request.folds),
         problems=embedded.corpus.problems,
         see=None if shown is None else shown.see,

@@ -12,6 +12,7 @@ from openvse.training.kind import Compared, Evaluation, Request, TaskKind
 
 if TYPE_CHECKING:
     from openvse.evaluation import Report
+    from openvse.evaluation.findings import Findings
     from openvse.model import Model, TwoTower
     from openvse.retrieval.evaluate import RetrievalEvaluation
     from openvse.training.inputs import RunInputs
@@ -41,6 +42,12 @@ class Retrieval(TaskKind):
         from openvse.retrieval.evaluate import evaluate_towers
 
         return evaluate_towers(cast("Sequence[TwoTower]", models), request)
+
+    def findings(self, evaluation: Evaluation, count: int) -> Findings:
+        """Return the figures, and the best and the worst queries of both directions."""
+        from openvse.retrieval.findings import findings_of
+
+        return findings_of(cast("RetrievalEvaluation", evaluation), count)
 
     def compare(self, models: Iterable[tuple[str, Model]], request: Request) -> Compared:
         """Rank the same images and sentences with each model."""

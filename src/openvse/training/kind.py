@@ -14,6 +14,7 @@ from openvse.types import OnProgress
 
 if TYPE_CHECKING:
     from openvse.evaluation import Comparison, Examples, MeasuredRun, Row
+    from openvse.evaluation.findings import Findings
     from openvse.evaluation.protocols import TestProtocol
     from openvse.model import Model
     from openvse.training.inputs import RunInputs
@@ -41,6 +42,7 @@ class Request:
         annotations: the files that the protocol needs besides the data set.
         resamples: the number of resamples of the bootstrap.
         seed: the seed of the bootstrap.
+        keep: the number of first results of each query to keep, for a report that shows them.
     """
 
     data: str
@@ -59,6 +61,7 @@ class Request:
     annotations: Path | None = None
     resamples: int = 1000
     seed: int = 0
+    keep: int = 0
 
     def store(self, number: int) -> Path | None:
         """Return the feature store of the model with this number, counted from 0; None to read the images."""
@@ -144,6 +147,18 @@ class TaskKind(ABC):
         raise ModelError(
             "models of this task have no metric by which one can be chosen: evaluate them instead"
         )
+
+    def findings(self, evaluation: Evaluation, count: int) -> Findings:
+        """Return what a report shows of an evaluation of one model.
+
+        Args:
+            evaluation: what ``evaluate`` returned for a request that keeps first results.
+            count: the number of best and of worst queries of each kind.
+
+        Raises:
+            ModelError: the task has no report, or nothing was measured.
+        """
+        raise ModelError("models of this task have no report: evaluate them instead")
 
     def compare(self, models: Iterable[tuple[str, Model]], request: Request) -> Compared:
         """Measure each model on the same test set, one in memory at a time.

@@ -12,6 +12,7 @@ from openvse.training.kind import Compared, Evaluation, Request, TaskKind
 from openvse.vqa.recipe import AnswererSpec, VQARecipe
 
 if TYPE_CHECKING:
+    from openvse.evaluation.findings import Findings
     from openvse.model import Model
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
@@ -42,6 +43,12 @@ class VQA(TaskKind):
         from openvse.vqa.evaluate import evaluate_answerer
 
         return evaluate_answerer(cast("Sequence[Answerer]", models), request)
+
+    def findings(self, evaluation: Evaluation, count: int) -> Findings:
+        """Return the figures, and the questions that the model answers right or wrong most confidently."""
+        from openvse.vqa.findings import findings_of
+
+        return findings_of(cast("AnswersEvaluation", evaluation), count)
 
     def compare(self, models: Iterable[tuple[str, Model]], request: Request) -> Compared:
         """Answer the same questions with each model."""
