@@ -49,6 +49,7 @@ def figure_rows(reports: Sequence[MeasuredReport], names: Sequence[str]) -> list
         names: the metrics of the columns.
     """
     rows: list[Figures] = []
+    before: list[Figures] = []
     beside: dict[tuple[str, tuple[str, ...]], Figures] = {}
     several = len(reports) > 1
     for each in reports:
@@ -62,11 +63,11 @@ def figure_rows(reports: Sequence[MeasuredReport], names: Sequence[str]) -> list
         if each.before is not None:
             label, metrics = each.before
             label = f"{each.run.name}, {label}" if several else label
-            rows.append(Figures(label, _cells(metrics, names), "beside"))
+            before.append(Figures(label, _cells(metrics, names), "beside"))
         for label, metrics in each.findings.beside.items():
             cells = _cells(metrics, names)
             beside.setdefault((label, cells), Figures(label, cells, "beside"))
-    return [*rows, *beside.values()]
+    return [*rows, *before, *beside.values()]
 
 
 def markdown_rows(reports: Sequence[MeasuredReport]) -> str:
@@ -105,23 +106,33 @@ def latex_rows(reports: Sequence[MeasuredReport]) -> str:
 
 
 def remarks(reports: Sequence[MeasuredReport]) -> list[str]:
-    """Return what a reader needs to know about the table, a line at a time; lines of several runs stand once."""
-    found: dict[str, None] = {}
-    for each in reports:
-        if each.findings is not None:
-            found |= dict.fromkeys(each.leaks)
-            found |= dict.fromkeys(f"on {each.findings.data}: {note}" for note in each.findings.notes[:1])
-            found |= dict.fromkeys(each.findings.notes[1:])
-            found |= dict.fromkeys(_others(each))
-    if any(name.startswith(("i2t_", "t2i_")) for name in shown_metrics(reports)):
-        found["i2t: images ask for texts; t2i: texts ask for images"] = None
-    return list(found)
+    """Return what a reader needs to know about the table, a line at a time: leakage first, and who is meant."""
+    there = [each for each in reports if each.findings is not None]
+    leaks = [line for each in there for line in each.leaks]
+    told = {each.run.name: _notes(each) for each in there}
+    shared = [line for line in next(iter(told.values()), []) if all(line in lines for lines in told.values())]
+    own = [
+        f"{name}: {line}" if len(there) > 1 else line
+        for name, lines in told.items()
+        for line in lines
+        if line not in shared
+    ]
+    sides = any(name.startswith(("i2t_", "t2i_")) for name in shown_metrics(reports))
+    return [
+        *leaks,
+        *shared,
+        *own,
+        *(["i2t: images ask for texts; t2i: texts ask for images"] if sides else []),
+    ]
 
 
-def _others(each: MeasuredReport) -> list[str]:
+def _notes(each: MeasuredReport) -> list[str]:
+    """Return how a run was measured and what was left out, without leakage."""
     assert each.findings is not None
+    size, *others = each.findings.notes or ("",)
     leaks = {line.replace(each.run.name, "the model", 1) for line in each.leaks}
-    return [line for line in each.findings.problems if line not in leaks]
+    problems = [line for line in each.findings.problems if line not in leaks]
+    return [f"on {each.findings.data}: {size}", *others, *problems]
 
 
 def _cells(metrics: Mapping[str, float], names: Sequence[str]) -> tuple[str, ...]:
