@@ -46,3 +46,12 @@ def test_long_lines_are_thinned_by_means() -> None:
 def test_lines_for_comparison_are_plain() -> None:
     chart = line_chart([Line("as it should be", [0.0, 1.0], [0.0, 1.0], None)], x="x", y="y")
     assert 'class="plain"' in chart and "<circle" not in chart
+
+
+def test_values_of_a_wide_range_get_a_logarithmic_axis() -> None:
+    chart = line_chart([Line("loss", [0.0, 1.0, 2.0], [10_000.0, 100.0, 1.0])], x="step", y="loss")
+    ((_, first), (_, middle), (_, last)) = points(chart)[0]
+    assert middle == pytest.approx((first + last) / 2, abs=0.1)
+    assert {"10,000", "1"} <= {text.text for text in ET.fromstring(chart).iter("text")}
+    narrow = line_chart([Line("loss", [0.0, 1.0], [200.0, 1.0])], x="step", y="loss")
+    assert "10,000" not in narrow and ">200<" in narrow

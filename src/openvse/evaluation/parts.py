@@ -126,10 +126,10 @@ def rank_part(
         progress: a function that is called after every block.
 
     Raises:
-        DataError: ``every`` or ``keep`` is given with a reranker.
+        DataError: ``every`` is given with a reranker.
     """
     relevance, again = part.relevance, part.reranker
-    if again is not None and (every or keep):
+    if again is not None and every:
         raise DataError(
             "reranking places only the best relevant candidate: leave out mAP@R and the like with it"
         )
@@ -157,8 +157,9 @@ def rank_part(
     if proposals is None:
         return RankedPart(ranks)
     if again is None:
-        return RankedPart(ranks, outcomes=_outcomes(part, ranks, proposals))
-    return RankedPart(*rerank(ranks, proposals, again, relevance, device, progress))
+        return RankedPart(ranks, outcomes=_outcomes(part, ranks, proposals, keep))
+    ranks, seconds = rerank(ranks, proposals, again, relevance, device, progress)
+    return RankedPart(ranks, seconds, _outcomes(part, ranks, proposals, keep) if keep else None)
 
 
 def join_outcomes(parts: Sequence[Outcomes]) -> Outcomes:
@@ -166,9 +167,10 @@ def join_outcomes(parts: Sequence[Outcomes]) -> Outcomes:
     return Outcomes(_joined([part.i2t for part in parts]), _joined([part.t2i for part in parts]))
 
 
-def _outcomes(part: Part, ranks: Ranks, proposals: Proposals) -> Outcomes:
+def _outcomes(part: Part, ranks: Ranks, proposals: Proposals, keep: int) -> Outcomes:
     def one(ranked: QueryRanks, best: Best, queries: np.ndarray, candidates: np.ndarray) -> QueryOutcomes:
-        found, scores = (each.cpu().numpy()[ranked.queries] for each in (best.positions, best.scores))
+        first = best.positions[:, :keep], best.scores[:, :keep]
+        found, scores = (each.cpu().numpy()[ranked.queries] for each in first)
         return QueryOutcomes(queries[ranked.queries], ranked.ranks, candidates[found], scores)
 
     return Outcomes(

@@ -84,6 +84,11 @@ class Best:
         self.scores[queries], chosen = merged.topk(top, dim=1)
         self.positions[queries] = positions.gather(1, chosen)
 
+    def sort_by(self, scores: Float[Tensor, "Q top"]) -> None:
+        """Give the candidates other scores, and put the best one first again."""
+        self.scores, order = scores.sort(dim=1, descending=True, stable=True)
+        self.positions = self.positions.gather(1, order)
+
 
 @torch.inference_mode()
 def rerank(
@@ -108,7 +113,7 @@ def rerank(
         progress: a function that is called after every block of pairs.
 
     Returns:
-        The new ranks, and the seconds that scoring took.
+        The new ranks, and the seconds that scoring took. The proposals are in their new order.
     """
     started = time.perf_counter()
     member, weight = reranker.member, reranker.weight
@@ -118,10 +123,13 @@ def rerank(
     t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, device, told)
     seconds = time.perf_counter() - started
     relevant = RelevantPairs(relevance)
-    return Ranks(
+    again = Ranks(
         _again(ranks.i2t, i2t, relevant(*of_images)),
         _again(ranks.t2i, t2i, relevant(*of_texts)),
-    ), seconds
+    )
+    proposals.i2t.sort_by(i2t)
+    proposals.t2i.sort_by(t2i)
+    return again, seconds
 
 
 Grid = tuple[Int[Tensor, "Q top"], Int[Tensor, "Q top"]]

@@ -25,6 +25,7 @@ CHART_STYLE = """
 """The CSS of the charts; ``k0`` to ``k5`` colour the keys of a legend."""
 
 COLOURS = 6
+WIDE_RANGE = 300.0
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360.0, 220.0, 46.0, 8.0, 10.0, 38.0
 _POINTS = 240
@@ -52,6 +53,9 @@ class Line:
 def line_chart(lines: Sequence[Line], *, x: str, y: str, bounds: tuple[float, float] | None = None) -> str:
     """Return an SVG element with the lines; long lines are thinned by the means of consecutive points.
 
+    The vertical axis is logarithmic if the values are positive and differ by more than a factor of ``WIDE_RANGE``, as
+    those of a loss do whose first epoch sums over all negatives.
+
     Args:
         lines: at least one line with at least one point.
         x: the label of the horizontal axis.
@@ -59,10 +63,11 @@ def line_chart(lines: Sequence[Line], *, x: str, y: str, bounds: tuple[float, fl
         bounds: the lowest and highest value of the vertical axis; None takes those of the lines.
     """
     drawn = [_thinned(line) for line in lines if len(line.x)]
+    values = [value for line in drawn for value in line.y]
+    wide = bounds is None and min(values) > 0 and max(values) > WIDE_RANGE * min(values)
     across = _Scale([value for line in drawn for value in line.x], _LEFT, _WIDTH - _RIGHT)
-    up = _Scale(
-        bounds or [value for line in drawn for value in line.y], _HEIGHT - _BOTTOM, _TOP, rounded=True
-    )
+    kind = _LogScale if wide else _Scale
+    up = kind(bounds or values, _HEIGHT - _BOTTOM, _TOP, rounded=True)
     parts = [
         f'<svg class="chart" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" role="img" aria-label="{escape(_said(drawn, x, y))}">'
     ]
@@ -103,6 +108,21 @@ class _Scale:
         first = math.ceil(self._low / self._step - 1e-9)
         last = math.floor(self._high / self._step + 1e-9)
         return [number * self._step for number in range(first, last + 1)]
+
+
+class _LogScale(_Scale):
+    """Maps positive values to places by their logarithms, between powers of ten."""
+
+    def __init__(self, values: Sequence[float], start: float, stop: float, *, rounded: bool = False) -> None:
+        super().__init__([0.0, 1.0], start, stop, rounded=rounded)
+        self._low, self._high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+
+    def __call__(self, value: float) -> float:
+        return super().__call__(math.log10(value))
+
+    def ticks(self) -> list[float]:
+        """Return the powers of ten in the range."""
+        return [10.0**power for power in range(int(self._low), int(self._high) + 1)]
 
 
 def _round_step(step: float) -> float:

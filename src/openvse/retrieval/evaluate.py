@@ -100,13 +100,21 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         return _judged(judge, models[0], embedded, request, leaks)
     size = len(embedded.corpus), len(embedded.corpus.captions)
     other = () if protocol is None else filter(None, [protocol.mismatch(*size)])
-    report = _report(models, embedded, request, chosen.name)
+    report = report_on(models, embedded, request, chosen.name)
     warnings = (*leaks, *other)
     problems = (*warnings, *report.problems)
     return RetrievalEvaluation(replace(report, problems=problems), warnings, embedded.corpus)
 
 
-def _report(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Request, name: str) -> Report:
+def report_on(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Request, name: str) -> Report:
+    """Rank embedded images and texts as a request says.
+
+    Args:
+        models: the models that embedded them; with ``request.rerank`` the last one reranks.
+        embedded: their embeddings.
+        request: folds, reranking, bootstrap and what to keep.
+        name: the data set and split.
+    """
     first, *others = embedded.members
     relevance = embedded.corpus.relevance
     curve = models[0].calibration if len(models) == request.folds == 1 else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs import ModelSpec, RunRecipe, TwoTowerSpec
-from openvse.training.kind import Compared, Evaluation, Request, TaskKind
+from openvse.training.kind import Compared, Evaluation, LoadedRun, Request, TaskKind
 
 if TYPE_CHECKING:
     from openvse.evaluation import Report
@@ -49,11 +49,11 @@ class Retrieval(TaskKind):
 
         return findings_of(cast("RetrievalEvaluation", evaluation), count)
 
-    def compare(self, models: Iterable[tuple[str, Model]], request: Request) -> Compared:
+    def compare(self, runs: Iterable[LoadedRun], request: Request) -> Compared:
         """Rank the same images and sentences with each model."""
         from openvse.retrieval.compare import compare_towers
 
-        return compare_towers(cast("Iterable[tuple[str, TwoTower]]", models), request)
+        return compare_towers(runs, request)
 
     def score(self, evaluation: Evaluation) -> tuple[str, float]:
         """Return RSUM."""

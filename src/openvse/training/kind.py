@@ -70,6 +70,21 @@ class Request:
         return self.features[number] if self.features else None
 
 
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run of a comparison, with its models in memory.
+
+    Attributes:
+        source: the run, as it was named.
+        models: its model, or several models whose scores are averaged; if ``rerank``, the last one re-ranks.
+        rerank: whether the last model re-ranks the best results of the others.
+    """
+
+    source: str
+    models: tuple[Model, ...]
+    rerank: bool = False
+
+
 @runtime_checkable
 class Evaluation(Protocol):
     """The result of an evaluation."""
@@ -160,12 +175,12 @@ class TaskKind(ABC):
         """
         raise ModelError("models of this task have no report: evaluate them instead")
 
-    def compare(self, models: Iterable[tuple[str, Model]], request: Request) -> Compared:
-        """Measure each model on the same test set, one in memory at a time.
+    def compare(self, runs: Iterable[LoadedRun], request: Request) -> Compared:
+        """Measure each run on the same test set, one in memory at a time.
 
         Args:
-            models: the name of each run and its model.
-            request: what to compare on.
+            runs: the runs.
+            request: what to compare on; its stores are one for all models, or one for each model of each run.
 
         Raises:
             ModelError: the task has no comparison.
