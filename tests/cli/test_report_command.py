@@ -78,6 +78,35 @@ def test_the_page_needs_no_network_and_no_script(page: Path) -> None:
     assert "http" not in re.sub(r"base64,[\w+/=]+", "", found.source)
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_asks_nobody_and_a_phone_is_wide_enough(page: Path, scheme: str) -> None:
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+    from playwright.sync_api import sync_playwright
+
+    asked: list[str] = []
+    said: list[str] = []
+    with sync_playwright() as player:
+        started = player.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        tab = started.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme).new_page()
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.goto(page.as_uri())
+        width = tab.evaluate("document.documentElement.scrollWidth")
+        broken = tab.evaluate("[...document.images].filter(image => !image.naturalWidth).length")
+        colours = tab.evaluate(
+            "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+        )
+        started.close()
+    assert [url for url in asked if not url.startswith("data:")] == [page.as_uri()]
+    assert said == [] and broken == 0
+    assert width == 390
+    ink, paper = (sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours)
+    assert ink + 400 < paper if scheme == "light" else paper + 400 < ink
+
+
 def test_figures_are_those_of_evaluate(trained: Path, invoke: Invoke) -> None:
     said = json.loads(invoke("report", trained / "run", "--format", "markdown", "--json", "-q").stdout)
     (run,) = said["result"]["runs"]

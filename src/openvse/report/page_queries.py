@@ -55,6 +55,7 @@ def _card(query: AnsweredQuery, small: _Small) -> str:
         if query.right is not None:
             frames.append(_frame(query.right, small, label="right"))
         return f'<p class="asked">{escape(query.query.text)} {result}</p><div class="frames">{"".join(frames)}</div>'
+    listed = "ol" if len(answers) > 1 else "ul"
     texts = "".join(
         f"<li{' class=hit' if hit else ''}>{_marked(shown.text, hit)}</li>" for shown, hit in answers
     )
@@ -62,7 +63,7 @@ def _card(query: AnsweredQuery, small: _Small) -> str:
         f'<p class="right"><b>right:</b> {escape(query.right.text)}</p>' if query.right is not None else ""
     )
     asked = f'<p class="asked">{escape(query.query.text)} {result}</p>'
-    return f'<div class="pair">{_frame(query.query, small)}<div>{asked}<ol>{texts}</ol>{right}</div></div>'
+    return f'<div class="pair">{_frame(query.query, small)}<div>{asked}<{listed}>{texts}</{listed}>{right}</div></div>'
 
 
 def _marked(text: str, hit: bool) -> str:

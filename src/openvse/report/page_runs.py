@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from openvse.corpus.splits import SPLITS
 from openvse.corpus.trained_on import remembers_training
 from openvse.report.measure import MeasuredReport
 from openvse.report.run import ReportedRun
@@ -56,11 +57,12 @@ def _facts(each: MeasuredReport) -> Iterator[tuple[str, str, bool]]:
 
 def _data(data: Mapping[str, Any]) -> str:
     splits = data.get("splits")
-    counts = (
-        ", ".join(f"{count:,} {split}" for split, count in splits.items() if isinstance(count, int))
-        if isinstance(splits, Mapping)
-        else ""
-    )
+    splits = splits if isinstance(splits, Mapping) else {}
+    ordered = [
+        *(split for split in SPLITS if split in splits),
+        *(each for each in splits if each not in SPLITS),
+    ]
+    counts = ", ".join(f"{splits[each]:,} {each}" for each in ordered if isinstance(splits[each], int))
     return f"{data.get('name', 'unknown data')}{f': {counts} images' if counts else ''}"
 
 
