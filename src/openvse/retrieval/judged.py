@@ -33,6 +33,9 @@ Pairs = tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]
 """Query and candidate of each pair."""
 
 
+_INTERVALS = f"intervals: bootstrap over the images of the queries, {BOOTSTRAPS:,} resamples, seed 0"
+
+
 @dataclass(frozen=True)
 class NumberedItems:
     """Embedded images and texts with COCO's numbers.
@@ -142,7 +145,7 @@ def judge_cxc(
             f"Spearman: {BOOTSTRAPS:,} samples of half the queries (the first items), one pair of each; mean ± "
             f"standard deviation",
             "ties are pessimistic",
-            f"intervals: bootstrap over the images of the queries, {BOOTSTRAPS:,} resamples, seed 0",
+            _INTERVALS,
         ),
     )
 
@@ -162,10 +165,7 @@ def judge_eccv_caption(
         DataError: the positives are of other images.
     """
     problems = [*items.corpus.problems]
-    notes = [
-        "queries are those of ECCV Caption; ties are pessimistic",
-        f"intervals: bootstrap over the images of the queries, {BOOTSTRAPS:,} resamples, seed 0",
-    ]
+    notes = ["queries are those of ECCV Caption; ties are pessimistic", _INTERVALS]
     if judged.captions is None:
         notes.append(
             "the gallery has all captions: original_caption_to_image.json, which lists 25,000, is not there"
