@@ -52,10 +52,12 @@ def _figures(reports: Sequence[MeasuredReport]) -> list[str]:
     if not names:
         return []
     leaks = {line for each in reports for line in each.leaks}
-    told = [f"below a figure: its {CONFIDENCE:.0%} interval", *remarks(reports)]
+    rows = figure_rows(reports, names)
+    intervals = any(row.kind == "interval" for row in rows)
+    told = [*([f"below a figure: its {CONFIDENCE:.0%} interval"] if intervals else []), *remarks(reports)]
     notes = "".join(f"<li>{escape(line)}</li>" for line in told if line not in leaks)
     return [
-        f"<section>\n<h2>Figures</h2>\n{_table(figure_rows(reports, names), names)}\n"
+        f"<section>\n<h2>Figures</h2>\n{_table(rows, names)}\n"
         f'<ul class="notes">{notes}</ul>\n{_published(reports, names)}</section>'
     ]
 

@@ -33,11 +33,12 @@ Features: TypeAlias = Annotated[
         help="Feature store to read instead of images: one for all runs, or one a run. Default: the recipe's."
     ),
 ]
-Test: TypeAlias = Annotated[
-    bool, typer.Option("--test/--no-test", help="Evaluate the best models, or only tell of the training.")
+NoTest: TypeAlias = Annotated[
+    bool,
+    typer.Option("--no-test", help="Only tell of the training; nothing is evaluated, and no data are read."),
 ]
-Untrained: TypeAlias = Annotated[
-    bool, typer.Option("--untrained/--no-untrained", help="Also evaluate the models before training.")
+NoUntrained: TypeAlias = Annotated[
+    bool, typer.Option("--no-untrained", help="Leave out the figures of the models before training.")
 ]
 Format: TypeAlias = Annotated[
     Literal["html", "markdown", "latex"],
@@ -51,8 +52,8 @@ def report(
     on: On = None,
     split: Annotated[str, typer.Option(help="train, validation, test, or all.")] = "test",
     features: Features = None,
-    test: Test = True,
-    untrained: Untrained = True,
+    no_test: NoTest = False,
+    no_untrained: NoUntrained = False,
     form: Format = "html",
     out: Annotated[
         Path | None, typer.Option(help=f"File to write. Default: RUN/{PAGE}; a table is printed.")
@@ -93,10 +94,10 @@ def report(
             resamples=resamples,
             seed=seed,
         )
-        asked = requests_of(found, request) if test else [None] * len(found)
+        asked = [None] * len(found) if no_test else requests_of(found, request)
         shown = examples if form == "html" else 0
         for run, one in zip(found, asked, strict=True):
-            measured.append(measure_run(run, one, examples=shown, device=device, untrained=untrained))
+            measured.append(measure_run(run, one, examples=shown, device=device, untrained=not no_untrained))
     say(measured, form, place, as_json=as_json)
 
 
