@@ -145,6 +145,25 @@ def test_several_runs_share_charts_and_the_table(trained: Path, invoke: Invoke, 
     assert len(re.findall("<polyline", loss)) == 2
 
 
+def test_a_run_that_began_from_a_model_stands_beside_it(
+    trained: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    run = shutil.copytree(trained / "run", tmp_path / "run", ignore=shutil.ignore_patterns("last.pt"))
+    shutil.copytree(run / "best", run / "start")
+    said = json.loads(invoke("report", run, "--format", "markdown", "--json", "-q").stdout)
+    (values,) = said["result"]["runs"]
+    assert values["before"] == {"label": "before training (its start)", "metrics": values["metrics"]}
+
+
+def test_a_moved_store_gets_one_line(trained: Path, refused: Callable[..., str], tmp_path: Path) -> None:
+    run = shutil.copytree(trained / "run", tmp_path / "run", ignore=shutil.ignore_patterns("last.pt"))
+    text = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(text.replace("features: auto", "features: gone/features"))
+    assert "was trained with the feature store gone/features, which is not there: give --features" in refused(
+        "report", run
+    )
+
+
 def test_training_images_in_the_test_are_red(trained: Path, invoke: Invoke, tmp_path: Path) -> None:
     result = invoke("report", trained / "run", "--split", "train", "--out", tmp_path / "page.html")
     assert result.exit_code == 0, result.output
