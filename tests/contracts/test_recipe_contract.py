@@ -31,11 +31,22 @@ CAPTIONS = [
 def shrink(name: str, checkpoints: Checkpoints) -> RetrievalRecipe:
     """The same recipe at a width that a test can afford, without random drops, its hub models replaced by tiny ones."""
     recipe = load_recipe(name)
-    changed = ["embed_dim=32", "text.encoder.size_augmentation=none"]
-    if recipe.text.encoder.name == "bigru":
-        changed.append("text.encoder.min_count=1")
-    else:
+    changed = ["embed_dim=32"]
+    if recipe.text.encoder.name != "role_graph":
+        changed.append("text.encoder.size_augmentation=none")
+    if recipe.text.encoder.name == "transformers_text":
         changed.append(f"text.encoder.model={checkpoints.text}")
+    else:
+        changed.append("text.encoder.min_count=1")
+    if recipe.text.encoder.name == "bag_of_words":
+        changed.append("text.encoder.word_dim=32")  # the joint space is that of the words
+    for name, term in recipe.objective.items():
+        if term.options.get("miner") == "random" or name == "codes":
+            changed.append(f"objective.{name}.miner=all" if name != "codes" else "objective.codes.embed_dim=32")
+            changed += ["objective.codes.text_dim=32"] if name == "codes" else []
+    for side in ("image", "text"):
+        options = getattr(recipe, side).aggregator.options
+        changed += [f"{side}.aggregator.{key}=0.0" for key in options if "dropout" in key]
     if recipe.image.encoder.name == "resnet":
         changed += [
             f"image.encoder.{size}"
