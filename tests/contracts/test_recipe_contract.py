@@ -41,7 +41,7 @@ def shrink(name: str, checkpoints: Checkpoints) -> RetrievalRecipe:
     if recipe.text.encoder.name == "bag_of_words":
         changed.append("text.encoder.word_dim=32")  # the joint space is that of the words
     for name, term in recipe.objective.items():
-        if term.options.get("miner") == "random" or name == "codes":
+        if "random" in str(term.options.get("miner")) or name == "codes":
             changed.append(f"objective.{name}.miner=all" if name != "codes" else "objective.codes.embed_dim=32")
             changed += ["objective.codes.text_dim=32"] if name == "codes" else []
     for side in ("image", "text"):

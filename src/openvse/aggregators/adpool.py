@@ -61,15 +61,13 @@ class AdPool(Pooling):
             if not scalar:
                 nn.init.zeros_(layer.bias)
         self.token = layer if scalar else nn.Sequential(layer, nn.ReLU())
-        self.balance: nn.Linear | None = None
-        self.share: Tensor | None = None
-        if balance == "learned":
-            self.balance = nn.Linear(input_dim, 1, bias=False)
-        else:
-            share = torch.rand(()) if isinstance(balance, str) else torch.tensor(float(balance))
-            if not 0 <= share <= 1:
-                raise RecipeError(f"adpool got balance = {balance}: give a number from 0 to 1, learned or random")
-            self.register_buffer("share", share)
+        share = None if isinstance(balance, str) else float(balance)
+        if share is not None and not 0 <= share <= 1:
+            raise RecipeError(f"adpool got balance = {balance}: give a number from 0 to 1, learned or random")
+        learned = balance == "learned"
+        self.balance = nn.Linear(input_dim, 1, bias=False) if learned else None
+        self.share: Tensor | None
+        self.register_buffer("share", None if learned else torch.rand(()) if share is None else torch.tensor(share))
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Pool both ways and balance the two."""

@@ -128,6 +128,35 @@ EMBEDDINGS = (
         ),
     ),
     PaperTerm(
+        "HGR: role graphs, graph reasoning, three levels of matching",
+        "HGR (Chen et al. 2020); VSE-infinity, Table 4",
+        (
+            "text encoder role_graph",
+            "aggregator graph_levels",
+            "aggregator frame_levels",
+            "similarity hierarchical",
+        ),
+        (
+            "text.encoder=role_graph",
+            "text.aggregator=graph_levels",
+            "image.encoder.projection=none",
+            "image.aggregator=frame_levels",
+            "similarity=hierarchical",
+        ),
+    ),
+    PaperTerm(
+        "HGR-infinity",
+        "VSE-infinity, Table 4",
+        ("aggregator frame_levels", "aggregator gpo"),
+        (
+            "image.encoder.projection=none",
+            "image.aggregator={name: frame_levels, aggregator: gpo}",
+            "text.encoder=role_graph",
+            "text.aggregator={name: graph_levels, aggregator: gpo}",
+            "similarity=hierarchical",
+        ),
+    ),
+    PaperTerm(
         "order embeddings", "Vendrov et al. 2016; PVSE, Table 2", ("similarity order",), ("similarity=order",)
     ),
 )
@@ -201,6 +230,12 @@ LOSSES = (
         "PVSE, 3.4, eq. 7",
         ("objective term diversity",),
         ("objective.diversity={name: diversity, weight: 0.1}",),
+    ),
+    PaperTerm(
+        "relative loss weights",
+        "PVSE, 5.3, Fig. 7",
+        ("objective term mmd",),
+        ("objective.mmd={name: mmd, weight: 0.1, relative_to: ranking}",),
     ),
     PaperTerm(
         "domain discrepancy loss (MMD)",
