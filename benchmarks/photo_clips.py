@@ -4,9 +4,9 @@ python benchmarks/photo_clips.py flickr8k:FOLDER --out clips --count 2000
 python benchmarks/photo_clips.py flickr8k:FOLDER --out clips_shuffled --count 2000 --shuffled
 openvse train hgr/photo_clips_cpu data.source=clips
 
-Each pair of photos gives two clips, "A, then B" and "B, then A", so that only the order of the frames tells them apart.
-Photos of one split stay in that split. With ``--shuffled`` the same clips have their frames in random order: a control, in
-which no model can know the order. The clips hold the photos, so they belong outside of the repository.
+Each pair of photos gives two clips, "A, then B" and "B, then A", so that only the order of the frames tells them
+apart. Photos of one split stay in that split. With ``--shuffled`` the same clips have their frames in random order: a
+control, in which no model can know the order. The clips hold the photos, so they belong outside of the repository.
 
 It is a test set for software, with a known answer. It says nothing about videos of the world.
 """
@@ -36,7 +36,9 @@ SPLITS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 def main(arguments: Sequence[str]) -> None:
     """Write the clips and their metadata."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("source", help="a data set with the splits train, validation and test, such as flickr8k:FOLDER")
+    parser.add_argument(
+        "source", help="a data set with the splits train, validation and test, such as flickr8k:FOLDER"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the clips")
     parser.add_argument("--count", type=int, default=2000, help="number of clips, over all splits")
     parser.add_argument("--shuffled", action="store_true", help="put the frames of each clip in random order")
@@ -74,7 +76,9 @@ def write_split(
     """
     chooser = random.Random(f"{seed}:{split}")
     if 2 * pairs > len(corpus):
-        raise SystemExit(f"{split} has {len(corpus)} photos, and {2 * pairs} clips need as many: lower --count")
+        raise SystemExit(
+            f"{split} has {len(corpus)} photos, and {2 * pairs} clips need as many: lower --count"
+        )
     chosen = chooser.sample(range(len(corpus)), 2 * pairs)
     captions: dict[int, list[str]] = {}
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
@@ -83,7 +87,10 @@ def write_split(
     rows: list[dict[str, object]] = []
     for number, (one, other) in enumerate(zip(chosen[::2], chosen[1::2], strict=True)):
         for name, first, second in ((f"{number:05}a", one, other), (f"{number:05}b", other, one)):
-            pans = [pan(read_image(corpus.images[place]), random.Random(f"{seed}:{split}:{place}")) for place in (first, second)]
+            pans = [
+                pan(read_image(corpus.image_paths[place]), random.Random(f"{seed}:{split}:{place}"))
+                for place in (first, second)
+            ]
             frames = [*pans[0], *pans[1]]
             if shuffled:
                 random.Random(f"{seed}:{split}:{name}").shuffle(frames)

@@ -90,13 +90,13 @@ class EmbeddingSet:
     Attributes:
         vectors: ``[B, K, D]``; a Tower returns them at unit length.
         mask: ``[B, K]``, True where the embedding exists.
-        residual: ``[B, K, D]``, the part that PVSE's diversity term acts on, or the code of an autoencoder.
+        residual: ``[B, K, R]``, the part that PVSE's diversity term acts on, or the code of an autoencoder.
         source: ``[B, S]``, the vector of which an autoencoder made the code.
     """
 
     vectors: Float[Tensor, "B K D"]
     mask: Bool[Tensor, "B K"]
-    residual: Float[Tensor, "B K D"] | None = None
+    residual: Float[Tensor, "B K R"] | None = None
     source: Float[Tensor, "B S"] | None = None
 
     def __len__(self) -> int:

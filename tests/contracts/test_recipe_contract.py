@@ -42,7 +42,9 @@ def shrink(name: str, checkpoints: Checkpoints) -> RetrievalRecipe:
         changed.append("text.encoder.word_dim=32")  # the joint space is that of the words
     for name, term in recipe.objective.items():
         if "random" in str(term.options.get("miner")) or name == "codes":
-            changed.append(f"objective.{name}.miner=all" if name != "codes" else "objective.codes.embed_dim=32")
+            changed.append(
+                f"objective.{name}.miner=all" if name != "codes" else "objective.codes.embed_dim=32"
+            )
             changed += ["objective.codes.text_dim=32"] if name == "codes" else []
     for side in ("image", "text"):
         options = getattr(recipe, side).aggregator.options

@@ -112,7 +112,16 @@ def test_the_slots_hold_the_graph(annotation: str) -> None:
     members = [sorted(row.nonzero().flatten().tolist()) for row in graph.members[0]]
     assert members == [list(range(8)), [3], [0, 1, 2], [7], [4, 5], [], [0, 1, 2]]
     assert graph.roles[0].tolist() == [0, 0, 2, 0, 6, 0, 2]
-    assert sorted(map(tuple, graph.edges[0].nonzero().tolist())) == [(1, 0), (1, 2), (1, 4), (2, 1), (3, 0), (3, 6), (4, 1), (6, 3)]
+    assert sorted(map(tuple, graph.edges[0].nonzero().tolist())) == [
+        (1, 0),
+        (1, 2),
+        (1, 4),
+        (2, 1),
+        (3, 0),
+        (3, 6),
+        (4, 1),
+        (6, 3),
+    ]
     assert graph.members[1:, 1:].any() == graph.edges[1:].any() == False  # noqa: E712 - captions with their event alone
 
 
@@ -120,7 +129,9 @@ def test_padding_and_batch_mates_mean_nothing(annotation: str) -> None:
     encoder = made(graphs=annotation)
     tokens = encoder.tokenize(CAPTIONS)
     together = encoder(pad(tokens))
-    dirty = Inputs(torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=3), pad(tokens).mask)
+    dirty = Inputs(
+        torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=3), pad(tokens).mask
+    )
     for row, ids in enumerate(tokens):
         alone = encoder(pad([ids]))
         length = alone.local.shape[1]
@@ -163,7 +174,10 @@ def test_a_log_line_counts_the_captions(annotation: str, monkeypatch: Any, caplo
     encoder = made(graphs=annotation, tagger="perceptron")
     with caplog.at_level(logging.INFO, logger="openvse"):
         encoder.tokenize(CAPTIONS)
-    assert "of 4 captions, 1 have an annotated role graph, 2 one from word classes, and 1 only their event" in caplog.text
+    assert (
+        "of 4 captions, 1 have an annotated role graph, 2 one from word classes, and 1 only their event"
+        in caplog.text
+    )
 
 
 def test_a_missing_tagger_and_odd_numbers_are_refused(monkeypatch: Any) -> None:

@@ -123,7 +123,9 @@ def reason(layer: Any, nodes: list[Tensor], reads: dict[int, list[int]]) -> list
             torch.zeros_like(node),
         )
         changed = node + layer.message.weight @ update
-        made.append(torch.nn.functional.layer_norm(changed, changed.shape, layer.norm.weight, layer.norm.bias))
+        made.append(
+            torch.nn.functional.layer_norm(changed, changed.shape, layer.norm.weight, layer.norm.bias)
+        )
     return made
 
 
@@ -175,7 +177,9 @@ EDGES = [["1", "2", ""], ["1", "3", ""], ["4", "5", ""]]
 def embedded(graph: Any, path: Path, **options: Any) -> EmbeddingSet:
     path.write_text(json.dumps({CAPTION: graph}))
     torch.manual_seed(0)
-    encoder = RoleGraphEncoder(embed_dim=6, word_dim=4, min_count=1, captions=[CAPTION], graphs=str(path)).eval()
+    encoder = RoleGraphEncoder(
+        embed_dim=6, word_dim=4, min_count=1, captions=[CAPTION], graphs=str(path)
+    ).eval()
     torch.manual_seed(1)
     levels = GraphLevels(input_dim=6, embed_dim=6, **options).eval()
     made: EmbeddingSet = levels(encoder(pad(encoder.tokenize([CAPTION, "a cat"]))))
@@ -186,7 +190,9 @@ def test_permuted_nodes_score_the_same(tmp_path: Path) -> None:
     images = sides()[0]
     clips = EmbeddingSet(images.vectors.float(), images.mask)
     scores = [
-        Hierarchical()(clips, embedded([{name: NODES[name] for name in order}, edges], tmp_path / "graphs.json"))
+        Hierarchical()(
+            clips, embedded([{name: NODES[name] for name in order}, edges], tmp_path / "graphs.json")
+        )
         for order, edges in (("12345", EDGES), ("53142", EDGES[::-1]), ("45321", EDGES))
     ]
     torch.testing.assert_close(scores[1], scores[0])

@@ -52,7 +52,10 @@ def test_rows_of_vse_2ad_differ_in_the_aggregators(row: str) -> None:
 @pytest.mark.parametrize(
     ("row", "base"),
     [
-        *((row, "regions_bigru") for row in ("seq2seq", "gcn", "gcn_seq2seq", "best", "transformer", "per_dimension")),
+        *(
+            (row, "regions_bigru")
+            for row in ("seq2seq", "gcn", "gcn_seq2seq", "best", "transformer", "per_dimension")
+        ),
         *((row, "butd_grids_bigru") for row in ("self_attention", "best", "transformer")),
         *((row, "regions_bert") for row in ("mean_cls", "mean_gpo", "gpo_cls", "data_dependent")),
     ],
@@ -62,7 +65,9 @@ def test_rows_of_vse_infinity_differ_in_the_aggregators(row: str, base: str) -> 
     assert plain(f"{name}_{row}", *SIDES) == plain(name, *SIDES)
 
 
-@pytest.mark.parametrize("data", ["msr_vtt_frames_bigru", "vatex_frames_bigru", "clips_cpu", "photo_clips_cpu"])
+@pytest.mark.parametrize(
+    "data", ["msr_vtt_frames_bigru", "vatex_frames_bigru", "clips_cpu", "photo_clips_cpu"]
+)
 def test_hgr_infinity_is_hgr_with_gpo(data: str) -> None:
     hgr, infinity = plain(f"hgr/{data}"), plain(f"hgr_infinity/{data}")
     pools = []
@@ -79,7 +84,11 @@ def test_videos_train_as_in_table_4() -> None:
             recipe = load_recipe(f"{method}/{data}_frames_bigru")
             phases = recipe.training.phases
             assert [(phase.epochs, phase.learning_rate) for phase in phases] == [(25, None), (10, 1e-5)]
-            assert (recipe.optimizer.learning_rate, recipe.embed_dim, recipe.training.batch_size) == (1e-4, 1024, 128)
+            assert (recipe.optimizer.learning_rate, recipe.embed_dim, recipe.training.batch_size) == (
+                1e-4,
+                1024,
+                128,
+            )
 
 
 def test_a_null_term_is_left_out() -> None:

@@ -31,9 +31,9 @@ class AdPool(Pooling):
         token_start: the initial values of W_tok: ``uniform``, within 1 / sqrt(L) as PyTorch starts a layer, or
             ``xavier``, uniform within sqrt(6 / (inputs + outputs)), with b at 0. The released code starts
             ``per_dimension`` with ``xavier``, whose weights are 1.7 times as large.
-        balance: w_1, the share of the token level: ``learned`` (eq. 5), a fixed number from 0 to 1 (appendix C, Table 2),
-            or ``random``, a number that is drawn once, when the model is made. At 1 only the token level is left (Table
-            3); at 0, the aggregator is ``soft_pool`` with token weights that are not used.
+        balance: w_1, the share of the token level: ``learned`` (eq. 5), a fixed number from 0 to 1 (appendix C, Table
+            2), or ``random``, a number that is drawn once, when the model is made. At 1 only the token level is left
+            (Table 3); at 0, the aggregator is ``soft_pool`` with token weights that are not used.
         count_padding: whether padding takes its share of the token weights, as zeros behind the sorted elements, as
             in the released code; an index cannot serve such embeddings.
 
@@ -67,7 +67,9 @@ class AdPool(Pooling):
         learned = balance == "learned"
         self.balance = nn.Linear(input_dim, 1, bias=False) if learned else None
         self.share: Tensor | None
-        self.register_buffer("share", None if learned else torch.rand(()) if share is None else torch.tensor(share))
+        self.register_buffer(
+            "share", None if learned else torch.rand(()) if share is None else torch.tensor(share)
+        )
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Pool both ways and balance the two."""

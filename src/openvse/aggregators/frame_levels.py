@@ -15,8 +15,8 @@ from openvse.types import EmbeddingSet, Features
 class FrameLevels(Aggregator):
     """Three linear maps of the raw local features, one for each level of HGR (Chen et al., CVPR 2020).
 
-    The embeddings of an item with N elements are, in this order, its global vector and, for each element, its vector for
-    actions and its vector for entities: K = 1 + 2 N. The similarity ``hierarchical`` reads this order.
+    The embeddings of an item with N elements are, in this order, its global vector and, for each element, its vector
+    for actions and its vector for entities: K = 1 + 2 N. The similarity ``hierarchical`` reads this order.
 
     Args:
         input_dim: C, the width of the raw local features, which the encoder does not project.
@@ -80,6 +80,6 @@ def global_pooling(aggregator: Maker[Aggregator], width: int) -> Aggregator:
             if made(Features(probe, torch.ones(1, 2, dtype=torch.bool))).vectors.shape[1] == 1:
                 return made
     raise RecipeError(
-        f"the global level is one vector, and {type(made).__name__} makes another number or needs a global vector: take "
-        f"attention_pool, gpo, mean or another pooling"
+        f"the global level is one vector, and {type(made).__name__} makes another number or needs a global vector: "
+        f"take attention_pool, gpo, mean or another pooling"
     )

@@ -29,14 +29,15 @@ class GraphLevels(Aggregator):
     Args:
         input_dim: L, the width of the word states.
         embed_dim: D = L.
-        aggregator: the pooling of the event: ``attention_pool`` is HGR, and ``gpo`` HGR-infinity (VSE-infinity, Table 4).
+        aggregator: the pooling of the event: ``attention_pool`` is HGR, and ``gpo`` HGR-infinity (VSE-infinity, Table
+            4).
         num_layers: the number of layers of reasoning; 0 turns it off, with its normalisation.
         dropout: the probability that a feature of a word is dropped in training.
         reasoning_dropout: the same for the updates of the reasoning.
 
     Raises:
-        RecipeError: the widths differ, the number of layers is below 0, a probability is not in [0, 1), or the aggregator
-            does not make one embedding of the words.
+        RecipeError: the widths differ, the number of layers is below 0, a probability is not in [0, 1), or the
+            aggregator does not make one embedding of the words.
     """
 
     order_aware = True
@@ -59,7 +60,9 @@ class GraphLevels(Aggregator):
             raise RecipeError(f"graph_levels got num_layers = {num_layers}: give 0 or more (usual: 1)")
         for value in (dropout, reasoning_dropout):
             if not 0 <= value < 1:
-                raise RecipeError(f"dropout is {value}: give a probability from 0 up to, but not including, 1")
+                raise RecipeError(
+                    f"dropout is {value}: give a probability from 0 up to, but not including, 1"
+                )
         self.aggregator = global_pooling(aggregator, embed_dim)
         self.roles = nn.Embedding(NUM_ROLES, embed_dim)
         self.layers = nn.ModuleList(GraphReasoning(embed_dim, reasoning_dropout) for _ in range(num_layers))

@@ -50,8 +50,8 @@ class PIENet(Aggregator):
         super().__init__()
         if not with_global and (combine == "concatenate" or num_embeddings == 0):
             raise RecipeError(
-                "pie_net has with_global: false, and num_embeddings: 0 or combine: concatenate needs the global vector: "
-                "change one of them"
+                "pie_net has with_global: false, and num_embeddings: 0 or combine: concatenate needs the global "
+                "vector: change one of them"
             )
         self.needs_pooled, self.yields_residual = with_global, not joined
         self.combine, self.joined = combine, joined
@@ -85,7 +85,9 @@ class PIENet(Aggregator):
         if self.num_embeddings == 0:
             assert features.pooled is not None
             vectors = features.pooled.unsqueeze(1)
-            return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+            return EmbeddingSet(
+                vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
+            )
         padding = ~features.mask.unsqueeze(-1)
         local = features.local.masked_fill(padding, 0.0)
         attention = self.heads(self.hidden(local).tanh()).masked_fill(padding, MASKED).softmax(dim=1)

@@ -56,9 +56,9 @@ class Crops(Backbone):
         mirrored: whether each window is also seen mirrored, behind all that are not.
 
     Raises:
-        RecipeError: ``mirrored`` and ``shared`` are both set, the backbone does not see images (or, with ``shared``, its features are not the cells of an image
-            of any size), there is no grid, a grid has less than one window per side, or a share is not above 0 and at
-            most 1.
+        RecipeError: ``mirrored`` and ``shared`` are both set, the backbone does not see images (or, with ``shared``,
+            its features are not the cells of an image of any size), there is no grid, a grid has less than one window
+            per side, or a share is not above 0 and at most 1.
     """
 
     usual_augmentation: ClassVar[str] = "region"

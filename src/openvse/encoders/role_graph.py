@@ -100,9 +100,10 @@ class RoleGraphEncoder(WordsEncoder):
         if tagger != "none":
             tag_words(())  # a tagger that is not installed is refused at once
 
-    def tokenize(self, captions: Sequence[str]) -> list[Int[Tensor, "N"]]:
+    def tokenize(self, captions: Sequence[str]) -> list[Tensor]:
         """Return each caption with its graph as whole numbers, three for each word and node."""
-        tokens, counts = [], {"annotated": 0, "tagged": 0, "event alone": 0}
+        tokens: list[Tensor] = []
+        counts = {"annotated": 0, "tagged": 0, "event alone": 0}
         for caption in captions:
             graph, source = self.graph_of(caption)
             counts[source if graph.nodes else "event alone"] += 1
@@ -134,7 +135,9 @@ class RoleGraphEncoder(WordsEncoder):
     def forward(self, inputs: Inputs) -> Features:
         """Encode captions: ``local [B, N, D]`` has a state for each word, and ``graph`` says what belongs together."""
         if inputs.mask is None or inputs.values.shape[1] % _FIELDS:
-            raise ModelError("captions came without a mask or not from tokenize: collate what tokenize returned")
+            raise ModelError(
+                "captions came without a mask or not from tokenize: collate what tokenize returned"
+            )
         rows = inputs.values.unflatten(1, (-1, _FIELDS))
         there = inputs.mask[:, ::_FIELDS]
         is_word, is_node = there & (rows[..., 0] >= 0), there & (rows[..., 0] < 0)
@@ -183,7 +186,9 @@ class RoleGraphEncoder(WordsEncoder):
     def _rows(self, graph: RoleGraph) -> list[tuple[int, int, int]]:
         words, nodes = self._read(graph)
         slot_of = {node.number: node.slot for node in nodes}
-        reads = {node.slot: int(node.role == ACTION) for node in nodes}  # an action reads the event, which is bit 0
+        reads = {
+            node.slot: int(node.role == ACTION) for node in nodes
+        }  # an action reads the event, which is bit 0
         for action, entity in graph.edges:
             if action in slot_of and entity in slot_of:
                 reads[slot_of[action]] |= 1 << slot_of[entity]

@@ -83,7 +83,10 @@ def write_role_graphs(path: Path, graphs: Mapping[str, RoleGraph]) -> None:
     """Write graphs in the same format, compressed; the same graphs give the same bytes."""
     tree = {
         " ".join(graph.words): [
-            {str(place): {"role": ROLES[node.role], "spans": node.spans} for place, node in enumerate(graph.nodes)},
+            {
+                str(place): {"role": ROLES[node.role], "spans": node.spans}
+                for place, node in enumerate(graph.nodes)
+            },
             [[str(action), str(entity), ""] for action, entity in graph.edges],
         ]
         for graph in graphs.values()
@@ -143,10 +146,10 @@ def graph_of_tags(words: Sequence[str], tags: Sequence[str]) -> RoleGraph:
     """Make a role graph from word classes by rules.
 
     Each verb is an action; auxiliaries are not, nor are verbs between an article, adjective or preposition and a noun
-    ("a swimming pool"), which count as adjectives. Each longest run of adjectives, numerals, nouns and pronouns that ends in
-    a noun or pronoun is an entity. An entity behind a preposition is a place (ARGM-LOC) of the action before it, or of
-    the first one. Another entity before the first verb is the agent (ARG0) of that verb, and of the later verbs that
-    no other entity precedes; one behind a verb is its patient (ARG1).
+    ("a swimming pool"), which count as adjectives. Each longest run of adjectives, numerals, nouns and pronouns that
+    ends in a noun or pronoun is an entity. An entity behind a preposition is a place (ARGM-LOC) of the action before
+    it, or of the first one. Another entity before the first verb is the agent (ARG0) of that and all later verbs;
+    one behind a verb is its patient (ARG1).
 
     What the rules cannot know: whether a preposition says where, how or of what; passives, whose patient they call the
     agent; relative clauses.
@@ -203,7 +206,7 @@ def _phrases(tags: Sequence[str]) -> list[tuple[int, int, str, bool]]:
             last = max((spot for spot in range(place, end) if tags[spot] in _HEADS), default=None)
             if last is not None:
                 found.append((place, last + 1, "NOUN", behind))
-                behind = False
+            behind = False
             place = end
             continue
         place += 1

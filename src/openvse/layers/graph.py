@@ -31,9 +31,7 @@ class GraphReasoning(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.scale = 1 / math.sqrt(hidden)
 
-    def forward(
-        self, nodes: Float[Tensor, "B S D"], edges: Bool[Tensor, "B S S"]
-    ) -> Float[Tensor, "B S D"]:
+    def forward(self, nodes: Float[Tensor, "B S D"], edges: Bool[Tensor, "B S S"]) -> Float[Tensor, "B S D"]:
         """Let each node read its neighbours: ``edges[b, i, j]`` says that i reads j."""
         logits = (self.query(nodes) @ self.key(nodes).mT * self.scale).masked_fill(~edges, MASKED)
         weights = torch.softmax(logits, dim=2).masked_fill(~edges, 0.0)

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from openvse.errors import RecipeError
 from openvse.types import EmbeddingSet, ScoredBatch
 
+_ROUNDING = 1e-6  # a term below this share of another is not scaled to its size
+
 
 class Term(nn.Module, ABC):
     """One named part of a loss.
@@ -124,9 +126,9 @@ class Objective(nn.Module):
     Args:
         terms: the terms by name.
         weights: the factor of each term, by the same names.
-        relative_to: terms whose weight is relative, with the name of the term that they are compared with: before it is
-            weighted, a term L is scaled to the current size of the other, ``L * (L_other / L)``, where the quotient has no
-            gradient (PVSE, Fig. 7).
+        relative_to: terms whose weight is relative, with the name of the term that each is compared with: before it
+            is weighted, a term L is scaled to the current size of the other, ``L * (L_other / L)``, where the quotient
+            has no gradient (PVSE, Fig. 7). A term below a millionth of the other, which is rounding, counts as 0.
 
     Raises:
         RecipeError: a term is relative to itself, or to one that does not exist.
@@ -152,13 +154,13 @@ class Objective(nn.Module):
         return values
 
     def _scaled(self, name: str, plain: Mapping[str, Tensor]) -> Tensor:
-        """Return a term, scaled to the size of the one that its weight is relative to; a term of 0 stays 0."""
+        """Return a term, scaled to the size of the one that its weight is relative to."""
         value, other = plain[name], self.relative_to.get(name)
         if other is None:
             return value
-        size = value.detach()
-        quotient = torch.where(size == 0, 0.0, plain[other].detach() / torch.where(size == 0, 1.0, size))
-        return value * quotient
+        size, wanted = value.detach(), plain[other].detach()
+        nothing = size.abs() <= _ROUNDING * wanted.abs()
+        return value * (wanted / size.masked_fill(nothing, 1.0)).masked_fill(nothing, 0.0)
 
     @torch.no_grad()
     def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:

@@ -37,8 +37,8 @@ class Hardest(Miner):
 class Random(Miner):
     """Negatives drawn at random, anew in each step.
 
-    With ``within`` at the margin of the hinge it is the sampling of DeViSE (Frome et al., NIPS 2013, section 3.3), which
-    reads the negatives in random order and stops at the first that violates the margin.
+    With ``within`` at the margin of the hinge it is the sampling of DeViSE (Frome et al., NIPS 2013, section 3.3),
+    which reads the negatives in random order and stops at the first that violates the margin.
 
     Args:
         num_negatives: the number of negatives of each anchor; all of them if it has fewer.

@@ -21,4 +21,13 @@ SIMILARITIES: Registry[Similarity] = Registry(
     },
 )
 
-__all__ = ["SIMILARITIES", "Fused", "Hierarchical", "Order", "ScaledCosine", "SetMax", "Similarity", "score_blocks"]
+__all__ = [
+    "SIMILARITIES",
+    "Fused",
+    "Hierarchical",
+    "Order",
+    "ScaledCosine",
+    "SetMax",
+    "Similarity",
+    "score_blocks",
+]

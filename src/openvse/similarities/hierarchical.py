@@ -44,8 +44,8 @@ class Hierarchical(Similarity):
         sharpness: the factor in the softmax; 4 in the released code.
         attend: ``vectors`` compares a node with the attended vector, as in the released code; ``scores`` takes
             ``sum_n a_pn c_pn`` in place of its cosine.
-        missing: ``skip`` averages the levels that a pair has, so that a text which is only a global vector has the plain
-            cosine; ``zero`` counts a missing level as 0, as in the released code.
+        missing: ``skip`` averages the levels that a pair has, so that a text which is only a global vector has the
+            plain cosine; ``zero`` counts a missing level as 0, as in the released code.
 
     Raises:
         RecipeError: the sharpness is not above 0.

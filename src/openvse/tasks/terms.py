@@ -88,6 +88,7 @@ POOLING = (
     ),
 )
 
+_FRAMES = ("image.encoder.projection=none", "image.aggregator=frame_levels", "similarity=hierarchical")
 EMBEDDINGS = (
     PaperTerm(
         "views; s*, the best of them",
@@ -130,31 +131,8 @@ EMBEDDINGS = (
     PaperTerm(
         "HGR: role graphs, graph reasoning, three levels of matching",
         "HGR (Chen et al. 2020); VSE-infinity, Table 4",
-        (
-            "text encoder role_graph",
-            "aggregator graph_levels",
-            "aggregator frame_levels",
-            "similarity hierarchical",
-        ),
-        (
-            "text.encoder=role_graph",
-            "text.aggregator=graph_levels",
-            "image.encoder.projection=none",
-            "image.aggregator=frame_levels",
-            "similarity=hierarchical",
-        ),
-    ),
-    PaperTerm(
-        "HGR-infinity",
-        "VSE-infinity, Table 4",
-        ("aggregator frame_levels", "aggregator gpo"),
-        (
-            "image.encoder.projection=none",
-            "image.aggregator={name: frame_levels, aggregator: gpo}",
-            "text.encoder=role_graph",
-            "text.aggregator={name: graph_levels, aggregator: gpo}",
-            "similarity=hierarchical",
-        ),
+        ("text encoder role_graph", "aggregator graph_levels", "aggregator frame_levels"),
+        ("text.encoder=role_graph", "text.aggregator=graph_levels", *_FRAMES),
     ),
     PaperTerm(
         "order embeddings", "Vendrov et al. 2016; PVSE, Table 2", ("similarity order",), ("similarity=order",)
