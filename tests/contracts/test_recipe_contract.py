@@ -55,6 +55,9 @@ def shrink(name: str, checkpoints: Checkpoints) -> RetrievalRecipe:
             for size in ("blocks=[1,1,1,1]", "stem_dim=4", "inner_dim=4", "image_size=64")
         ]
         changed.append(f"image.encoder.groups={min(2, recipe.image.encoder.options.get('groups', 1))}")
+    inner = recipe.image.encoder.options.get("backbone")
+    if isinstance(inner, dict) and "model" in inner:
+        changed.append(f"image.encoder.backbone.model={checkpoints.vision('resnet')}")
     if model := recipe.image.encoder.options.get("model"):
         family = "vit" if "vit" in model else "resnet"
         changed += [f"image.encoder.model={checkpoints.vision(family)}", "image.encoder.image_size=null"]
