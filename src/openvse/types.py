@@ -3,7 +3,7 @@
 One legend for every shape in the package:
 
     I images or videos    T texts              B items of either kind
-    Q questions           A answers to choose from
+    Q questions           A answers to choose from   R relevant pairs over all processes
     N local features of an item (grid cells, regions, frames, tokens), padded to the longest of a batch
     L local width         K embeddings per item   D joint width    P positive pairs
 
@@ -147,7 +147,7 @@ class Batch:
         texts: the T texts.
         positives: the pairs that belong together.
         image_keys: a number for each image, the same in every batch and process.
-        text_keys: a number for each text, the same in every batch and process.
+        partners: (image key, row of the text) for every relevant pair of a text here and an image of any process.
         description: the names of the pairs, for messages.
     """
 
@@ -155,7 +155,7 @@ class Batch:
     texts: Inputs
     positives: Bool[Tensor, "I T"]
     image_keys: Int[Tensor, "I"]
-    text_keys: Int[Tensor, "T"]
+    partners: Int[Tensor, "R 2"]
     description: str = ""
 
     def to(self, device: torch.device | str) -> Batch:
@@ -166,7 +166,7 @@ class Batch:
             texts=self.texts.to(device),
             positives=self.positives.to(device, non_blocking=True),
             image_keys=self.image_keys.to(device, non_blocking=True),
-            text_keys=self.text_keys.to(device, non_blocking=True),
+            partners=self.partners.to(device, non_blocking=True),
         )
 
 

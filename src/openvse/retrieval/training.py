@@ -98,7 +98,7 @@ class RetrievalTask(Task[Batch]):
         """Embed, gather over processes, score, and compute the objective of the phase."""
         objective = self.objectives[phase]
         images, texts = wrapped(batch.images, batch.texts)
-        gathered = gather_batch(images, texts, batch.positives, batch.image_keys, batch.text_keys)
+        gathered = gather_batch(images, texts, batch.positives, batch.image_keys, batch.partners)
         scores = self.model.similarity(gathered.images, gathered.texts)
         scored = ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts)
         return Step(
