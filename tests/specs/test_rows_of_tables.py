@@ -11,11 +11,12 @@ from openvse.specs import list_recipes, read_recipe
 from openvse.tasks.recipes import load_recipe
 
 RECALLS = [f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]
-# Sums of printed recalls that the papers round in another way.
 ROUNDED = 0.25
+# The papers print sums that are not those of their recalls: docs/deviations.md.
+MISPRINTED = ("mv_vse/flickr30k_regions_bert", "vse_2ad/flickr30k_regions_bert")
 
 
-@pytest.mark.parametrize("name", list_recipes())
+@pytest.mark.parametrize("name", [name for name in list_recipes() if name not in MISPRINTED])
 def test_printed_sums_are_those_of_the_recalls(name: str) -> None:
     for row in read_recipe(name).get("published") or ():
         metrics = row["metrics"]
