@@ -40,12 +40,11 @@ def shrink(name: str, checkpoints: Checkpoints) -> RetrievalRecipe:
         changed.append("text.encoder.min_count=1")
     if recipe.text.encoder.name == "bag_of_words":
         changed.append("text.encoder.word_dim=32")  # the joint space is that of the words
-    for name, term in recipe.objective.items():
-        if "random" in str(term.options.get("miner")) or name == "codes":
-            changed.append(
-                f"objective.{name}.miner=all" if name != "codes" else "objective.codes.embed_dim=32"
-            )
-            changed += ["objective.codes.text_dim=32"] if name == "codes" else []
+    for key, term in recipe.objective.items():
+        if "random" in str(term.options.get("miner")):
+            changed.append(f"objective.{key}.miner=all")
+        if term.name == "correspondence":
+            changed += [f"objective.{key}.embed_dim=32", f"objective.{key}.text_dim=32"]
     for side in ("image", "text"):
         options = getattr(recipe, side).aggregator.options
         changed += [f"{side}.aggregator.{key}=0.0" for key in options if "dropout" in key]
