@@ -40,6 +40,10 @@ class Inputs:
     def __len__(self) -> int:
         return len(self.values)
 
+    def __getitem__(self, rows: slice) -> Inputs:
+        """Return some of the items, as a view."""
+        return Inputs(self.values[rows], None if self.mask is None else self.mask[rows])
+
     def to(self, device: torch.device | str) -> Inputs:
         """Return the same batch on ``device``."""
         mask = None if self.mask is None else self.mask.to(device, non_blocking=True)
