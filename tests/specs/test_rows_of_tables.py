@@ -1,4 +1,4 @@
-"""Recipes of the rows of the papers' tables: their figures add up, and they differ in what the row says."""
+"""Recipes of the rows of the papers' tables differ from the main recipe in what the row says."""
 
 from __future__ import annotations
 
@@ -7,21 +7,7 @@ from typing import Any
 import pytest
 
 from openvse.retrieval.recipe import RetrievalRecipe
-from openvse.specs import list_recipes, read_recipe
 from openvse.tasks.recipes import load_recipe
-
-RECALLS = [f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]
-ROUNDED = 0.25
-# The papers print sums that are not those of their recalls: docs/deviations.md.
-MISPRINTED = ("mv_vse/flickr30k_regions_bert", "vse_2ad/flickr30k_regions_bert")
-
-
-@pytest.mark.parametrize("name", [name for name in list_recipes() if name not in MISPRINTED])
-def test_printed_sums_are_those_of_the_recalls(name: str) -> None:
-    for row in read_recipe(name).get("published") or ():
-        metrics = row["metrics"]
-        if "rsum" in metrics and all(recall in metrics for recall in RECALLS):
-            assert metrics["rsum"] == pytest.approx(sum(metrics[recall] for recall in RECALLS), abs=ROUNDED)
 
 
 def plain(name: str, *left_out: str) -> dict[str, Any]:
