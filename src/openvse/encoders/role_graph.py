@@ -138,7 +138,7 @@ class RoleGraphEncoder(WordsEncoder):
             raise ModelError(
                 "captions came without a mask or not from tokenize: collate what tokenize returned"
             )
-        rows = inputs.values.view(len(inputs), -1, _FIELDS)
+        rows = inputs.values.reshape(len(inputs), -1, _FIELDS)
         there = inputs.mask[:, ::_FIELDS]
         is_word, is_node = there & (rows[..., 0] >= 0), there & (rows[..., 0] < 0)
         length = int(is_word.sum(dim=1).max())
