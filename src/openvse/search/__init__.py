@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from openvse.search.backend import ExactBackend, FilteringBackend, VectorBackend
+from openvse.search.backend import Engine, FilteringBackend, VectorBackend
 from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
 from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
 from openvse.search.engine import Chances, Hit, SearchEngine
+from openvse.search.exact import ExactBackend
 from openvse.search.filters import Condition, parse_condition
 from openvse.search.index import Index
 from openvse.search.indexing import IndexProgress, IndexReport, build_index
@@ -21,6 +22,7 @@ __all__ = [
     "Chances",
     "Condition",
     "DuplicateGroup",
+    "Engine",
     "ExactBackend",
     "FilteringBackend",
     "FoundModel",

@@ -20,7 +20,8 @@ from openvse.media.images import one_or_many
 from openvse.media.videos import ClipSource
 from openvse.model import Calibration
 from openvse.model.calibration import check_precision
-from openvse.search.backend import ExactBackend, FilteringBackend, VectorBackend
+from openvse.search.backend import FilteringBackend, VectorBackend
+from openvse.search.exact import ExactBackend
 from openvse.search.filters import Condition, allowed_items, parse_condition
 from openvse.search.index import Index
 from openvse.search.manifest import check_model
