@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn
@@ -147,14 +148,14 @@ class ExactBackend(Engine):
     ) -> Int[Tensor, "Q k"]:
         """Return the best of what was seen before and of a block."""
         scores, margin = self._scores(block, part)
-        lowest, highest = torch.aminmax(scores)
-        if not (lowest.isfinite() and highest.isfinite()):
+        lowest, highest = float(scores.numpy().min()), float(scores.numpy().max())
+        if not (math.isfinite(lowest) and math.isfinite(highest)):
             self._refuse(block)
-        margin *= max(1.0, float(highest), -float(lowest)) * part.scale
+        margin *= max(1.0, highest, -lowest) * part.scale
         floor = torch.full((part.count,), -torch.inf)
         if best.shape[1] == top_k:
             floor = unpack(best[:, -1:])[0][:, 0]
-        places = _promising(scores, floor, margin, top_k)
+        places = _promising(scores.numpy(), floor.numpy() - margin, margin, top_k)
         if not len(places):
             return best
         rows = places if block.chosen is None else block.chosen[places]
@@ -235,25 +236,28 @@ def _block(
 
 
 def _promising(
-    scores: Float[Tensor, "n Q"], floor: Float[Tensor, "Q"], margin: float, top_k: int
+    scores: Float[np.ndarray, "n Q"], lowest: Float[np.ndarray, "Q"], margin: float, top_k: int
 ) -> Int[Tensor, "m"]:
     """Return the rows that may be among the best of a query.
 
     Of groups of rows, only the best score is looked at first: the ``top_k``-th of these is a lower bound of the
-    ``top_k``-th score, and a group below the bound is left out as a whole.
+    ``top_k``-th score, and a group below the bound is left out as a whole. NumPy does it without waking torch's threads,
+    which would cost as much as the work.
     """
-    size = _GROUP if len(scores) >= 4 * _GROUP * top_k else 1
-    whole = len(scores) // size * size
-    best = scores[:whole].view(-1, size, scores.shape[1]).amax(dim=1) if size > 1 else scores
+    count, num_queries = scores.shape
+    size = _GROUP if count >= 4 * _GROUP * top_k else 1
+    whole = count // size * size
+    sets = (-1, size) if num_queries == 1 else (-1, size, num_queries)
+    best = scores[:whole].reshape(sets).max(axis=1).reshape(-1, num_queries)
     if len(best) >= top_k:
-        floor = torch.maximum(floor, best.T.contiguous().topk(top_k, dim=1).values[:, -1].float())
-    lowest = floor - margin
-    groups = (best >= lowest).any(dim=1).nonzero()
+        bound = np.partition(best, len(best) - top_k, axis=0)[len(best) - top_k]
+        lowest = np.maximum(lowest, bound - margin)
+    groups = np.flatnonzero((best >= lowest).any(axis=1))
     if size == 1:
-        return groups[:, 0]
-    inside = (groups * size + torch.arange(size)).flatten()
-    rows = torch.cat([inside, torch.arange(whole, len(scores))])
-    return rows[(scores[rows] >= lowest).any(dim=1)]
+        return torch.from_numpy(groups)
+    inside = (groups[:, np.newaxis] * size + np.arange(size)).reshape(-1)
+    rows = np.concatenate([inside, np.arange(whole, count)])
+    return torch.from_numpy(rows[(scores[rows] >= lowest).any(axis=1)])
 
 
 def _items(vectors: Float[Tensor, "n K D"]) -> EmbeddingSet:

@@ -8,6 +8,8 @@ product does. For several queries, all that matters is that a block of rows and 
 
 from __future__ import annotations
 
+import functools
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -56,10 +58,23 @@ def _one(rows: Float[Tensor, "n D"], query: Float[Tensor, "D"]) -> Float[Tensor,
         multiply(0, len(rows))
         return torch.from_numpy(products)
     step = max(_FEW_ROWS, -(-len(rows) // (4 * threads)))
-    starts = range(0, len(rows), step)
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(multiply, starts, (start + step for start in starts)))
+    starts = iter(range(0, len(rows), step))
+
+    def multiply_some() -> None:
+        for start in starts:  # every start comes to one of the threads
+            multiply(start, start + step)
+
+    others = [_pool(os.getpid(), threads - 1).submit(multiply_some) for _ in range(threads - 1)]
+    multiply_some()
+    for other in others:
+        other.result()
     return torch.from_numpy(products)
+
+
+@functools.lru_cache(maxsize=1)
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Return threads that wait for work; a process that was forked has none of those of its parent."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="openvse-search")
 
 
 def _several(rows: Float[Tensor, "n D"], queries: Float[Tensor, "M D"]) -> Float[Tensor, "n M"]:
