@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -52,8 +52,8 @@ class Engine(ABC):
             have the exact scores and stand in the exact order, too.
     """
 
-    name: ClassVar[str] = ""
-    is_exact: ClassVar[bool] = False
+    name: str = ""
+    is_exact: bool = False
 
     def search(self, queries: EmbeddingSet, top_k: int) -> tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]:
         """Return scores, best first, and positions of the best ``min(top_k, count)`` items of every query.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -17,12 +17,10 @@ from openvse.evaluation import Scorer
 from openvse.functional import set_max_scores
 from openvse.search.backend import Engine
 from openvse.search.filters import Condition
-from openvse.search.ordering import largest, pack, unpack
+from openvse.search.ordering import largest, pack, promising, unpack
 from openvse.search.products import MARGIN, inner_products
 from openvse.search.segments import Segment
 from openvse.types import EmbeddingSet
-
-_GROUP = 64
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,8 @@ class ExactBackend(Engine):
             stand for it; None finds out whether ``score`` is that of ``openvse.functional``.
     """
 
-    name: ClassVar[str] = "exact"
-    is_exact: ClassVar[bool] = True
+    name = "exact"
+    is_exact = True
 
     def __init__(
         self,
@@ -155,7 +153,7 @@ class ExactBackend(Engine):
         floor = torch.full((part.count,), -torch.inf)
         if best.shape[1] == top_k:
             floor = unpack(best[:, -1:])[0][:, 0]
-        places = _promising(scores.numpy(), floor.numpy() - margin, margin, top_k)
+        places = torch.from_numpy(promising(scores.numpy(), floor.numpy() - margin, margin, top_k))
         if not len(places):
             return best
         rows = places if block.chosen is None else block.chosen[places]
@@ -215,7 +213,9 @@ class _Part:
         """The embeddings of all queries; a masked one is replaced by another of its query, which changes no maximum."""
         mask = self.queries.mask
         places = torch.where(mask, torch.arange(mask.shape[1]), mask.int().argmax(dim=1, keepdim=True))
-        return self.queries.vectors.gather(1, places.unsqueeze(2).expand_as(self.queries.vectors)).flatten(0, 1)
+        return self.queries.vectors.gather(1, places.unsqueeze(2).expand_as(self.queries.vectors)).flatten(
+            0, 1
+        )
 
     def weighted(self, scores: Float[Tensor, "n P"]) -> Float[Tensor, "n Q"]:
         """Join the scores of the parts."""
@@ -233,31 +233,6 @@ def _block(
         torch.from_numpy(positions).long(),
         None if chosen is None else torch.from_numpy(chosen),
     )
-
-
-def _promising(
-    scores: Float[np.ndarray, "n Q"], lowest: Float[np.ndarray, "Q"], margin: float, top_k: int
-) -> Int[Tensor, "m"]:
-    """Return the rows that may be among the best of a query.
-
-    Of groups of rows, only the best score is looked at first: the ``top_k``-th of these is a lower bound of the
-    ``top_k``-th score, and a group below the bound is left out as a whole. NumPy does it without waking torch's threads,
-    which would cost as much as the work.
-    """
-    count, num_queries = scores.shape
-    size = _GROUP if count >= 4 * _GROUP * top_k else 1
-    whole = count // size * size
-    sets = (-1, size) if num_queries == 1 else (-1, size, num_queries)
-    best = scores[:whole].reshape(sets).max(axis=1).reshape(-1, num_queries)
-    if len(best) >= top_k:
-        bound = np.partition(best, len(best) - top_k, axis=0)[len(best) - top_k]
-        lowest = np.maximum(lowest, bound - margin)
-    groups = np.flatnonzero((best >= lowest).any(axis=1))
-    if size == 1:
-        return torch.from_numpy(groups)
-    inside = (groups[:, np.newaxis] * size + np.arange(size)).reshape(-1)
-    rows = np.concatenate([inside, np.arange(whole, count)])
-    return torch.from_numpy(rows[(scores[rows] >= lowest).any(axis=1)])
 
 
 def _items(vectors: Float[Tensor, "n K D"]) -> EmbeddingSet:

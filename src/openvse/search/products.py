@@ -1,9 +1,9 @@
 """Inner products of many stored embeddings with some of queries, at the speed at which memory can be read.
 
-For one query, a product costs little more than reading the embeddings, but only with a kernel that multiplies and adds in
-one pass: torch's product of a matrix and a vector takes twice as long in single precision, and NumPy's ``einsum``, which
-lets go of Python's lock, reaches the speed of a sum if every thread takes a part of the rows. In half precision, torch's
-product does. For several queries, all that matters is that a block of rows and its conversion stay in the cache.
+For one query, a product costs little more than reading the embeddings, but only with a kernel that multiplies and adds
+in one pass. In single precision, torch's product of a matrix and a vector takes twice as long; NumPy's ``einsum``,
+which lets go of Python's lock, reaches the speed of a sum if every thread takes a part of the rows. In half precision,
+torch's product does. For several queries, what matters is that a block and its conversion stay in the cache.
 """
 
 from __future__ import annotations
