@@ -24,7 +24,7 @@ from openvse.types import EmbeddingSet
 
 TOP_K = 10
 QUERIES = 200
-LATENT = 64  # dimensions in which the data differ most, as embeddings of images do
+LATENT = 24  # dimensions in which the data differ most, as embeddings of images do
 PEERS = ("faiss_flat", "faiss_hnsw", "usearch")
 
 Row = list[object]

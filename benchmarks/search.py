@@ -4,7 +4,7 @@
                                 [--engines exact int8 qdrant_edge pgvector faiss_flat faiss_hnsw usearch]
 
 All sides of the first table take turns in one run. The second says what it costs to add one item to an index of so
-many, and the third compares engines over data that lie near a subspace of 64 dimensions, one after the other. FAISS and
+many, and the third compares engines over data that lie near a subspace of 24 dimensions, one after the other. FAISS and
 usearch need the extra ``bench``, and the engine ``qdrant`` a server in OPENVSE_QDRANT_URL.
 """
 
@@ -30,6 +30,7 @@ from openvse.types import EmbeddingSet
 
 TOP_K = 10
 MANY = 64
+REST = 0.02
 
 
 def queries_of(count: int, dim: int) -> EmbeddingSet:
@@ -65,7 +66,11 @@ def compare_products(items: int, dim: int, repeats: int) -> str:
         (f"engine, {MANY} queries, float16", partial(double.search, many, TOP_K)),
     ]
     seconds = dict(
-        zip((name for name, _ in sides), median_times([side for _, side in sides], repeats), strict=True)
+        zip(
+            (name for name, _ in sides),
+            median_times([side for _, side in sides], repeats, rest=REST),
+            strict=True,
+        )
     )
     one_pass, product = seconds[sides[0][0]], seconds[f"product, {MANY} queries"]
     rows = [

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from colour_model import ColourModel
 from engine_helpers import engine_of, opened, queries, unit, write
@@ -169,3 +170,16 @@ def test_eight_bits_are_compacted_and_damage_is_said(tmp_path: Path) -> None:
     (place / "codes-1.i8").write_bytes(b"x")
     with pytest.raises(EngineError, match="remove it, and run 'openvse index' again"):
         opened(tmp_path)
+
+
+@pytest.mark.medium
+def test_eight_bits_find_the_best_of_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best come first, so that later blocks have fewer good ones than are wanted."""
+    monkeypatch.setattr("openvse.search.stores.int8._BLOCK", 64)
+    asked = queries(3)
+    vectors = unit(1000)
+    order = np.argsort(-(vectors[:, 0] @ asked.vectors[0, 0].numpy()))
+    write(tmp_path, range(1000), vectors[order])
+    found, exact = engine_of(tmp_path, "int8")
+    for some in (asked[:1], asked):
+        assert found.search(some, 12)[1].tolist() == exact.search(some, 12)[1].tolist()

@@ -90,6 +90,15 @@ def test_equal_scores_come_in_the_order_of_the_ids(engine: tuple[str, str | None
     assert found.search(queries(1), 8)[1].tolist() == [list(range(40, 48))]
 
 
+@pytest.mark.medium
+def test_more_equal_scores_than_a_search_takes(engine: tuple[str, str | None], folder: Path) -> None:
+    """A store may name any of them first."""
+    order = np.random.default_rng(0).permutation(100)
+    write(folder, order.tolist(), np.repeat(queries(1).vectors.numpy(), 100, axis=0))
+    found, _ = engine_of(folder, *engine)
+    assert found.search(queries(1), 3)[1].tolist() == [[0, 1, 2]]
+
+
 CONDITIONS = [
     "kind = clip",
     "kind != clip",

@@ -27,6 +27,8 @@ _logger = logging.getLogger(__name__)
 
 _SPARE = 10  # items more than wanted: their order by the store may differ a little from the exact one
 _TOGETHER = 64  # queries
+_SAME = 1e-6  # scores that differ by less may be equal, in the precision of a store
+_LARGEST_TIE = 1000  # points; a search that ends among so many equal scores is long enough
 _LARGEST_SEARCH = 10_000  # points; whoever needs more is better served by the exact engine
 
 Found = tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]
@@ -111,11 +113,15 @@ class PointEngine(Engine):
             some = slice(start, start + _TOGETHER)
             # A compound query is a row of weights over all parts, a simple one an embedding set.
             asked, weighted = (queries[some], None) if weights is None else (queries, weights[some])
-            places = self._candidates(searches[some], min(top_k, num_wanted), wanted, within)
-            if places is None:
+            keys = self._answer(asked, weighted, searches[some], min(top_k, num_wanted), wanted, within)
+            if keys is None:
                 found.append(self._exact.search_some(asked, top_k, weights=weighted, allowed=allowed))
-            else:
-                found.append(self._scored(asked, weighted, places, top_k, allowed))
+                continue
+            if self.num_missing:
+                missing = ~self._fresh if allowed is None else ~self._fresh & allowed
+                others = self._exact.search_some(asked, top_k, weights=weighted, allowed=missing)
+                keys = torch.cat([keys, pack_each(*others)], dim=1)
+            found.append(unpack(largest(keys, top_k)))
         return torch.cat([scores for scores, _ in found]), torch.cat([places for _, places in found])
 
     def _searches(
@@ -129,52 +135,67 @@ class PointEngine(Engine):
             return None
         return [one.unsqueeze(0).numpy() for one in (weights.float() @ queries.vectors[:, 0].float())]
 
-    def _candidates(
+    def _answer(
         self,
+        queries: EmbeddingSet,
+        weights: Float[Tensor, "Q P"] | None,
         searches: Sequence[Float[np.ndarray, "_ D"]],
         top_k: int,
         wanted: Bool[np.ndarray, "count"],
         within: Within,
-    ) -> Int[np.ndarray, "n"] | None:
-        """Return the positions of what may be the best items of some queries; None where the store finds too few."""
-        flat = np.concatenate(searches)
-        owners = np.repeat(np.arange(len(searches)), [len(each) for each in searches])
-        held = self._store.num_points() if within.keys is None else None
+    ) -> Int[Tensor, "Q n"] | None:
+        """Return what may be the best items of some queries, with scores; None where the store finds too few."""
         # The best so many points are of at least so many items.
         count = (top_k + _SPARE) * self._index.manifest.num_embeddings
         while True:
-            found: list[list[Int[np.ndarray, "n"]]] = [[] for _ in searches]
-            for owner, keys in zip(owners.tolist(), self._store.nearest(flat, count, within), strict=True):
-                places = self._places(keys)
-                found[owner].append(places[wanted[places]])
-            each = [np.unique(np.concatenate(places)) for places in found]
+            proposals, is_all = self._proposals(searches, count, wanted, within)
+            each = [np.unique(np.concatenate(places)) for places in proposals]
             if all(len(places) >= top_k for places in each):
-                return np.unique(np.concatenate(each))
-            if count >= _LARGEST_SEARCH or (held is not None and count >= held):
+                places = np.unique(np.concatenate(each))
+                scores = self._exact.score_some(
+                    queries, torch.from_numpy(self._index.gather(places)), weights
+                )
+                if is_all or count >= _LARGEST_TIE or not _is_cut(scores.numpy(), places, proposals, top_k):
+                    return pack(scores, torch.from_numpy(places))
+            elif is_all or count >= _LARGEST_SEARCH:
                 return None
             count *= 8
+
+    def _proposals(
+        self,
+        searches: Sequence[Float[np.ndarray, "_ D"]],
+        count: int,
+        wanted: Bool[np.ndarray, "count"],
+        within: Within,
+    ) -> tuple[list[list[Int[np.ndarray, "_"]]], bool]:
+        """Return the positions that each search of each query finds, and whether the store has no more."""
+        owners = np.repeat(np.arange(len(searches)), [len(each) for each in searches])
+        answers = self._store.nearest(np.concatenate(searches), count, within)
+        proposals: list[list[Int[np.ndarray, "_"]]] = [[] for _ in searches]
+        for owner, keys in zip(owners.tolist(), answers, strict=True):
+            places = self._places(keys)
+            proposals[owner].append(places[wanted[places]])
+        return proposals, all(len(keys) < count for keys in answers)
 
     def _places(self, keys: Int[np.ndarray, "n"]) -> Int[np.ndarray, "m"]:
         """Return the positions of the items with these keys; the store may know some that are gone."""
         places = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
         return self._order[places[self._sorted[places] == keys]]
 
-    def _scored(
-        self,
-        queries: EmbeddingSet,
-        weights: Float[Tensor, "Q P"] | None,
-        places: Int[np.ndarray, "n"],
-        top_k: int,
-        allowed: Bool[np.ndarray, "count"] | None,
-    ) -> Found:
-        """Return the best of what the store proposed, and of what it does not hold."""
-        vectors = torch.from_numpy(self._index.gather(places))
-        keys = pack(self._exact.score_some(queries, vectors, weights), torch.from_numpy(places))
-        if self.num_missing:
-            missing = ~self._fresh if allowed is None else ~self._fresh & allowed
-            others = self._exact.search_some(queries, top_k, weights=weights, allowed=missing)
-            keys = torch.cat([keys, pack_each(*others)], dim=1)
-        return unpack(largest(keys, top_k))
+
+def _is_cut(
+    scores: Float[np.ndarray, "Q n"],
+    places: Int[np.ndarray, "n"],
+    proposals: Sequence[Sequence[Int[np.ndarray, "_"]]],
+    top_k: int,
+) -> bool:
+    """Return whether items with the last score that is wanted may be missing, as a search ended among such items."""
+    for row, searches in zip(scores, proposals, strict=True):
+        last = np.partition(row, len(row) - top_k)[len(row) - top_k]
+        for found in searches:
+            if len(found) and row[np.searchsorted(places, found)].min() >= last - _SAME:
+                return True
+    return False
 
 
 def pack_each(scores: Float[Tensor, "Q k"], positions: Int[Tensor, "Q k"]) -> Int[Tensor, "Q k"]:

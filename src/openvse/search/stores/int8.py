@@ -105,7 +105,7 @@ class Int8Store(PointStore):
             chosen = promising(products, best, 0.0, count)
             rows.append(here[chosen] + start)
             scores.append(products[chosen])
-            if len(products) >= count:
+            if len(chosen) >= count:
                 bound = np.partition(products[chosen], len(chosen) - count, axis=0)[len(chosen) - count]
                 best = np.maximum(best, bound)
         if not rows:
