@@ -190,13 +190,12 @@ def measure_peer(name: str, folder: Path, asked: EmbeddingSet, truth: list[list[
     return [name, fast, slow, recall, built, file.stat().st_size / 1e6, "", reopened]
 
 
-def measure_engines(items: int, dim: int, names: list[str], dtype: str = "float32") -> list[Row]:
-    """Return the rows of the table."""
+def measure_engines(items: int, dim: int, names: list[str], dtype: str = "float32") -> Iterator[Row]:
+    """Yield the rows of the table."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "index")
         write_index(folder, items, dim, dtype)
         asked = as_queries(drawn(QUERIES, dim, seed=-2))
         truth = ExactBackend(Index.open(folder).segments).search(asked, TOP_K)[1].tolist()
-        return [
-            (measure_peer if name in PEERS else measure_engine)(name, folder, asked, truth) for name in names
-        ]
+        for name in names:
+            yield (measure_peer if name in PEERS else measure_engine)(name, folder, asked, truth)

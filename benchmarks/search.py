@@ -122,8 +122,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             print(f"\n{add_one(Path(folder), arguments.items, arguments.dim)}")
     if "engines" in arguments.only:
-        rows = measure_engines(arguments.items, arguments.dim, arguments.engines, arguments.dtype)
-        print(f"\n{table(HEADER, rows)}")
+        print(f"\n{table(HEADER, [])}")
+        for row in measure_engines(arguments.items, arguments.dim, arguments.engines, arguments.dtype):
+            print(table(HEADER, [row]).splitlines()[2], flush=True)
 
 
 if __name__ == "__main__":
