@@ -76,12 +76,14 @@ class EngineState:
         if not len(self.keys):
             return np.full(len(keys), _UNKNOWN, np.int64)
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[places] == keys, self.stamps[places], _UNKNOWN)
+        found: np.ndarray = np.where(self.keys[places] == keys, self.stamps[places], _UNKNOWN)
+        return found
 
     def holds(self, keys: Int[np.ndarray, "m"], checksums: Int[np.ndarray, "m"]) -> Bool[np.ndarray, "m"]:
         """Return which items the engine holds with these checksums of their embeddings."""
         stamps = self.stamps_of(keys)
-        return (stamps != _UNKNOWN) & ((stamps & _EMBEDDINGS) == checksums)
+        held: np.ndarray = (stamps != _UNKNOWN) & ((stamps & _EMBEDDINGS) == checksums)
+        return held
 
 
 def stamp(checksum: int, metadata: object) -> int:

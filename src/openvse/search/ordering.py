@@ -61,5 +61,6 @@ def promising(
     if size == 1:
         return groups
     inside = (groups[:, np.newaxis] * size + np.arange(size)).reshape(-1)
-    rows = np.concatenate([inside, np.arange(whole, count)])
-    return rows[(scores[rows] >= lowest).any(axis=1)]
+    rows: np.ndarray = np.concatenate([inside, np.arange(whole, count)])
+    near: np.ndarray = rows[(scores[rows] >= lowest).any(axis=1)]
+    return near

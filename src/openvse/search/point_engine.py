@@ -180,7 +180,8 @@ class PointEngine(Engine):
     def _places(self, keys: Int[np.ndarray, "n"]) -> Int[np.ndarray, "m"]:
         """Return the positions of the items with these keys; the store may know some that are gone."""
         places = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
-        return self._order[places[self._sorted[places] == keys]]
+        known: np.ndarray = self._order[places[self._sorted[places] == keys]]
+        return known
 
 
 def _is_cut(

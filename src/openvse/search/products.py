@@ -57,7 +57,9 @@ def _one(rows: Float[Tensor, "n D"], query: Float[Tensor, "D"]) -> Float[Tensor,
     if threads == 1 or len(rows) < _FEW_ROWS:
         multiply(0, len(rows))
         return torch.from_numpy(products)
-    step = max(_FEW_ROWS, -(-len(rows) // (16 * threads)))  # small, as other work may slow one of them down
+    step = max(
+        _FEW_ROWS, -(-len(rows) // (4 * threads))
+    )  # several each, as other work may slow one of them down
     starts = iter(range(0, len(rows), step))
 
     def multiply_some() -> None:

@@ -44,6 +44,10 @@ class Int8Store(PointStore):
 
     def __init__(self, folder: Path, num_embeddings: int, dim: int, *, create: bool = False) -> None:
         self._folder, self._num_embeddings, self._dim = folder, num_embeddings, dim
+        self._number = 0
+        self._keys: np.ndarray = np.empty(0, np.int64)
+        self._scales: np.ndarray = np.empty(0, np.float32)
+        self._codes: np.ndarray = np.empty((0, dim), np.int8)
         if create:
             folder.mkdir(parents=True, exist_ok=True)
         elif not folder.is_dir():
@@ -150,9 +154,8 @@ class Int8Store(PointStore):
 
     def _open(self, number: int) -> None:
         self._number = number
-        self._keys = np.empty(0, np.int64)
-        self._scales = np.empty(0, np.float32)
-        self._codes: np.ndarray = np.empty((0, self._dim), np.int8)
+        self._keys, self._scales = np.empty(0, np.int64), np.empty(0, np.float32)
+        self._codes = np.empty((0, self._dim), np.int8)
         if not self._path("keys").exists() or not self._path("keys").stat().st_size:
             return
         keys = np.fromfile(self._path("keys"), np.int64)

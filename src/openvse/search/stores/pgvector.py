@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from pgvector import HalfVector, Vector
 from pgvector.psycopg import register_vector
 from psycopg import sql
+from psycopg.types.json import Jsonb
 
 from openvse.errors import EngineError
 from openvse.search.engine_choice import public_url, without_secrets
@@ -87,7 +88,7 @@ class PgvectorStore(PointStore):
                 copy.set_types(["int8", "text", "text", "int8", "int8", "jsonb", self._type])
                 for key, sets, fact in zip(keys.tolist(), vectors.astype(np.float32), facts, strict=True):
                     told = fact.payload()
-                    meta = psycopg.types.json.Jsonb(told["meta"])
+                    meta = Jsonb(told["meta"])
                     row = key, told["path"], fact.kind, fact.size, fact.modified_ns, meta
                     for one in sets:
                         copy.write_row((*row, wrapped(one)))
@@ -104,7 +105,7 @@ class PgvectorStore(PointStore):
     ) -> list[Int[np.ndarray, "_"]]:
         """Return the keys of the best points for each query."""
         clauses = [each for each in map(_clause, within.where) if each is not None]
-        where = sql.SQL("")
+        where: sql.Composable = sql.SQL("")
         if clauses:
             where = sql.SQL("WHERE ") + sql.SQL(" AND ").join(clause for clause, _ in clauses)
         asked = sql.SQL("SELECT item FROM {} {} ORDER BY embedding <#> %s LIMIT %s").format(
@@ -161,7 +162,7 @@ class PgvectorStore(PointStore):
             )
         )
 
-    def _one(self, query: str | sql.Composable, values: Sequence[object]) -> object:
+    def _one(self, query: str | sql.Composed, values: Sequence[object]) -> object:
         with self._errors():
             text = sql.SQL(query) if isinstance(query, str) else query
             row = self._connection.execute(text, values).fetchone()

@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
@@ -58,7 +59,7 @@ class QdrantStore(PointStore):
         self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[Facts]
     ) -> None:
         """Add items; those whose keys are there are replaced."""
-        numbers = self._numbers(keys)
+        numbers = cast("list[models.ExtendedPointId]", self._numbers(keys))
         flat = vectors.reshape(-1, vectors.shape[2]).astype(np.float32)
         payloads = [each.payload() for each in facts for _ in range(self._num_embeddings)]
         with self._errors():
@@ -69,7 +70,7 @@ class QdrantStore(PointStore):
 
     def remove(self, keys: Int[np.ndarray, "n"]) -> None:
         """Remove items."""
-        numbers = self._numbers(keys)
+        numbers = cast("list[models.ExtendedPointId]", self._numbers(keys))
         with self._errors():
             for start in range(0, len(numbers), 10_000):
                 selected = models.PointIdsList(points=numbers[start : start + 10_000])

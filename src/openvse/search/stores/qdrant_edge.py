@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import qdrant_edge as edge
@@ -17,6 +18,9 @@ from openvse.errors import EngineBusyError, EngineError
 from openvse.files import locked
 from openvse.search.points import Facts, PointStore, Within
 from openvse.search.stores.qdrant_filter import PAYLOAD_INDEXES, Clause, filter_of
+
+if TYPE_CHECKING:
+    from qdrant_edge import ConditionType, PointId
 
 _POINTS = 4096  # in an update
 _SCHEMAS = {
@@ -64,7 +68,9 @@ class QdrantEdgeStore(PointStore):
         numbers = self._numbers(keys)
         flat = vectors.reshape(-1, vectors.shape[2]).astype(np.float32)
         payloads = [each.payload() for each in facts for _ in range(self._num_embeddings)]
-        points = [edge.Point(*each) for each in zip(numbers, flat, payloads, strict=True)]
+        # The library takes NumPy's arrays, which its types do not say.
+        rows = (cast("list[float]", row) for row in flat)
+        points = [edge.Point(*each) for each in zip(numbers, rows, payloads, strict=True)]
         with self._errors():
             for start in range(0, len(points), _POINTS):
                 some = points[start : start + _POINTS]
@@ -73,7 +79,7 @@ class QdrantEdgeStore(PointStore):
     def remove(self, keys: Int[np.ndarray, "n"]) -> None:
         """Remove items."""
         with self._errors():
-            self._shard.update(edge.UpdateOperation.delete_points(self._numbers(keys)))
+            self._shard.update(edge.UpdateOperation.delete_points(cast("list[PointId]", self._numbers(keys))))
 
     def nearest(
         self, queries: Float[np.ndarray, "M D"], count: int, within: Within
@@ -115,8 +121,8 @@ class QdrantEdgeStore(PointStore):
         """Let go of the shard; it is closed when nothing in this process has it any more."""
         self._shared = None
 
-    def _numbers(self, keys: Int[np.ndarray, "n"]) -> list[int | str]:
-        each: list[int | str] = (
+    def _numbers(self, keys: Int[np.ndarray, "n"]) -> list[int]:
+        each: list[int] = (
             (keys[:, np.newaxis] * self._num_embeddings + np.arange(self._num_embeddings)).ravel().tolist()
         )
         return each
@@ -169,7 +175,7 @@ def _filter(clause: Clause | None) -> edge.Filter | None:
     """Return a filter in the library's classes."""
     if clause is None:
         return None
-    groups = {
+    groups: dict[str, list[ConditionType]] = {
         name: [_condition(each) for each in some] for name, some in clause.items() if isinstance(some, list)
     }
     return edge.Filter(must=groups.get("must"), should=groups.get("should"))
