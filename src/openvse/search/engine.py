@@ -285,11 +285,9 @@ class SearchEngine:
                 "search"
             )
         unknown = self._unknown_words([query.text for query in asked])
+        pairs = zip(asked, self._named(scores, positions, unknown), strict=True)
         lowest = -math.inf if min_score is None else min_score
-        return [
-            _page(query, hits, chances, slice(skip, skip + top_k), lowest)
-            for query, hits in zip(asked, self._named(scores, positions, unknown), strict=True)
-        ]
+        return [_page(query, hits, chances, slice(skip, skip + top_k), lowest) for query, hits in pairs]
 
     def _stored(self, ids: Sequence[str]) -> EmbeddingSet:
         """Return the embeddings of items of the index."""
