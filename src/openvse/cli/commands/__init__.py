@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openvse.cli.commands import (
+    analyze,
     ask,
     blend,
     calibrate,
@@ -22,6 +23,7 @@ from openvse.cli.commands import (
 )
 
 __all__ = [
+    "analyze",
     "ask",
     "blend",
     "calibrate",
