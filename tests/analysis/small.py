@@ -23,17 +23,21 @@ WORDS = {"name": "bigru", "word_dim": 8, "min_count": 1, "size_augmentation": "n
 
 
 def small_tree(image: Any = "gpo", text: Any = "gpo", **more: Any) -> dict[str, Any]:
-    """Return a recipe of width 16; ``more`` replaces whole sections."""
+    """Return a recipe of width 16 with two aggregators, or whole sides; ``more`` replaces whole sections."""
     return {
         "name": "small",
         "embed_dim": 16,
-        "image": {"encoder": ENCODER, "aggregator": image},
-        "text": {"encoder": WORDS, "aggregator": text},
+        "image": image if _is_side(image) else {"encoder": ENCODER, "aggregator": image},
+        "text": text if _is_side(text) else {"encoder": WORDS, "aggregator": text},
         "objective": {"ranking": {"name": "contrast", "miner": "hardest", "criterion": {"name": "hinge"}}},
         "data": {"source": "unused"},
         "training": {"phases": [{"epochs": 1}]},
         **more,
     }
+
+
+def _is_side(part: Any) -> bool:
+    return isinstance(part, dict) and "encoder" in part
 
 
 def small_model(image: Any = "gpo", text: Any = "gpo", *, seed: int = 0, **more: Any) -> TwoTower:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
 
 from openvse.aggregators.base import Aggregator
 from openvse.errors import ModelError, RecipeError
@@ -54,11 +55,19 @@ class PIENet(Aggregator):
             raise ModelError(
                 "pie_net needs Features.pooled: build the encoder with pooled=True or output='words'"
             )
-        padding = ~features.mask.unsqueeze(-1)
-        local = features.local.masked_fill(padding, 0.0)
-        attention = self.heads(self.hidden(local).tanh()).masked_fill(padding, MASKED).softmax(dim=1)
+        local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
+        attention = self._heads(local, features.mask)
         residual = self.residual(torch.einsum("bnk,bnl->bkl", attention, local)).sigmoid()
         vectors = self.norm(features.pooled.unsqueeze(1) + residual)
         return EmbeddingSet(
             vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device), residual
         )
+
+    def attended(self, features: Features) -> Float[Tensor, "B K N"]:
+        """Return the attention maps of the heads; see ``Attends``."""
+        local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
+        return self._heads(local, features.mask).transpose(1, 2)
+
+    def _heads(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N K"]:
+        scores: Tensor = self.heads(self.hidden(local).tanh())
+        return scores.masked_fill(~mask.unsqueeze(-1), MASKED).softmax(dim=1)

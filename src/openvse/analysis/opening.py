@@ -104,13 +104,18 @@ def distinct_names(words: Sequence[str]) -> list[str]:
     return [name if short.count(name) == 1 else word for name, word in zip(short, words, strict=True)]
 
 
-def open_split(request: Request, limit: int | None = None) -> Corpus:
-    """Open the split of a request; ``limit`` keeps its first images, spread evenly.
+def open_split(request: Request, limit: int | None = None, opened: Corpus | None = None) -> Corpus:
+    """Open the split of a request.
+
+    Args:
+        request: the data and split.
+        limit: how many images to take, spread evenly; None takes all.
+        opened: the whole data, if they are open already.
 
     Raises:
         DataError: there is no such split, or see ``open_corpus``.
     """
-    corpus = open_corpus(
+    corpus = opened or open_corpus(
         request.data, require_images=not request.features, allow_outside=request.allow_outside
     )
     corpus = corpus if request.split == "all" else corpus.split(request.split)
@@ -154,3 +159,15 @@ def embed_all(towers: Iterable[NamedTowers], request: Request, *, limit: int | N
         )
         found.append(Embedded(named.name, named.model, corpus, embedded.images, embedded.texts, warnings))
     return [replace(each, corpus=corpus) for each in found]
+
+
+def training_captions(request: Request) -> tuple[str, ...]:
+    """Return the captions of the training split of the same data; none if it has no such split."""
+    try:
+        return (
+            open_corpus(request.data, require_images=False, allow_outside=request.allow_outside)
+            .split("train")
+            .captions
+        )
+    except DataError:
+        return ()
