@@ -141,7 +141,7 @@ def _summary(
 
 
 def _of(rows: Sequence[Sequence[Any]], name: str) -> list[tuple[float, float]]:
-    return [(row[-2], row[-1]) for row in rows if row[0] == name]
+    return [(float(row[-2]), float(row[-1])) for row in rows if row[0] == name]
 
 
 def _draw_validation(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from openvse.analysis.opening import Embedded
-from openvse.analysis.style import COLUMN, PAGE, colour, new_figure
+from openvse.analysis.style import COLUMN, PAGE, blank, colour, new_figure
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def draw_map(embedded: Sequence[Embedded], seed: int = 0) -> Figure:
         axes.scatter(*images.T, s=5, color=colour(0), label="images", zorder=2)
         axes.scatter(*texts.T, s=5, color=colour(1), label="texts", zorder=2)
         axes.set_title(each.name)
-        axes.set_xticks([])
-        axes.set_yticks([])
+        blank(axes)
         axes.legend(loc="best")
     return figure
 

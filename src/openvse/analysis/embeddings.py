@@ -237,7 +237,7 @@ def _draw(spaces: Sequence[Space], groups: dict[str, list[list[Group]]]) -> Figu
         axes.set_xticks(range(len(shown)), [g.label for g in shown])
         axes.set_xlabel(shown[0].what)
         axes.set_ylabel(f"R@{K}, texts asking for images")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 103)
     if len(spaces) > 1:
         legend_below(figure, length)
     return figure

@@ -25,7 +25,7 @@ def grid_settings(image_k: Sequence[int], text_k: Sequence[int]) -> list[Setting
     return [
         Setting(
             f"image_{i}_text_{t}",
-            (i, t),
+            (float(i), float(t)),
             tuple(f"{side}.aggregator={{name: k_max, k: {k}}}" for side, k in (("image", i), ("text", t))),
         )
         for i in image_k
@@ -35,14 +35,16 @@ def grid_settings(image_k: Sequence[int], text_k: Sequence[int]) -> list[Setting
 
 def view_settings(numbers: Sequence[int]) -> list[Setting]:
     """Return each number of views of the image (MV-VSE, Fig. 4a)."""
-    return [Setting(f"views_{n}", (n,), (f"image.aggregator.num_views={n}",)) for n in numbers]
+    return [Setting(f"views_{n}", (float(n),), (f"image.aggregator.num_views={n}",)) for n in numbers]
 
 
 def weight_settings(weights: Sequence[float]) -> list[Setting]:
     """Return each lambda: the contrast of the best view has weight lambda, the bound 1 - lambda (MV-VSE, Fig. 4b)."""
     return [
         Setting(
-            f"lambda_{w:g}", (w,), (f"objective.ranking.weight={w:g}", f"objective.bound.weight={1 - w:g}")
+            f"lambda_{w:g}",
+            (float(w),),
+            (f"objective.ranking.weight={w:g}", f"objective.bound.weight={1 - w:g}"),
         )
         for w in weights
     ]
@@ -53,11 +55,11 @@ def ablation_settings() -> list[Setting]:
     best = ("objective.ranking.weight=1.0", "objective.bound.weight=0.0")
     bound = ("objective.ranking.weight=0.0", "objective.bound.weight=1.0")
     return [
-        Setting("Tri", (0,), (*best, "image.aggregator.num_views=1")),
-        Setting("Max", (1,), best),
-        Setting("Avg", (2,), (*bound, "objective.bound.name=multi_view_average")),
-        Setting("Up", (3,), bound),
-        Setting("full", (4,), ("objective.ranking.weight=0.7", "objective.bound.weight=0.3")),
+        Setting("Tri", (0.0,), (*best, "image.aggregator.num_views=1")),
+        Setting("Max", (1.0,), best),
+        Setting("Avg", (2.0,), (*bound, "objective.bound.name=multi_view_average")),
+        Setting("Up", (3.0,), bound),
+        Setting("full", (4.0,), ("objective.ranking.weight=0.7", "objective.bound.weight=0.3")),
     ]
 
 
@@ -91,7 +93,7 @@ def sweep_table(found: Sequence[Swept], axes: Sequence[str]) -> Table:
     header = (*axes, *_RECALLS, "rsum", "spread of rsum", "seeds", "cosine of two views")
     rows: list[tuple[Cell, ...]] = [
         (
-            *((each.setting.name,) if axes == ("setting",) else each.setting.at),
+            *((each.setting.name,) if axes == ("setting",) else map(_plain, each.setting.at)),
             *(each.mean(metric) for metric in _RECALLS),
             each.mean(),
             each.spread(),
@@ -101,6 +103,10 @@ def sweep_table(found: Sequence[Swept], axes: Sequence[str]) -> Table:
         for each in found
     ]
     return Table(header, rows)
+
+
+def _plain(place: float) -> Cell:
+    return int(place) if place == int(place) else place
 
 
 def _summary(found: Sequence[Swept]) -> Table:

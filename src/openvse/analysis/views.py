@@ -157,4 +157,4 @@ def _label_cells(axes: Axes, values: Float[np.ndarray, "K K"], names: Sequence[s
     if len(names) <= 6:
         for (row, column), value in np.ndenumerate(values):
             ink = "black" if value > 0.6 else "white"
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=ink)
+            axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=7, color=ink)
