@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import mteb
@@ -63,6 +64,22 @@ def _batches(own: Embedded) -> list[dict[str, object]]:
     from openvse.media.images import read_image
 
     return [{"image": [read_image(path)]} for path in own.corpus.image_paths]
+
+
+@pytest.mark.slow
+def test_the_shown_code_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text()
+    (shown,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    write_album(tmp_path / "photos", 20)
+    plain().save(tmp_path / "runs" / "mine" / "best")
+    monkeypatch.chdir(tmp_path)
+    exec(shown, {"__name__": "shown"})
+    assert re.findall(r"^(\w+) 1.0$", capsys.readouterr().out, re.MULTILINE) == [
+        "PhotosTestT2I",
+        "PhotosTestI2T",
+    ]
 
 
 def test_what_mteb_cannot_score_is_refused() -> None:

@@ -22,7 +22,7 @@ KINDS = (
 def test_the_help_lists_every_kind(invoke: Invoke) -> None:
     text = invoke("analyze", "--help").output
     assert max(map(len, text.splitlines())) <= 80
-    assert set(re.findall(r"^│ ([a-z-]+) ", text, re.MULTILINE)) == set(KINDS)
+    assert set(re.findall(r"^│ ([a-z-]+) ", text, re.MULTILINE)) == {*KINDS, "--help"}
     for kind in KINDS:
         assert max(map(len, invoke("analyze", kind, "--help").output.splitlines())) <= 80
 
@@ -55,7 +55,7 @@ def test_figures_and_tables(invoke: Invoke, trained: Path, tmp_path: Path) -> No
 @pytest.mark.medium
 def test_what_is_refused(refused: Refused, trained: Path, tmp_path: Path) -> None:
     run, album, out = trained / "run", trained / "album", tmp_path / "out"
-    on = ["--on", album, "--out", out]
+    on = ["--on", album, "--out", out, "-q"]
     assert "one embedding of each item" in refused("analyze", "views", run, *on)
     assert "name each model once" in refused("analyze", "hits", run, run, *on)
     assert "attention needs --on DATA" in refused("analyze", "attention", run, "--out", out)

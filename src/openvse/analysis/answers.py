@@ -20,6 +20,7 @@ from openvse.model import Model
 from openvse.training.kind import Request
 from openvse.vqa.accuracy import answer_accuracy
 from openvse.vqa.answerer import Answerer
+from openvse.vqa.answers import are_votes
 from openvse.vqa.predict import predict
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def answer_all(
     if not kept:
         raise DataError(f"{questions.name}: no question has an answer to compare with: name another split")
     truth = [question.answers for question in kept]
-    votes = any(len(given) >= 10 for given in truth)
+    votes = are_votes(truth)
     rows = []
     for name, each in answered:
         said = [each[question.question_id] for question in kept]

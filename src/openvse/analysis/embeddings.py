@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from openvse.analysis.hits import find_hits
+from openvse.analysis.hits import QueryHits, find_hits
 from openvse.analysis.opening import Embedded
 from openvse.analysis.result import Analysis, Table
 from openvse.analysis.style import PAGE, colour, legend_below, new_figure
@@ -49,15 +49,19 @@ class Space:
     occurrence: dict[str, Int[np.ndarray, "C"]]
 
 
-def measure_space(embedded: Embedded, k: int = K, seed: int = 0) -> Space:
+def measure_space(embedded: Embedded, hits: Sequence[QueryHits], seed: int = 0) -> Space:
     """Measure a joint space (alignment and uniformity: Wang and Isola, ICML 2020; hubs: Radovanovic et al., JMLR 2010).
 
     Several embeddings of an item count as their mean, at unit length; of many items, 4,000 are drawn for uniformity.
+
+    Args:
+        embedded: the corpus as the model embeds it.
+        hits: the first K hits of every query.
+        seed: the seed of the draw.
     """
     images, texts = _single(embedded.images), _single(embedded.texts)
     relevance = embedded.corpus.relevance
     apart = images[torch.from_numpy(relevance.images)] - texts[torch.from_numpy(relevance.texts)]
-    hits = find_hits(embedded, k)
     sizes = {"t2i": relevance.num_images, "i2t": relevance.num_texts}
     occurrence = {
         side: np.bincount(
@@ -118,10 +122,10 @@ class Group:
 
 
 def recall_by_group(
-    embedded: Embedded, values: Float[np.ndarray, "T"] | Int[np.ndarray, "T"], what: str, at: int = K
+    hits: Sequence[QueryHits], values: Float[np.ndarray, "T"] | Int[np.ndarray, "T"], what: str, at: int = K
 ) -> list[Group]:
     """Cut captions into groups of about equal size by a number, and return R@K of their search for images."""
-    ranks = {query.query: query.rank for query in find_hits(embedded, 1) if query.side == "t2i"}
+    ranks = {query.query: query.rank for query in hits if query.side == "t2i"}
     queries = np.array(sorted(ranks))
     found = np.array([ranks[query] <= at for query in queries])
     chosen = values[queries]
@@ -159,11 +163,15 @@ def analyze_embeddings(
     if places:
         require_sklearn()
     corpus = embedded[0].corpus
-    spaces = [measure_space(each, seed=seed) for each in embedded]
+    hits = [find_hits(each, K) for each in embedded]
+    spaces = [measure_space(each, found, seed) for each, found in zip(embedded, hits, strict=True)]
     lengths = np.array([len(words_of(caption)) for caption in corpus.captions])
     rare = rarest_counts(corpus.captions, training or corpus.captions)
     kinds = ((lengths, "words in the caption"), (rare, "occurrences of its rarest word"))
-    groups = {each.name: [recall_by_group(each, values, what) for values, what in kinds] for each in embedded}
+    groups = {
+        each.name: [recall_by_group(found, values, what) for values, what in kinds]
+        for each, found in zip(embedded, hits, strict=True)
+    }
     measures = [
         (
             s.name,

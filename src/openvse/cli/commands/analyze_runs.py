@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from openvse.cli.commands.analyze import On, Out, Overwrite, Split, analyze_app, begin, finish
-from openvse.cli.commands.train import Overrides, Recipe
+from openvse.cli.commands.train import Overrides
+from openvse.cli.completion import complete_recipe
 from openvse.cli.options import AllowOutside, Json, Quiet, Threads
 from openvse.cli.stopping import going_on
 
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from openvse.analysis.sweep import Setting, Swept
     from openvse.types import OnProgress
 
+Recipe = Annotated[
+    str,
+    typer.Argument(
+        help="A recipe: a YAML file, or a name that 'openvse recipes' lists.", autocompletion=complete_recipe
+    ),
+]
 _KEPT = "what is trained is kept; run the same command again to continue"
 MeasuredOn = Annotated[
     Literal["validation", "test"],
