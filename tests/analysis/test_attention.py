@@ -137,7 +137,9 @@ def test_answers_have_maps(album: Path) -> None:
     maps = map_answers("m", model, ("00.png", album / "00.png"), ["what colour is the dog"])
     assert [one.view for one in maps] == ["reduction 1", "reduction 2"]
     answer = model.ask(album / "00.png", "what colour is the dog", top_k=1)[0][0]
-    assert maps[0].caption == f"what colour is the dog {answer.answer} ({answer.probability:.0%})"
+    assert (
+        maps[0].caption == f"what colour is the dog → {answer.answer} ({round(100 * answer.probability)} %)"
+    )
     assert maps[0].boxes.tolist() == CELLS
     asked = Looked(images=(album / "01.png",), captions=("what colour is the cat",))
     assert look([("m", model)], Request(""), asked)[0].image_id == "01.png"

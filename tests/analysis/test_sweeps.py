@@ -123,7 +123,7 @@ def test_sweeps_are_drawn(tmp_path: Path) -> None:
     assert grid.tables[""].rows[0][9] == pytest.approx(2**0.5)
     assert [row[3] for row in grid.summary.rows] == [""] * 5 + ["best"]
     line = analyze_line(
-        "view_weight", [swept(s, 10.0, s.at[0]) for s in weight_settings([0.5, 1])], "lambda", "test"
+        "view_weight", [swept(s, 10.0, s.at[0]) for s in weight_settings([0.5, 1.0])], "lambda", "test"
     )
     bars = analyze_ablation([swept(setting, 10.0) for setting in ablation_settings()], "test")
     for found in (grid, line, bars):

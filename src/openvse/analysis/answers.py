@@ -153,7 +153,7 @@ def _truth(question: Question) -> str:
 def _draw(shown: Sequence[tuple[Question, Sequence[tuple[str, str, float]]]]) -> Figure:
     lines = -(-len(shown) // _ACROSS)
     models = len(shown[0][1])
-    figure = new_figure(PAGE, lines * (2.05 + 0.14 * models))
+    figure = new_figure(PAGE, lines * (2.5 + 0.14 * models))
     grid = figure.subplots(lines, _ACROSS, squeeze=False)
     for axes in grid.flat:
         blank(axes)

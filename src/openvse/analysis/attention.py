@@ -20,6 +20,7 @@ from openvse.features import FeatureStore
 from openvse.functional import normalize
 from openvse.media.packed import ImageFile
 from openvse.model import TwoTower, evaluating
+from openvse.output.documents import percent
 from openvse.similarities import Fused
 from openvse.types import EmbeddingSet, Features, FeatureSource, Inputs
 from openvse.vqa.answerer import Answerer
@@ -209,7 +210,7 @@ def map_answers(
 def _answer_maps(name: str, image_id: str, path: ImageFile, one: Explained) -> Iterator[ImageMap]:
     assert one.image_weights is not None and one.boxes is not None and one.word_weights is not None
     answer = one.guesses[0]
-    said = f"{one.question} {answer.answer} ({answer.probability:.0%})"
+    said = f"{one.question} → {answer.answer} ({percent(answer.probability)})"
     for row, (seen, read) in enumerate(zip(one.image_weights, one.word_weights, strict=True)):
         words = tuple(zip(one.words, read.tolist(), strict=True))
         view = f"reduction {row + 1}"

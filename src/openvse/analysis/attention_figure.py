@@ -66,7 +66,9 @@ def heat_of(
         width: W, in pixels.
     """
     least, most = float(weights.min()), float(weights.max())
-    scaled = (weights - least) / (most - least) if most > least else torch.full_like(weights, 0.5)
+    # Weights that differ by rounding only are even.
+    differ = most - least > 1e-3 * abs(most)
+    scaled = (weights - least) / (most - least) if differ else torch.full_like(weights, 0.5)
     total, count = np.zeros((height, width), np.float32), np.zeros((height, width), np.float32)
     edges = boxes * torch.tensor([width, height, width, height])
     for value, box in zip(scaled.tolist(), edges.round().int().tolist(), strict=True):

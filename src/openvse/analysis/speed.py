@@ -15,6 +15,7 @@ from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.analysis.opening import NamedTowers
 from openvse.analysis.result import Analysis, Table
 from openvse.analysis.style import COLUMN, colour, legend_below, new_figure
+from openvse.conversion.memory import expect_memory
 from openvse.errors import OpenVSEError, nearest
 from openvse.functional import normalize
 from openvse.model import TwoTower, evaluating
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 RETRIEVAL, POOLING = "retrieval_time", "pooling_speed"
 SIZES = (100, 1_000, 10_000, 100_000)
 LONGEST_S = 20.0
-"""A larger gallery is not measured once a query has taken so many seconds."""
+"""A gallery for which a query is expected to take longer, in seconds, is not measured."""
+
+PAIR_BLOCK = 256
+"""Models that score pairs keep the tokens of so many images at a time."""
 
 POOLINGS = (
     "mean", "max", "k_max", "gpo", "adpool", "ada_pool", "soft_pool", "fs_pool", "self_attention", "seq2seq", "gcn"
@@ -75,16 +79,27 @@ def time_retrieval(
         one_image, one_text = _shapes(model, tokens)
         kind = f"{one_image[0]} embedding{'s' * (one_image[0] > 1)}"
         kind = kind if model.image.aggregator.fixed_k else f"pairs, {one_image[0]} tokens"
+        seconds = [0.0]
+        before = 0
         for size in sorted(sizes):
-            gallery, query = _random(size, *one_image), _random(1, *one_text)
+            if before and statistics.median(seconds) * size / before > LONGEST_S:
+                break
+            block = size if model.image.aggregator.fixed_k else min(size, PAIR_BLOCK)
+            expect_memory(4 * block * one_image[0] * one_image[1], f"a gallery of {size:,} images")
+            gallery, query = _random(block, *one_image), _random(1, *one_text)
             with evaluating(model):
-                seconds = time_calls(partial(model.score, gallery, query), repeats)
+                seconds = time_calls(partial(_ask, model, gallery, query, size), repeats)
             found.append(
                 Timed(named.name, kind, size, statistics.median(seconds), min(seconds), max(seconds))
             )
-            if found[-1].seconds > LONGEST_S:
-                break
+            before = size
     return found
+
+
+def _ask(model: TwoTower, gallery: EmbeddingSet, query: EmbeddingSet, size: int) -> None:
+    """Score a query against ``size`` images; if the gallery has fewer, it is scored again and again."""
+    for start in range(0, size, len(gallery)):
+        model.score(gallery[: min(len(gallery), size - start)], query)
 
 
 @torch.inference_mode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openvse.output.figures import import_figure
 
@@ -37,7 +37,7 @@ def styled() -> Iterator[None]:
     """Set type and lines for everything that is drawn and saved inside the block."""
     from matplotlib import rc_context
 
-    settings = {
+    settings: dict[Any, Any] = {  # matplotlib's type is a list of all keys
         "font.family": "sans-serif",
         "font.size": 8.0,
         "axes.titlesize": 8.0,
