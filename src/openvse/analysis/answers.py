@@ -113,7 +113,7 @@ def analyze_answers(
         seed: the seed of the draw.
     """
     chosen = pick_questions(rows, count, pick, seed)
-    header = ("question_id", "image", "question", "truth")
+    header: tuple[str, ...] = ("question_id", "image", "question", "truth")
     header += tuple(f"{what} of {row.name}" for row in rows for what in ("answer", "accuracy"))
     table = [
         (

@@ -172,19 +172,7 @@ def analyze_embeddings(
         each.name: [recall_by_group(found, values, what) for values, what in kinds]
         for each, found in zip(embedded, hits, strict=True)
     }
-    measures = [
-        (
-            s.name,
-            s.alignment,
-            *s.uniformity,
-            s.gap,
-            *(skewness(s.occurrence[side]) for side in ("t2i", "i2t")),
-            *(float((s.occurrence[side] == 0).mean()) for side in ("t2i", "i2t")),
-        )
-        for s in spaces
-    ]
-    header = ("model", "alignment", "uniformity of images", "uniformity of texts", "gap")
-    header += ("skewness of images", "skewness of texts", "images never found", "texts never found")
+    measures = _measures(spaces)
     grouped = [
         (name, g.what, g.label, g.count, g.recall)
         for name, both in groups.items()
@@ -196,15 +184,32 @@ def analyze_embeddings(
         figures["map"] = lambda: draw_map(embedded, seed)
     return Analysis(
         NAME,
-        Table(header[:7], [row[:7] for row in measures]),
+        Table(measures.header[:7], [row[:7] for row in measures.rows]),
         {
-            "": Table(header, measures),
+            "": measures,
             "hubs": Table(("model", "kind", "item", "times among the first 10"), _hubs(embedded, spaces)),
             "recall": Table(("model", "by", "group", "captions", f"R@{K}"), grouped),
         },
         figures,
         warnings=tuple(line for each in embedded for line in each.warnings),
     )
+
+
+def _measures(spaces: Sequence[Space]) -> Table:
+    rows = [
+        (
+            s.name,
+            s.alignment,
+            *s.uniformity,
+            s.gap,
+            *(skewness(s.occurrence[side]) for side in ("t2i", "i2t")),
+            *(float((s.occurrence[side] == 0).mean()) for side in ("t2i", "i2t")),
+        )
+        for s in spaces
+    ]
+    header: tuple[str, ...] = ("model", "alignment", "uniformity of images", "uniformity of texts", "gap")
+    header += ("skewness of images", "skewness of texts", "images never found", "texts never found")
+    return Table(header, rows)
 
 
 def _hubs(embedded: Sequence[Embedded], spaces: Sequence[Space]) -> list[tuple[str, str, str, int]]:

@@ -12,6 +12,7 @@ import torch
 from openvse.analysis.opening import Embedded
 from openvse.analysis.result import Analysis, Table
 from openvse.analysis.style import PAGE, RIGHT, WRONG, blank, lines_of, new_figure
+from openvse.corpus import Corpus
 from openvse.evaluation import evaluate
 from openvse.evaluation.parts import QueryOutcomes
 from openvse.media.packed import ImageFile
@@ -142,6 +143,30 @@ def analyze_hits(
         if (each.side, each.query) == (side, query)
     ]
     corpus = embedded[0].corpus
+    rows, marks = _tables(corpus, shown)
+    several = len(embedded) > 1
+    drawn = {
+        side: [each for each in shown if each.side == side]
+        for side in chosen
+        if any(each.side == side for each in shown)
+    }
+    paths = corpus.image_paths
+    figures = {
+        "text_to_image": lambda: _draw_images(drawn["t2i"], corpus.captions, paths, several=several),
+        "image_to_text": lambda: _draw_texts(drawn["i2t"], corpus.captions, paths, several=several),
+    }
+    kept = {"t2i": "text_to_image", "i2t": "image_to_text"}
+    return Analysis(
+        NAME,
+        marks,
+        {"": rows},
+        {kept[side]: figures[kept[side]] for side in drawn},
+        warnings=tuple(line for each in embedded for line in each.warnings),
+    )
+
+
+def _tables(corpus: Corpus, shown: Sequence[QueryHits]) -> tuple[Table, Table]:
+    """Return a table with a row for each hit, and one with a row for each query."""
     names = {"i2t": (corpus.image_ids, corpus.captions), "t2i": (corpus.captions, corpus.image_ids)}
     rows = [
         (
@@ -162,25 +187,8 @@ def analyze_hits(
         (q.model, q.side, names[q.side][0][q.query], q.rank, "".join("✓" if h.right else "✗" for h in q.hits))
         for q in shown
     ]
-    several = len(embedded) > 1
-    drawn = {
-        side: [each for each in shown if each.side == side]
-        for side in chosen
-        if any(each.side == side for each in shown)
-    }
-    paths = corpus.image_paths
-    figures = {
-        "text_to_image": lambda: _draw_images(drawn["t2i"], corpus.captions, paths, several=several),
-        "image_to_text": lambda: _draw_texts(drawn["i2t"], corpus.captions, paths, several=several),
-    }
-    kept = {"t2i": "text_to_image", "i2t": "image_to_text"}
-    return Analysis(
-        NAME,
-        Table(("model", "direction", "query", "first right place", "hits"), marks),
-        {"": Table(header, rows)},
-        {kept[side]: figures[kept[side]] for side in drawn},
-        warnings=tuple(line for each in embedded for line in each.warnings),
-    )
+    columns = ("model", "direction", "query", "first right place", "hits")
+    return Table(header, rows), Table(columns, marks)
 
 
 def small_image(path: ImageFile, longest: int = _PIXELS) -> np.ndarray:
