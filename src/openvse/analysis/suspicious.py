@@ -177,5 +177,5 @@ def _draw_precision(measured: Precision) -> Figure:
     axes.set_ylim(0, 103)
     axes.set_xlabel("pairs looked at, most suspicious first")
     axes.set_ylabel("exchanged pairs among them (%)")
-    axes.legend()
+    axes.legend(loc="upper right")
     return figure
