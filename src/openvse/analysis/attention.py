@@ -196,7 +196,7 @@ def map_answers(
         OpenVSEError: the model has no weights to show, or does not know where its local features are.
     """
     image_id, path = image
-    maps = []
+    maps: list[ImageMap] = []
     for one in explain(model, path, questions, top_k=1):
         if one.image_weights is None or one.boxes is None or one.word_weights is None:
             raise OpenVSEError(

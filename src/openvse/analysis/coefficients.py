@@ -18,6 +18,7 @@ from openvse.functional import interpolate
 from openvse.model import Model, TwoTower
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -165,10 +166,10 @@ def _draw(curves: Sequence[Curve], k: int) -> Figure:
             if row == len(sides) - 1:
                 axes.set_xlabel("position, largest first")
         grid[row, 0].set_ylabel("coefficient")
-    handles = {}
+    handles: dict[str, Artist] = {}
     for axes in grid.flat:
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(5, len(handles)))
+    figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=min(5, len(handles)))
     return figure
 
 

@@ -147,6 +147,8 @@ def _of(rows: Sequence[Sequence[Any]], name: str) -> list[tuple[float, float]]:
 def _draw_validation(
     histories: Sequence[History], rows: Sequence[tuple[str, int, float]], metric: str
 ) -> Figure:
+    from matplotlib.ticker import MaxNLocator
+
     figure = new_figure(COLUMN, 2.4 + 0.13 * len(histories))
     axes = figure.subplots()
     for number, history in enumerate(histories):
@@ -158,7 +160,7 @@ def _draw_validation(
         axes.plot(*best, "o", markersize=6, markerfacecolor="none", markeredgecolor=colour(number))
     axes.set_xlabel("epoch")
     axes.set_ylabel(f"{metric.upper() if metric == 'rsum' else metric} on validation")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend_below(figure, axes, columns=2)
     return figure
 
@@ -206,5 +208,5 @@ def _draw_negatives(histories: Sequence[History], rows: Sequence[tuple[str, str,
     return figure
 
 
-def _plain() -> Callable[[float, int], str]:
+def _plain() -> Callable[[float, float], str]:
     return lambda value, _: f"{value:g}"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from openvse.analysis.hits import QueryHits, find_hits
 from openvse.analysis.opening import Embedded
-from openvse.analysis.result import Analysis, Table
+from openvse.analysis.result import Analysis, Cell, Table
 from openvse.analysis.style import PAGE, colour, legend_below, new_figure
 from openvse.types import EmbeddingSet
 
@@ -196,7 +196,7 @@ def analyze_embeddings(
 
 
 def _measures(spaces: Sequence[Space]) -> Table:
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (
             s.name,
             s.alignment,
