@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -42,6 +43,15 @@ class Aggregator(Configured, nn.Module, ABC):
     def curves(self) -> dict[str, list[float]]:
         """Return the learned curves that papers plot, such as weights by rank; a run logs them after each epoch."""
         return {}
+
+
+@runtime_checkable
+class Attends(Protocol):
+    """An aggregator whose embeddings are weighted sums, and which says with what weights."""
+
+    def attended(self, features: Features) -> Float[Tensor, "B K N"]:
+        """Return the weight of each local feature in each embedding; those of an embedding sum to 1."""
+        ...
 
 
 class SingleVector(Aggregator):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from openvse.aggregators.base import Aggregator
@@ -88,15 +88,23 @@ class PIENet(Aggregator):
             return EmbeddingSet(
                 vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
             )
-        padding = ~features.mask.unsqueeze(-1)
-        local = features.local.masked_fill(padding, 0.0)
-        attention = self.heads(self.hidden(local).tanh()).masked_fill(padding, MASKED).softmax(dim=1)
+        local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
+        attention = self._heads(local, features.mask)
         residual = self.residual(torch.einsum("bnk,bnl->bkl", attention, local)).sigmoid()
         vectors = self.norm(self._combined(features.pooled, residual))
         if self.joined:
             vectors = vectors.flatten(1).unsqueeze(1)
         mask = torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
         return EmbeddingSet(vectors, mask, None if self.joined else residual)
+
+    def attended(self, features: Features) -> Float[Tensor, "B K N"]:
+        """Return the attention maps of the heads; see ``Attends``."""
+        local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
+        return self._heads(local, features.mask).transpose(1, 2)
+
+    def _heads(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N K"]:
+        scores: Tensor = self.heads(self.hidden(local).tanh())
+        return scores.masked_fill(~mask.unsqueeze(-1), MASKED).softmax(dim=1)
 
     def _combined(
         self, pooled: Float[Tensor, "B D"] | None, residual: Float[Tensor, "B K D"]
