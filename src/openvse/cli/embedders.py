@@ -42,13 +42,28 @@ def load_embedder(source: str, *, device: str = "cpu", threads: int | None = Non
     return load_as(TwoTower, source, device=device)
 
 
-def engine_of(model: Embedder, index: Index) -> SearchEngine:
+def engine_of(
+    model: Embedder, index: Index, *, engine: str | None = None, engine_url: str | None = None
+) -> SearchEngine:
     """Return the search engine for a model and an index.
+
+    Args:
+        model: the model.
+        index: the index.
+        engine: the name of the engine; None takes that of the index, and an exported model is searched exactly.
+        engine_url: the address of its server.
 
     Raises:
         IndexFormatError: another model made the index.
+        ModelError: an engine is named for an exported model.
     """
     from openvse.runtime import OnnxModel
     from openvse.search import ArrayEngine, SearchEngine
 
-    return ArrayEngine(model, index) if isinstance(model, OnnxModel) else SearchEngine(model, index)
+    if not isinstance(model, OnnxModel):
+        return SearchEngine(model, index, engine=engine, engine_url=engine_url)
+    if engine not in (None, "exact"):
+        raise ModelError(
+            f"an exported model is searched exactly, and not with the engine {engine}: leave out --engine"
+        )
+    return ArrayEngine(model, index)

@@ -11,12 +11,14 @@ from openvse.lazy import lazy_names
 
 if TYPE_CHECKING:
     from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
+    from openvse.encoders.bag_of_words import BagOfWords
     from openvse.encoders.base import Encoder, TextEncoder
     from openvse.encoders.bigru import BiGRU
     from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
     from openvse.encoders.image_encoder import ImageEncoder
     from openvse.encoders.projections import PROJECTIONS, Projection
     from openvse.encoders.registry import TEXT_ENCODERS
+    from openvse.encoders.role_graph import RoleGraphEncoder
     from openvse.encoders.token_states import TokenStatesEncoder
     from openvse.encoders.transformers_text import TransformersText
 
@@ -27,12 +29,14 @@ __all__ = [
     "TEXT_ENCODERS",
     "WORD_SPLITTERS",
     "Augmentation",
+    "BagOfWords",
     "BiGRU",
     "Coverage",
     "Encoder",
     "GlobalVector",
     "ImageEncoder",
     "Projection",
+    "RoleGraphEncoder",
     "TextEncoder",
     "TokenStatesEncoder",
     "TransformersText",
@@ -48,6 +52,7 @@ __getattr__, _names = lazy_names(
     {
         "AUGMENTATIONS": "openvse.encoders.augmentations",
         "Augmentation": "openvse.encoders.augmentations",
+        "BagOfWords": "openvse.encoders.bag_of_words",
         "BiGRU": "openvse.encoders.bigru",
         "Encoder": "openvse.encoders.base",
         "GLOBAL_VECTORS": "openvse.encoders.global_vectors",
@@ -55,6 +60,7 @@ __getattr__, _names = lazy_names(
         "ImageEncoder": "openvse.encoders.image_encoder",
         "PROJECTIONS": "openvse.encoders.projections",
         "Projection": "openvse.encoders.projections",
+        "RoleGraphEncoder": "openvse.encoders.role_graph",
         "TEXT_ENCODERS": "openvse.encoders.registry",
         "TextEncoder": "openvse.encoders.base",
         "TokenStatesEncoder": "openvse.encoders.token_states",

@@ -14,8 +14,8 @@ from openvse.backbones.crops import Crops
 from openvse.backbones.efficientnet_lite import EfficientNetLite
 from openvse.backbones.vision_files import CheckpointBackbone
 from openvse.encoders import WORD_SPLITTERS, BiGRU, TextEncoder, TransformersText
-from openvse.encoders.bigru import VOCABULARY_FILE
 from openvse.encoders.transformers_text import PROBE
+from openvse.encoders.words_encoder import VOCABULARY_FILE
 from openvse.errors import ModelError
 from openvse.runtime import Preprocessing, read_tokenizer
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.utils.rnn import PackedSequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 # Rows of packed sequences are rounded up to a multiple of this: oneDNN compiles a kernel for each new shape and stride
 # of a matrix product, which takes longer than the product itself if the sequences are short.
@@ -113,6 +113,29 @@ def scanned_states(
     _, states = scan(step, values.new_zeros(values.shape[0], state_weight.shape[1]), gates)
     by_item: Tensor = states.transpose(0, 1)
     return by_item
+
+
+def forward_gru(
+    gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
+) -> tuple[Float[Tensor, "1 B N H"], Float[Tensor, "1 B H"]]:
+    """Run a GRU of one layer and one direction over sequences without their padding, which is at their ends.
+
+    Args:
+        gru: a GRU with one layer and one direction.
+        values: B sequences.
+        mask: which elements are real; each sequence has at least one, and none after padding.
+
+    Returns:
+        The states, 0 at padding, and the last states; the first dimension is that of the one direction.
+    """
+    if torch.compiler.is_compiling():
+        scanned = scanned_states(values, *gru.all_weights[0])
+        ends = (mask.sum(dim=1) - 1).view(-1, 1, 1).expand(-1, -1, gru.hidden_size)
+        real = scanned.masked_fill(~mask.unsqueeze(-1), 0.0)
+        return real.unsqueeze(0), scanned.gather(1, ends).squeeze(1).unsqueeze(0)
+    packed = pack_padded_sequence(values, mask.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False)
+    states, final = gru(packed)
+    return pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])[0].unsqueeze(0), final
 
 
 def states_at_end(states: Float[Tensor, "2 B N H"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "2 B H"]:

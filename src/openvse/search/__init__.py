@@ -6,30 +6,36 @@ from typing import TYPE_CHECKING
 
 from openvse.lazy import lazy_names
 from openvse.search.array_engine import ArrayBackend, ArrayEngine
+from openvse.search.backend import Engine, FilteringBackend, VectorBackend
 from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
 from openvse.search.engine import Chances, Hit, SearchEngine
+from openvse.search.engine_choice import ENGINES, EngineChoice
 from openvse.search.filters import Condition, parse_condition
 from openvse.search.index import Index
 from openvse.search.indexing import IndexProgress, IndexReport, build_index
 from openvse.search.maintenance import compact_index, forget_root, remove_items
 from openvse.search.manifest import Item
 from openvse.search.model_place import FoundModel, find_model, place_of
-from openvse.search.protocols import FilteringBackend, VectorBackend
 from openvse.search.query import Query
 
 if TYPE_CHECKING:
-    from openvse.search.backend import ExactBackend
     from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
+    from openvse.search.engines import EngineReport, choose_engine, measured_recall, update_engine
+    from openvse.search.exact import ExactBackend
     from openvse.search.rerank import HitReranker
     from openvse.search.stored import StoredImages, stored_images
 
 __all__ = [
+    "ENGINES",
     "ArrayBackend",
     "ArrayEngine",
     "Chances",
     "Condition",
     "DuplicateGroup",
+    "Engine",
+    "EngineChoice",
+    "EngineReport",
     "ExactBackend",
     "FilteringBackend",
     "FoundModel",
@@ -45,16 +51,19 @@ __all__ = [
     "VectorBackend",
     "build_index",
     "captions_beside",
+    "choose_engine",
     "compact_index",
     "contact_sheet",
     "duplicates_in_folder",
     "duplicates_in_index",
     "find_model",
     "forget_root",
+    "measured_recall",
     "parse_condition",
     "place_of",
     "remove_items",
     "stored_images",
+    "update_engine",
 ]
 
 # These need PyTorch; the index and the engine do not, since an exported model is searched with arrays.
@@ -62,12 +71,16 @@ __getattr__, _names = lazy_names(
     "openvse.search",
     {
         "DuplicateGroup": "openvse.search.duplicates",
-        "ExactBackend": "openvse.search.backend",
+        "EngineReport": "openvse.search.engines",
+        "ExactBackend": "openvse.search.exact",
         "HitReranker": "openvse.search.rerank",
         "StoredImages": "openvse.search.stored",
+        "choose_engine": "openvse.search.engines",
         "duplicates_in_folder": "openvse.search.duplicates",
         "duplicates_in_index": "openvse.search.duplicates",
+        "measured_recall": "openvse.search.engines",
         "stored_images": "openvse.search.stored",
+        "update_engine": "openvse.search.engines",
     },
 )
 

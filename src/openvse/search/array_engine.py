@@ -10,9 +10,9 @@ from jaxtyping import Float
 from openvse.runtime.arrays import ArraySet
 from openvse.runtime.model import OnnxModel
 from openvse.search.array_backend import ArrayBackend
+from openvse.search.backend import VectorBackend
 from openvse.search.engine import SearchEngine
 from openvse.search.index import Index
-from openvse.search.protocols import VectorBackend
 
 __all__ = ["ArrayBackend", "ArrayEngine"]
 
@@ -37,7 +37,7 @@ class ArrayEngine(SearchEngine):
         # The methods have the same meaning, and arrays in the place of tensors.
         super().__init__(cast(Any, model), index)
 
-    def _exact(self) -> VectorBackend:
+    def _opened(self, engine: str | None = None, url: str | None = None) -> VectorBackend:
         index = self._index
         swapped = index.manifest.holds == "sentences"
         made = ArrayBackend(index.segments, kind=self._kind, names=index.table.ids, swapped=swapped)

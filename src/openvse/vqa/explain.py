@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isqrt
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from openvse.encoders import ImageEncoder, UnknownWord
+from openvse.encoders import UnknownWord
+from openvse.encoders.located import locate
 from openvse.media.videos import ClipSource
 from openvse.model import evaluating
-from openvse.types import Inputs
 from openvse.vqa.answerer import Answerer, Guess
 
 
@@ -64,7 +63,7 @@ def explain(
     boxes, tiled = None, True
     with evaluating(model):
         if model.image is not None and images is not None:
-            images, boxes, tiled = _located(model.image.encoder, images)
+            images, boxes, tiled = locate(model.image.encoder, images)
         answered = model.answer(images, questions, top_k=top_k)
     explained = []
     for question, (guesses, attended, unknown) in zip(questions, answered, strict=True):
@@ -75,26 +74,3 @@ def explain(
             one = replace(one, word_weights=of_words, boxes=boxes, image_weights=of_image, tiled=tiled)
         explained.append(one)
     return explained
-
-
-def _located(encoder: ImageEncoder, images: Inputs) -> tuple[Inputs, Float[Tensor, "N 4"] | None, bool]:
-    """Return the raw features of an image instead of its pixels, their boxes if known, and whether they tile it."""
-    if images.mask is not None:  # a clip
-        return images, None, False
-    seen = encoder.local_features(images)
-    raw = Inputs(seen.local, seen.mask)
-    if seen.boxes is not None:
-        return raw, seen.boxes[0].cpu(), False
-    return raw, _grid(seen.local.shape[1]) if encoder.backbone.covers_image else None, True
-
-
-def _grid(count: int) -> Float[Tensor, "N 4"] | None:
-    """Return the cells of a square grid, row by row; a token before them represents the whole image."""
-    side = isqrt(count)
-    before = count - side * side
-    if before > 1:
-        return None
-    edges = torch.arange(side + 1) / side
-    top, left = torch.meshgrid(edges[:-1], edges[:-1], indexing="ij")
-    cells = torch.stack([left, top, left + 1 / side, top + 1 / side], dim=-1).flatten(0, 1)
-    return torch.cat([torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(before, 4), cells])

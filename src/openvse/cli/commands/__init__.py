@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from openvse.cli.commands import (
+    analyze,
+    analyze_data,
+    analyze_runs,
+    analyze_time,
     ask,
     blend,
     calibrate,
@@ -25,6 +29,10 @@ from openvse.cli.commands import (
 )
 
 __all__ = [
+    "analyze",
+    "analyze_data",
+    "analyze_runs",
+    "analyze_time",
     "ask",
     "blend",
     "calibrate",

@@ -1,0 +1,3 @@
+"""Analyses that explain models: figures that can go into a paper, and the numbers behind them."""
+
+from __future__ import annotations

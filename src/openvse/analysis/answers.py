@@ -1,0 +1,186 @@
+"""Answers of several models to the same questions, side by side with the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from openvse.analysis.hits import small_image
+from openvse.analysis.result import Analysis, Table
+from openvse.analysis.style import PAGE, RIGHT, WRONG, blank, lines_of, new_figure
+from openvse.corpus.questions import Question, QuestionSet
+from openvse.datasets import open_questions
+from openvse.errors import DataError, OpenVSEError
+from openvse.features import open_store
+from openvse.model import Model
+from openvse.training.kind import Request
+from openvse.vqa.accuracy import answer_accuracy
+from openvse.vqa.answerer import Answerer
+from openvse.vqa.answers import are_votes
+from openvse.vqa.predict import predict
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME = "answers"
+Pick = Literal["differ", "random"]
+_ACROSS = 4
+
+
+@dataclass(frozen=True)
+class AnswersOf:
+    """The answers of one model to the questions of a set, and the accuracy of each."""
+
+    name: str
+    answers: tuple[str, ...]
+    accuracy: tuple[float, ...]
+
+
+def answer_all(
+    models: Sequence[tuple[str, Model]], request: Request
+) -> tuple[list[Question], list[AnswersOf]]:
+    """Answer the questions of a split with each model; questions that one cannot answer are left out for all.
+
+    Raises:
+        OpenVSEError: a model does not answer questions, the data cannot be used, or no question has an answer.
+    """
+    for name, model in models:
+        if not isinstance(model, Answerer):
+            raise OpenVSEError(
+                f"{name} {model.purpose}, and this analysis needs a model that {Answerer.purpose}: name another model"
+            )
+    questions = _open(models, request)
+    answered: list[tuple[str, dict[str, str]]] = []
+    for number, (name, model) in enumerate(models):
+        assert isinstance(model, Answerer)
+        where = request.store(number)
+        store = open_store(where, model.image.encoder) if model.image is not None and where else None
+        found = predict(model, questions, store, batch_size=request.batch_size, progress=request.progress)
+        answered.append((name, {each.question_id: each.answer for each in found}))
+    kept = [
+        question
+        for question in questions.questions
+        if question.answers and all(question.question_id in each for _, each in answered)
+    ]
+    if not kept:
+        raise DataError(f"{questions.name}: no question has an answer to compare with: name another split")
+    truth = [question.answers for question in kept]
+    votes = are_votes(truth)
+    rows = []
+    for name, each in answered:
+        said = [each[question.question_id] for question in kept]
+        scores = answer_accuracy(said, truth, votes=votes).tolist()
+        rows.append(AnswersOf(name, tuple(said), tuple(scores)))
+    return kept, rows
+
+
+def _open(models: Sequence[tuple[str, Model]], request: Request) -> QuestionSet:
+    looks = any(isinstance(model, Answerer) and model.sees for _, model in models)
+    questions = open_questions(
+        request.data, require_images=looks and not request.features, allow_outside=request.allow_outside
+    )
+    return questions if request.split == "all" else questions.split(request.split)
+
+
+def pick_questions(rows: Sequence[AnswersOf], count: int, pick: Pick = "differ", seed: int = 0) -> list[int]:
+    """Choose questions: ``differ`` draws first among those on which the accuracy of the models differs."""
+    random = np.random.default_rng(seed).permutation(len(rows[0].answers)).tolist()
+    if pick == "differ":
+        random.sort(key=lambda at: len({row.accuracy[at] > 0 for row in rows}) == 1)
+    return sorted(random[:count])
+
+
+def analyze_answers(
+    questions: Sequence[Question],
+    rows: Sequence[AnswersOf],
+    *,
+    count: int = 8,
+    pick: Pick = "differ",
+    seed: int = 0,
+) -> Analysis:
+    """Show questions with their image, the truth, and the answer of each model (score attention, Fig. 3).
+
+    Args:
+        questions: the questions, as ``answer_all`` returns them.
+        rows: the answers of each model.
+        count: how many questions to show.
+        pick: how they are chosen; see ``pick_questions``.
+        seed: the seed of the draw.
+    """
+    chosen = pick_questions(rows, count, pick, seed)
+    header: tuple[str, ...] = ("question_id", "image", "question", "truth")
+    header += tuple(f"{what} of {row.name}" for row in rows for what in ("answer", "accuracy"))
+    table = [
+        (
+            q.question_id,
+            q.image_id,
+            q.text,
+            _truth(q),
+            *(v for row in rows for v in (row.answers[at], row.accuracy[at])),
+        )
+        for at, q in enumerate(questions)
+    ]
+    only = [
+        sum(row.accuracy[at] > 0 and not any(o.accuracy[at] > 0 for o in rows if o is not row)
+            for at in range(len(questions)))
+        for row in rows
+    ]  # fmt: skip
+    summary = [
+        (row.name, len(questions), 100 * float(np.mean(row.accuracy)), alone)
+        for row, alone in zip(rows, only, strict=True)
+    ]
+    shown = [
+        (questions[at], [(row.name, row.answers[at], row.accuracy[at]) for row in rows]) for at in chosen
+    ]
+    return Analysis(
+        NAME,
+        Table(("model", "questions", "accuracy", "right where no other is"), summary),
+        {"": Table(header, table)},
+        {"": lambda: _draw(shown)},
+    )
+
+
+def _truth(question: Question) -> str:
+    counts = {answer: [*question.answers].count(answer) for answer in question.answers}
+    return ", ".join(sorted(counts, key=lambda answer: -counts[answer])[:3])
+
+
+def _draw(shown: Sequence[tuple[Question, Sequence[tuple[str, str, float]]]]) -> Figure:
+    lines = -(-len(shown) // _ACROSS)
+    models = len(shown[0][1])
+    figure = new_figure(PAGE, lines * (2.5 + 0.14 * models))
+    grid = figure.subplots(lines, _ACROSS, squeeze=False)
+    for axes in grid.flat:
+        blank(axes)
+    for axes, (question, answers) in zip(grid.flat, shown, strict=False):
+        _draw_one(axes, question, answers)
+    return figure
+
+
+def _draw_one(axes: Axes, question: Question, answers: Sequence[tuple[str, str, float]]) -> None:
+    if Path(question.path).exists():
+        axes.imshow(small_image(question.path))
+    axes.set_title(lines_of(question.text, 34, most=3), fontsize=7)
+    lines = [(f"truth: {_truth(question)}", "black")]
+    for name, answer, accuracy in answers:
+        mark = "✓" if accuracy > 0 else "✗"
+        lines.append((f"{mark} {name}: {answer}", RIGHT if accuracy > 0 else WRONG))
+    for at, (text, ink) in enumerate(lines):
+        axes.annotate(
+            lines_of(text, 36, most=1),
+            xy=(0.0, 0.0),
+            xytext=(0, -9 - 9 * at),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            fontsize=7,
+            color=ink,
+            va="center",
+            annotation_clip=False,
+        )
+    # The layout leaves room for a label, not for annotations.
+    axes.set_xlabel("\n" * len(lines), fontsize=7)

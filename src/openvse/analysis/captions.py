@@ -1,0 +1,149 @@
+"""How much the captions of one image differ, by any text model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from openvse.aggregators import Mean
+from openvse.analysis.opening import NamedTowers
+from openvse.analysis.result import Analysis, Table
+from openvse.analysis.style import COLUMN, colour, legend_below, new_figure
+from openvse.corpus import Corpus
+from openvse.encoders import TransformersText
+from openvse.encoders.projections import NoProjection
+from openvse.errors import OpenVSEError
+from openvse.functional import pad
+from openvse.model import Tower, embed
+from openvse.types import EmbeddingSet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "captions"
+BINS = np.linspace(-0.5, 1.0, 61)
+_BATCH = 128
+
+Texts = Mapping[str, EmbeddingSet]
+
+
+def embed_captions(model: str, captions: Sequence[str]) -> EmbeddingSet:
+    """Embed captions by a sentence model of transformers: the mean of its token states, at unit length.
+
+    Args:
+        model: a folder, a hub id, or ``package:NAME``, as for ``transformers_text``.
+        captions: the captions.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+    """
+    width = TransformersText(embed_dim=1, model=model, fine_tune=False).feature_dim
+    encoder = TransformersText(
+        embed_dim=width, model=model, fine_tune=False, projection=NoProjection, size_augmentation="none"
+    )
+    tower = Tower(encoder, Mean(input_dim=width, embed_dim=width))
+    tokens = encoder.tokenize(captions)
+    order = np.argsort([len(ids) for ids in tokens], kind="stable")
+    batches = [order[start : start + _BATCH] for start in range(0, len(order), _BATCH)]
+    return embed(tower, ((chosen, pad([tokens[at] for at in chosen])) for chosen in batches), "cpu")
+
+
+def embed_by_towers(towers: Sequence[NamedTowers], captions: Sequence[str]) -> dict[str, EmbeddingSet]:
+    """Embed captions by the text side of each model."""
+    return {named.name: named.model.encode_text(list(captions)) for named in towers}
+
+
+def pairs_of_images(corpus: Corpus) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
+    """Return every two captions of the same image.
+
+    Raises:
+        OpenVSEError: no image has two captions.
+    """
+    first: list[int] = []
+    second: list[int] = []
+    for image in range(len(corpus)):
+        own = corpus.relevance.texts[corpus.relevance.images == image]
+        rows, columns = np.triu_indices(len(own), k=1)
+        first += own[rows].tolist()
+        second += own[columns].tolist()
+    if not first:
+        raise OpenVSEError(
+            f"{corpus.name}: no image has two captions, so nothing can be compared: name other data"
+        )
+    return np.array(first), np.array(second)
+
+
+def cosines(
+    texts: EmbeddingSet, first: Int[np.ndarray, "P"], second: Int[np.ndarray, "P"]
+) -> Float[np.ndarray, "P"]:
+    """Return the cosine of listed captions; of several embeddings, the largest."""
+    vectors = torch.nn.functional.normalize(texts.vectors.float(), dim=2)
+    parts = []
+    for start in range(0, len(first), 8192):
+        one, other = first[start : start + 8192], second[start : start + 8192]
+        products = vectors[one] @ vectors[other].transpose(1, 2)
+        real = texts.mask[one].unsqueeze(2) & texts.mask[other].unsqueeze(1)
+        parts.append(products.masked_fill(~real, -torch.inf).amax(dim=(1, 2)))
+    return np.asarray(torch.cat(parts).numpy())
+
+
+def analyze_captions(corpus: Corpus, texts: Texts, seed: int = 0) -> Analysis:
+    """Compare captions of the same image with captions of different images (MV-VSE, Fig. 2).
+
+    Args:
+        corpus: the corpus.
+        texts: its captions as each text model embeds them.
+        seed: the seed of the pairs of different images, of which there are as many.
+    """
+    first, second = pairs_of_images(corpus)
+    random = np.random.default_rng(seed).permutation(len(first))
+    same = {name: cosines(each, first, second) for name, each in texts.items()}
+    image_of = np.zeros(len(corpus.captions), dtype=np.int64)
+    image_of[corpus.relevance.texts] = corpus.relevance.images
+    apart = image_of[first] != image_of[second[random]]
+    other = {name: cosines(each, first[apart], second[random][apart]) for name, each in texts.items()}
+    summary = [
+        (name, kind, len(v), float(v.mean()), *np.percentile(v, (5, 50, 95)).tolist(), float((v < 0).mean()))
+        for name in texts
+        for kind, v in (("same image", same[name]), ("different images", other[name]))
+    ]
+    rows = [
+        (name, kind, float(BINS[at]), float(BINS[at + 1]), float(share))
+        for name in texts
+        for kind, v in (("same image", same[name]), ("different images", other[name]))
+        for at, share in enumerate(np.histogram(v, BINS)[0] / len(v))
+    ]
+    columns = ("model", "captions of", "pairs", "mean", "5 %", "median", "95 %", "share below 0")
+    header = ("model", "captions of", "from", "to", "share")
+    return Analysis(
+        NAME,
+        Table(columns, summary),
+        {"": Table(header, rows), "summary": Table(columns, summary)},
+        {"": lambda: _draw(same, other)},
+    )
+
+
+def _draw(same: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> Figure:
+    figure = new_figure(COLUMN, 2.6)
+    axes = figure.subplots()
+    middles = (BINS[1:] + BINS[:-1]) / 2
+    for number, name in enumerate(same):
+        for values, style, kind in (
+            (same[name], "-", "same image"),
+            (other[name], "--", "different images"),
+        ):
+            share = 100 * np.histogram(values, BINS)[0] / len(values)
+            axes.plot(middles, share, style, color=colour(number), label=f"{name}, {kind}")
+            if style == "-":
+                axes.fill_between(middles, share, color=colour(number), alpha=0.15, linewidth=0)
+    axes.set_xlabel("cosine of two captions")
+    axes.set_ylabel("pairs (%)")
+    axes.set_ylim(bottom=0)
+    least = min(float(values.min()) for values in (*same.values(), *other.values()))
+    axes.set_xlim(max(-0.5, least - 0.05), 1.0)
+    legend_below(figure, axes, columns=2 if len(same) == 1 else 1)
+    return figure

@@ -1,0 +1,212 @@
+"""What runs wrote while they trained: validation, loss, and AdOpt's number of negatives."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openvse.analysis.opening import distinct_names
+from openvse.analysis.result import Analysis, Draw, Table
+from openvse.analysis.style import COLUMN, colour, legend_below, line_style, new_figure
+from openvse.errors import OpenVSEError, nearest
+from openvse.tasks.runs import find_run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "training"
+LOG = "metrics.jsonl"
+_NEGATIVES = re.compile(r"(?:(?P<term>.+)\.)?(?P<side>i2t|t2i)_num_negatives$")
+
+
+@dataclass(frozen=True)
+class History:
+    """The records of a run.
+
+    Attributes:
+        name: the name of the run.
+        records: its records, in their order.
+    """
+
+    name: str
+    records: tuple[dict[str, Any], ...]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """Return the records of one kind, such as train, validation or diagnostics."""
+        return [record for record in self.records if record.get("kind") == kind]
+
+    def steps_per_epoch(self) -> float:
+        """Return the number of steps of an epoch, from the last validation; 0 if there is none."""
+        validated = self.of_kind("validation")
+        return validated[-1]["global_step"] / validated[-1]["epoch"] if validated else 0.0
+
+
+def read_history(word: str, name: str) -> History:
+    """Read the log of a run; a last line that is still being written is left out.
+
+    Raises:
+        OpenVSEError: the run has no log, or it holds no validation.
+    """
+    folder = find_run(word).folder or Path(word)
+    path = folder / LOG
+    if not path.is_file():
+        raise OpenVSEError(f"{word} has no {LOG}: name the folder of a run that openvse trained")
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    history = History(name, tuple(records))
+    if not history.of_kind("validation"):
+        raise OpenVSEError(
+            f"{path} has no validation yet: wait until the run has finished its first epoch, or leave it out"
+        )
+    return history
+
+
+def analyze_training(words: Sequence[str], metric: str = "") -> Analysis:
+    """Draw validation, loss, and where runs have it the number of negatives (VSE+2AD, Fig. C-2) of several runs.
+
+    Args:
+        words: the folders of the runs.
+        metric: the metric of the validation; by default rsum or accuracy.
+
+    Raises:
+        OpenVSEError: a run has no log, or the runs do not share the metric.
+    """
+    histories = [read_history(word, name) for word, name in zip(words, distinct_names(words), strict=True)]
+    metric = _metric(histories, metric)
+    validation = [(h.name, r["epoch"], float(r[metric])) for h in histories for r in h.of_kind("validation")]
+    loss = [
+        (h.name, r["global_step"], float(r["loss"]))
+        for h in histories
+        for r in h.of_kind("train")
+        if "loss" in r
+    ]
+    negatives = [
+        (h.name, found["term"] or "", found["side"], r["global_step"], float(value))
+        for h in histories
+        for r in h.of_kind("diagnostics")
+        for key, value in r.items()
+        if (found := _NEGATIVES.match(key))
+    ]
+    tables = {
+        "validation": Table(("run", "epoch", metric), validation),
+        "loss": Table(("run", "step", "loss"), loss),
+    }
+    figures: dict[str, Draw] = {
+        "validation": lambda: _draw_validation(histories, validation, metric),
+        "loss": lambda: _draw_steps(histories, {h.name: _of(loss, h.name) for h in histories}, "loss"),
+    }
+    if negatives:
+        tables["negatives"] = Table(("run", "term", "direction", "step", "negatives"), negatives)
+        figures["negatives"] = lambda: _draw_negatives(histories, negatives)
+    summary = [_summary(h, metric, [n for n in negatives if n[0] == h.name]) for h in histories]
+    columns = ("run", "epochs", f"best {metric}", "at epoch", "negatives, first", "negatives, last")
+    return Analysis(NAME, Table(columns, summary), tables, figures)
+
+
+def _metric(histories: Sequence[History], metric: str) -> str:
+    shared = set.intersection(
+        *(
+            {key for key, value in record.items() if isinstance(value, int | float)}
+            for h in histories
+            for record in h.of_kind("validation")
+        )
+    ) - {"epoch", "global_step"}
+    metric = metric or next((name for name in ("rsum", "accuracy") if name in shared), "")
+    if metric not in shared:
+        close = nearest(metric, sorted(shared)) if metric else ""
+        raise OpenVSEError(
+            f"the validations of these runs share no metric {metric!r}{close} (shared: "
+            f"{', '.join(sorted(shared)) or 'none'}): name runs of one task, or another --metric"
+        )
+    return metric
+
+
+def _summary(
+    history: History, metric: str, negatives: Sequence[Sequence[Any]]
+) -> tuple[str, int, float, int, str, str]:
+    validated = history.of_kind("validation")
+    best = max(validated, key=lambda record: float(record[metric]))
+    first, last = (f"{negatives[at][4]:.0f}" if negatives else "" for at in (0, -1))
+    return history.name, len(validated), float(best[metric]), int(best["epoch"]), first, last
+
+
+def _of(rows: Sequence[Sequence[Any]], name: str) -> list[tuple[float, float]]:
+    return [(float(row[-2]), float(row[-1])) for row in rows if row[0] == name]
+
+
+def _draw_validation(
+    histories: Sequence[History], rows: Sequence[tuple[str, int, float]], metric: str
+) -> Figure:
+    from matplotlib.ticker import MaxNLocator
+
+    figure = new_figure(COLUMN, 2.4 + 0.13 * len(histories))
+    axes = figure.subplots()
+    for number, history in enumerate(histories):
+        points = _of(rows, history.name)
+        axes.plot(
+            *zip(*points, strict=True), "o" + line_style(number), color=colour(number), label=history.name
+        )
+        best = max(points, key=lambda point: point[1])
+        axes.plot(*best, "o", markersize=6, markerfacecolor="none", markeredgecolor=colour(number))
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(f"{metric.upper() if metric == 'rsum' else metric} on validation")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    legend_below(figure, axes, columns=2)
+    return figure
+
+
+def _draw_steps(
+    histories: Sequence[History], points: dict[str, list[tuple[float, float]]], label: str
+) -> Figure:
+    figure = new_figure(COLUMN, 2.4 + 0.13 * len(histories))
+    axes = figure.subplots()
+    for number, history in enumerate(histories):
+        if points[history.name]:
+            steps = max(history.steps_per_epoch(), 1e-9)
+            epochs = [(step / steps, value) for step, value in points[history.name]]
+            style = line_style(number)
+            axes.plot(*zip(*epochs, strict=True), style, color=colour(number), label=history.name)
+    values = [value for listed in points.values() for _, value in listed]
+    if values and min(values) > 0 and max(values) > 100 * min(values):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(_plain())
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(label)
+    legend_below(figure, axes, columns=2)
+    return figure
+
+
+def _draw_negatives(histories: Sequence[History], rows: Sequence[tuple[str, str, str, int, float]]) -> Figure:
+    figure = new_figure(2 * COLUMN, 2.4 + 0.13 * len(histories))
+    grid = figure.subplots(1, 2, sharey=True)
+    for axes, side, title in zip(
+        grid, ("i2t", "t2i"), ("images asking for texts", "texts asking for images"), strict=True
+    ):
+        for number, history in enumerate(histories):
+            points = [(row[3], row[4]) for row in rows if (row[0], row[2]) == (history.name, side)]
+            if points:
+                steps = max(history.steps_per_epoch(), 1e-9)
+                epochs = [(step / steps, value) for step, value in points]
+                style = line_style(number)
+                axes.plot(*zip(*epochs, strict=True), style, color=colour(number), label=history.name)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(_plain())
+        axes.set_title(title)
+        axes.set_xlabel("epoch")
+    grid[0].set_ylabel("negatives of an anchor")
+    legend_below(figure, grid[0], columns=4)
+    return figure
+
+
+def _plain() -> Callable[[float, float], str]:
+    return lambda value, _: f"{value:g}"

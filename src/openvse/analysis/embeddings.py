@@ -1,0 +1,256 @@
+"""The joint space as a whole: alignment, uniformity, hubs, and which captions are hard."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from openvse.analysis.hits import QueryHits, find_hits
+from openvse.analysis.opening import Embedded
+from openvse.analysis.result import Analysis, Cell, Table
+from openvse.analysis.style import PAGE, colour, legend_below, new_figure
+from openvse.types import EmbeddingSet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "embeddings"
+K = 10
+GROUPS = 5
+_ITEMS = 4000
+_WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
+
+
+@dataclass(frozen=True)
+class Space:
+    """Measures of the joint space of one model.
+
+    Attributes:
+        name: the name of the model.
+        alignment: the mean squared distance of the two items of a relevant pair; 0 is best.
+        uniformity: of images and of texts, the log of the mean of ``exp(-2 d^2)`` over all pairs; lower is more even.
+        gap: the distance between the mean image and the mean text.
+        occurrence: for each direction, how often each candidate is among the first K of a query.
+    """
+
+    name: str
+    alignment: float
+    uniformity: tuple[float, float]
+    gap: float
+    occurrence: dict[str, Int[np.ndarray, "C"]]
+
+
+def measure_space(embedded: Embedded, hits: Sequence[QueryHits], seed: int = 0) -> Space:
+    """Measure a joint space (alignment and uniformity: Wang and Isola, ICML 2020; hubs: Radovanovic et al., JMLR 2010).
+
+    Several embeddings of an item count as their mean, at unit length; of many items, 4,000 are drawn for uniformity.
+
+    Args:
+        embedded: the corpus as the model embeds it.
+        hits: the first K hits of every query.
+        seed: the seed of the draw.
+    """
+    images, texts = _single(embedded.images), _single(embedded.texts)
+    relevance = embedded.corpus.relevance
+    apart = images[torch.from_numpy(relevance.images)] - texts[torch.from_numpy(relevance.texts)]
+    sizes = {"t2i": relevance.num_images, "i2t": relevance.num_texts}
+    occurrence = {
+        side: np.bincount(
+            [hit.position for query in hits if query.side == side for hit in query.hits], minlength=size
+        )
+        for side, size in sizes.items()
+    }
+    return Space(
+        embedded.name,
+        float(apart.square().sum(dim=1).mean()),
+        (uniformity(images, seed), uniformity(texts, seed)),
+        float((images.mean(dim=0) - texts.mean(dim=0)).norm()),
+        occurrence,
+    )
+
+
+def uniformity(vectors: Float[Tensor, "B D"], seed: int = 0) -> float:
+    """Return ``log mean exp(-2 |x - y|^2)`` over all pairs of different items; 0 if all are equal."""
+    if len(vectors) > _ITEMS:
+        drawn = np.random.default_rng(seed).choice(len(vectors), _ITEMS, replace=False)
+        vectors = vectors[torch.from_numpy(drawn)]
+    if len(vectors) < 2:
+        return 0.0
+    return float(torch.pdist(vectors.double()).square().mul(-2).exp().mean().log())
+
+
+def skewness(counts: Int[np.ndarray, "C"]) -> float:
+    """Return the third standardised moment: 0 for even counts, large where a few hubs take most of the places."""
+    spread = counts.std()
+    return float((((counts - counts.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0
+
+
+def _single(embedded: EmbeddingSet) -> Float[Tensor, "B D"]:
+    real = embedded.mask.unsqueeze(2).to(embedded.vectors.dtype)
+    mean = (embedded.vectors * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+    return torch.nn.functional.normalize(mean.float(), dim=1)
+
+
+def words_of(caption: str) -> list[str]:
+    """Return the words of a caption in lower case."""
+    return _WORD.findall(caption.lower())
+
+
+def rarest_counts(captions: Sequence[str], known: Sequence[str]) -> Int[np.ndarray, "T"]:
+    """Return how often the rarest word of each caption occurs in the ``known`` ones."""
+    counts = Counter(word for caption in known for word in words_of(caption))
+    return np.array([min((counts[word] for word in words_of(caption)), default=0) for caption in captions])
+
+
+@dataclass(frozen=True)
+class Group:
+    """Captions of one kind: what they share, how many they are, and the recall of their images."""
+
+    what: str
+    label: str
+    count: int
+    recall: float
+
+
+def recall_by_group(
+    hits: Sequence[QueryHits], values: Float[np.ndarray, "T"] | Int[np.ndarray, "T"], what: str, at: int = K
+) -> list[Group]:
+    """Cut captions into groups of about equal size by a number, and return R@K of their search for images."""
+    ranks = {query.query: query.rank for query in hits if query.side == "t2i"}
+    queries = np.array(sorted(ranks))
+    found = np.array([ranks[query] <= at for query in queries])
+    chosen = values[queries]
+    cuts = np.unique(np.quantile(chosen, np.linspace(0, 1, GROUPS + 1)).round().astype(np.int64))
+    groups = []
+    for low, high in pairwise(cuts.tolist()):
+        last = high == int(cuts[-1])
+        inside = (chosen >= low) & ((chosen <= high) if last else (chosen < high))
+        top = high if last else high - 1
+        if inside.any():
+            label = f"{low}" if top <= low else f"{low} to {top}"
+            groups.append(Group(what, label, int(inside.sum()), 100 * float(found[inside].mean())))
+    if not groups:  # all captions have the same number
+        groups.append(Group(what, f"{cuts[0]}", len(found), 100 * float(found.mean())))
+    return groups
+
+
+def analyze_embeddings(
+    embedded: Sequence[Embedded],
+    training: Sequence[str] = (),
+    *,
+    places: bool = False,
+    seed: int = 0,
+) -> Analysis:
+    """Measure alignment, uniformity and hubs, recall by the length of captions and by their rarest word.
+
+    Args:
+        embedded: the same corpus as each model embeds it.
+        training: captions of the training split, in which words are counted; without them, those of the corpus.
+        places: whether to draw a map of the embeddings by t-SNE, which needs scikit-learn.
+        seed: the seed of draws and of the map.
+    """
+    from openvse.analysis.embedding_map import draw_map, require_sklearn
+
+    if places:
+        require_sklearn()
+    corpus = embedded[0].corpus
+    hits = [find_hits(each, K) for each in embedded]
+    spaces = [measure_space(each, found, seed) for each, found in zip(embedded, hits, strict=True)]
+    lengths = np.array([len(words_of(caption)) for caption in corpus.captions])
+    rare = rarest_counts(corpus.captions, training or corpus.captions)
+    kinds = ((lengths, "words in the caption"), (rare, "occurrences of its rarest word"))
+    groups = {
+        each.name: [recall_by_group(found, values, what) for values, what in kinds]
+        for each, found in zip(embedded, hits, strict=True)
+    }
+    measures = _measures(spaces)
+    grouped = [
+        (name, g.what, g.label, g.count, g.recall)
+        for name, both in groups.items()
+        for one in both
+        for g in one
+    ]
+    figures = {"": lambda: _draw(spaces, groups)}
+    if places:
+        figures["map"] = lambda: draw_map(embedded, seed)
+    return Analysis(
+        NAME,
+        Table(measures.header[:7], [row[:7] for row in measures.rows]),
+        {
+            "": measures,
+            "hubs": Table(("model", "kind", "item", "times among the first 10"), _hubs(embedded, spaces)),
+            "recall": Table(("model", "by", "group", "captions", f"R@{K}"), grouped),
+        },
+        figures,
+        warnings=tuple(line for each in embedded for line in each.warnings),
+    )
+
+
+def _measures(spaces: Sequence[Space]) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (
+            s.name,
+            s.alignment,
+            *s.uniformity,
+            s.gap,
+            *(skewness(s.occurrence[side]) for side in ("t2i", "i2t")),
+            *(float((s.occurrence[side] == 0).mean()) for side in ("t2i", "i2t")),
+        )
+        for s in spaces
+    ]
+    header: tuple[str, ...] = ("model", "alignment", "uniformity of images", "uniformity of texts", "gap")
+    header += ("skewness of images", "skewness of texts", "images never found", "texts never found")
+    return Table(header, rows)
+
+
+def _hubs(embedded: Sequence[Embedded], spaces: Sequence[Space]) -> list[tuple[str, str, str, int]]:
+    rows = []
+    for each, space in zip(embedded, spaces, strict=True):
+        names = {"t2i": ("image", each.corpus.image_ids), "i2t": ("text", each.corpus.captions)}
+        for side, counts in space.occurrence.items():
+            kind, listed = names[side]
+            order = np.argsort(-counts, kind="stable")
+            rows += [(space.name, kind, listed[at], int(counts[at])) for at in order]
+    return rows
+
+
+def _draw(spaces: Sequence[Space], groups: dict[str, list[list[Group]]]) -> Figure:
+    figure = new_figure(PAGE, 4.4 + 0.1 * len(spaces))
+    (images, texts), (length, rare) = figure.subplots(2, 2)
+    for axes, side, kind in ((images, "t2i", "image"), (texts, "i2t", "text")):
+        for number, space in enumerate(spaces):
+            counts = np.sort(space.occurrence[side])[::-1]
+            share = np.arange(1, len(counts) + 1) / len(counts)
+            label = f"{space.name} (skewness {skewness(counts):.1f})"
+            axes.plot(100 * share, counts, color=colour(number), label=label)
+        axes.axhline(counts.mean(), color="0.6", linewidth=0.8, linestyle="--")
+        axes.set_xlabel(f"{kind}s, most frequent first (%)")
+        axes.set_ylabel(f"times among the first {K}")
+        axes.set_title(f"{kind}s as hubs")
+        axes.legend()
+    for axes, which in ((length, 0), (rare, 1)):
+        for number, (name, both) in enumerate(groups.items()):
+            axes.plot(
+                range(len(both[which])),
+                [g.recall for g in both[which]],
+                "o-",
+                color=colour(number),
+                label=name,
+            )
+        shown = next(iter(groups.values()))[which]
+        axes.set_xticks(range(len(shown)), [g.label for g in shown])
+        axes.set_xlabel(shown[0].what)
+        axes.set_ylabel(f"R@{K}, texts asking for images")
+        axes.set_ylim(0, 103)
+    if len(spaces) > 1:
+        legend_below(figure, length)
+    return figure

@@ -1,0 +1,254 @@
+"""The first hits of some queries, the right ones ticked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+
+from openvse.analysis.opening import Embedded
+from openvse.analysis.result import Analysis, Table
+from openvse.analysis.style import PAGE, RIGHT, WRONG, blank, lines_of, new_figure
+from openvse.corpus import Corpus
+from openvse.evaluation import evaluate
+from openvse.evaluation.parts import QueryOutcomes
+from openvse.media.packed import ImageFile
+from openvse.media.videos import read_poster
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME = "hits"
+SHOWN = 5
+Pick = Literal["random", "first", "missed"]
+_PIXELS = 240
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One of the first candidates of a query: its position, its score, and whether it is relevant."""
+
+    position: int
+    score: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class QueryHits:
+    """A query with its first hits.
+
+    Attributes:
+        model: the name of the model.
+        side: "t2i" for a text asking for images, "i2t" for an image asking for texts.
+        query: the position of the query.
+        rank: the rank of the best relevant candidate.
+        hits: the first hits, best first.
+    """
+
+    model: str
+    side: str
+    query: int
+    rank: int
+    hits: tuple[Hit, ...]
+
+
+def find_hits(embedded: Embedded, top: int = SHOWN) -> list[QueryHits]:
+    """Return the first hits of every query of both directions."""
+    relevance = embedded.corpus.relevance
+    report = evaluate(
+        embedded.images,
+        embedded.texts,
+        relevance,
+        embedded.model.similarity,
+        resamples=0,
+        keep=min(top, len(embedded.corpus)),
+    )
+    assert report.outcomes is not None
+    pairs = set(zip(relevance.images.tolist(), relevance.texts.tolist(), strict=True))
+    found = _queries(embedded, "t2i", report.outcomes.t2i, pairs)
+    return found + _queries(embedded, "i2t", report.outcomes.i2t, pairs)
+
+
+def _queries(
+    embedded: Embedded, side: str, outcomes: QueryOutcomes, pairs: set[tuple[int, int]]
+) -> list[QueryHits]:
+    queries = []
+    for query, rank, found in zip(outcomes.queries, outcomes.ranks, outcomes.found, strict=True):
+        asked = [(int(query), int(each)) if side == "i2t" else (int(each), int(query)) for each in found]
+        scores = embedded.member.score_pairs(
+            torch.tensor([image for image, _ in asked]), torch.tensor([text for _, text in asked]), "cpu"
+        )
+        hits = tuple(
+            Hit(int(position), score, pair in pairs)
+            for position, score, pair in zip(found, scores.tolist(), asked, strict=True)
+        )
+        queries.append(QueryHits(embedded.name, side, int(query), int(rank), hits))
+    return queries
+
+
+def pick_queries(
+    found: Sequence[QueryHits], count: int, pick: Pick = "random", seed: int = 0
+) -> dict[str, list[int]]:
+    """Choose queries of each direction by the hits of one model.
+
+    Args:
+        found: the hits of all queries.
+        count: how many queries of each direction to choose.
+        pick: ``random`` draws them, ``first`` takes the first ones, ``missed`` draws among those without a right hit.
+        seed: the seed of the draw.
+    """
+    chosen = {}
+    for side in ("t2i", "i2t"):
+        queries = [
+            each.query
+            for each in found
+            if each.side == side and not (pick == "missed" and any(hit.right for hit in each.hits))
+        ]
+        if pick != "first":
+            random = np.random.default_rng(seed)
+            queries = [queries[at] for at in sorted(random.permutation(len(queries))[:count])]
+        chosen[side] = queries[:count]
+    return chosen
+
+
+def analyze_hits(
+    embedded: Sequence[Embedded],
+    *,
+    count: int = 3,
+    pick: Pick = "random",
+    seed: int = 0,
+    top: int = SHOWN,
+) -> Analysis:
+    """Show the first hits of some queries for each model, ticked where they are right (VSE+2AD, Fig. 4).
+
+    Args:
+        embedded: the same corpus as each model embeds it.
+        count: how many queries of each direction to show.
+        pick: how they are chosen; see ``pick_queries``.
+        seed: the seed of a draw.
+        top: how many hits to show.
+    """
+    by_model = [find_hits(each, top) for each in embedded]
+    chosen = pick_queries(by_model[0], count, pick, seed)
+    shown = [
+        each
+        for side, queries in chosen.items()
+        for query in queries
+        for found in by_model
+        for each in found
+        if (each.side, each.query) == (side, query)
+    ]
+    corpus = embedded[0].corpus
+    rows, marks = _tables(corpus, shown)
+    several = len(embedded) > 1
+    drawn = {
+        side: [each for each in shown if each.side == side]
+        for side in chosen
+        if any(each.side == side for each in shown)
+    }
+    paths = corpus.image_paths
+    figures = {
+        "text_to_image": lambda: _draw_images(drawn["t2i"], corpus.captions, paths, several=several),
+        "image_to_text": lambda: _draw_texts(drawn["i2t"], corpus.captions, paths, several=several),
+    }
+    kept = {"t2i": "text_to_image", "i2t": "image_to_text"}
+    return Analysis(
+        NAME,
+        marks,
+        {"": rows},
+        {kept[side]: figures[kept[side]] for side in drawn},
+        warnings=tuple(line for each in embedded for line in each.warnings),
+    )
+
+
+def _tables(corpus: Corpus, shown: Sequence[QueryHits]) -> tuple[Table, Table]:
+    """Return a table with a row for each hit, and one with a row for each query."""
+    names = {"i2t": (corpus.image_ids, corpus.captions), "t2i": (corpus.captions, corpus.image_ids)}
+    rows = [
+        (
+            q.model,
+            q.side,
+            names[q.side][0][q.query],
+            q.rank,
+            at,
+            names[q.side][1][h.position],
+            h.score,
+            h.right,
+        )
+        for q in shown
+        for at, h in enumerate(q.hits, start=1)
+    ]
+    header = ("model", "direction", "query", "first right place", "place", "hit", "score", "right")
+    marks = [
+        (q.model, q.side, names[q.side][0][q.query], q.rank, "".join("✓" if h.right else "✗" for h in q.hits))
+        for q in shown
+    ]
+    columns = ("model", "direction", "query", "first right place", "hits")
+    return Table(header, rows), Table(columns, marks)
+
+
+def small_image(path: ImageFile, longest: int = _PIXELS) -> np.ndarray:
+    """Return an image, or a frame of a clip, as ``uint8 [H, W, 3]`` with a longer side of at most ``longest``."""
+    image = read_poster(path).convert("RGB")
+    image.thumbnail((longest, longest))
+    return np.asarray(image)
+
+
+def frame(axes: Axes, *, right: bool) -> None:
+    """Put a coloured frame around an image."""
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+        spine.set_color(RIGHT if right else WRONG)
+        spine.set_linewidth(1.8)
+
+
+def _draw_images(
+    shown: Sequence[QueryHits], captions: Sequence[str], paths: Sequence[ImageFile], *, several: bool
+) -> Figure:
+    top = max(len(each.hits) for each in shown)
+    figure = new_figure(PAGE, 1.15 * len(shown))
+    grid = figure.subplots(len(shown), top + 1, squeeze=False, width_ratios=[1.5] + [1.0] * top)
+    for row, each in zip(grid, shown, strict=True):
+        for axes in row:
+            blank(axes)
+        place = "" if each.rank <= top else f"\n(right at {each.rank})"
+        said = lines_of(captions[each.query], 24, most=5)
+        name = f"{each.model}\n" if several else ""
+        row[0].text(0.0, 0.5, f"{name}{said}{place}", va="center", fontsize=7, transform=row[0].transAxes)
+        for axes, hit in zip(row[1:], each.hits, strict=False):
+            axes.imshow(small_image(paths[hit.position]))
+            frame(axes, right=hit.right)
+            axes.set_xlabel(
+                f"{'✓' if hit.right else '✗'} {hit.score:.2f}",
+                color=RIGHT if hit.right else WRONG,
+                fontsize=7,
+                labelpad=1.5,
+            )
+    return figure
+
+
+def _draw_texts(
+    shown: Sequence[QueryHits], captions: Sequence[str], paths: Sequence[ImageFile], *, several: bool
+) -> Figure:
+    figure = new_figure(PAGE, 1.35 * len(shown))
+    grid = figure.subplots(len(shown), 2, squeeze=False, width_ratios=[1.0, 3.4])
+    for (left, right), each in zip(grid, shown, strict=True):
+        blank(left)
+        blank(right)
+        left.imshow(small_image(paths[each.query]))
+        right.set_xlim(0, 1)
+        lines = [(each.model, "black")] if several else []
+        for hit in each.hits:
+            mark = "✓" if hit.right else "✗"
+            text = lines_of(f"{mark} {hit.score:.2f}  {captions[hit.position]}", 88, most=1)
+            lines.append((text, RIGHT if hit.right else WRONG))
+        if each.rank > len(each.hits):
+            lines.append((f"(right at {each.rank})", "black"))
+        for at, (text, ink) in enumerate(lines):
+            height = 1 - (at + 0.5) / len(lines)
+            right.text(0.0, height, text, va="center", fontsize=7, color=ink, transform=right.transAxes)
+    return figure

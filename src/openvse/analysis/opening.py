@@ -1,0 +1,173 @@
+"""Models and data by the names that a user gives to an analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from openvse.batches import with_features
+from openvse.corpus import Corpus
+from openvse.datasets import open_corpus
+from openvse.errors import DataError, OpenVSEError
+from openvse.evaluation import Member, embed_corpus, mean_scores
+from openvse.features import open_store
+from openvse.model import Model, TwoTower
+from openvse.retrieval.evaluate import leakage_lines
+from openvse.tasks.load import load
+from openvse.tasks.runs import find_run
+from openvse.training.kind import Request
+from openvse.types import EmbeddingSet, FeatureSource
+
+
+@dataclass(frozen=True)
+class NamedTowers:
+    """A retrieval model, and its name in tables and figures."""
+
+    name: str
+    model: TwoTower
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A corpus as a model embeds it.
+
+    Attributes:
+        name: the name of the model.
+        model: the model.
+        corpus: the images that could be read, with their texts.
+        images: the embeddings of its images.
+        texts: the embeddings of its texts.
+        warnings: what the user should read before the figures.
+    """
+
+    name: str
+    model: TwoTower
+    corpus: Corpus
+    images: EmbeddingSet
+    texts: EmbeddingSet
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def member(self) -> Member:
+        """The embeddings with the similarity that scores them."""
+        return Member(self.images, self.texts, self.model.similarity)
+
+    def scores(self, rows: slice, columns: slice) -> Float[Tensor, "i t"]:
+        """Score a block of images against a block of texts."""
+        with torch.inference_mode():
+            return mean_scores([self.member], rows, columns, self.images.vectors.device)
+
+
+def open_models(words: Sequence[str], device: str) -> list[tuple[str, Model]]:
+    """Load runs or models, each with a name of its own.
+
+    Raises:
+        OpenVSEError: a name is given twice, or a model cannot be loaded.
+    """
+    names = distinct_names(words)
+    return [
+        (name, load(find_run(word).model, device=device)) for name, word in zip(names, words, strict=True)
+    ]
+
+
+def open_towers(words: Sequence[str], device: str) -> list[NamedTowers]:
+    """Load runs or models of retrieval.
+
+    Raises:
+        OpenVSEError: a model answers questions, or see ``open_models``.
+    """
+    towers = []
+    for word, (name, model) in zip(words, open_models(words, device), strict=True):
+        if not isinstance(model, TwoTower):
+            raise OpenVSEError(
+                f"{word} {model.purpose}, and this analysis needs a model that {TwoTower.purpose}: name another model"
+            )
+        towers.append(NamedTowers(name, model))
+    return towers
+
+
+def distinct_names(words: Sequence[str]) -> list[str]:
+    """Return a short name for each run or model: that of its folder, or as it was given where two would be equal.
+
+    Raises:
+        OpenVSEError: a run or model is given twice.
+    """
+    twice = next((word for word in words if [*words].count(word) > 1), None)
+    if twice is not None:
+        raise OpenVSEError(f"{twice} is named twice: name each model once")
+    short = [find_run(word).name for word in words]
+    return [name if short.count(name) == 1 else word for name, word in zip(short, words, strict=True)]
+
+
+def open_split(request: Request, limit: int | None = None, opened: Corpus | None = None) -> Corpus:
+    """Open the split of a request.
+
+    Args:
+        request: the data and split.
+        limit: how many images to take, spread evenly; None takes all.
+        opened: the whole data, if they are open already.
+
+    Raises:
+        DataError: there is no such split, or see ``open_corpus``.
+    """
+    corpus = opened or open_corpus(
+        request.data, require_images=not request.features, allow_outside=request.allow_outside
+    )
+    corpus = corpus if request.split == "all" else corpus.split(request.split)
+    if limit is None or limit >= len(corpus):
+        return corpus
+    return corpus.select(np.linspace(0, len(corpus) - 1, limit).round().astype(np.int64))
+
+
+def store_of(request: Request, number: int, model: TwoTower) -> FeatureSource | None:
+    """Open the feature store of a model of the request, if there is one."""
+    return open_store(request.store(number), model.image.encoder)
+
+
+def embed_all(towers: Iterable[NamedTowers], request: Request, *, limit: int | None = None) -> list[Embedded]:
+    """Embed the same images and texts with each model.
+
+    Args:
+        towers: the models.
+        request: the data, split and stores.
+        limit: how many images to take, spread evenly over the split; None takes all.
+
+    Raises:
+        OpenVSEError: the data or a store cannot be used, or a model reads fewer images than those before it.
+    """
+    corpus = open_split(request, limit)
+    found: list[Embedded] = []
+    for number, named in enumerate(towers):
+        store = store_of(request, number, named.model)
+        readable = with_features(corpus, store)
+        embedded = embed_corpus(
+            named.model, readable, store, batch_size=request.batch_size, progress=request.progress
+        )
+        if found and len(embedded.corpus) < len(corpus):
+            raise DataError(
+                f"{named.name} can read {len(embedded.corpus)} of the {len(corpus)} images that the models before it "
+                f"read: name it first, or extract its features from the same images"
+            )
+        corpus = embedded.corpus
+        warnings = tuple(
+            line.replace("the model", named.name, 1) for line in leakage_lines([named.model], corpus)
+        )
+        found.append(Embedded(named.name, named.model, corpus, embedded.images, embedded.texts, warnings))
+    return [replace(each, corpus=corpus) for each in found]
+
+
+def training_captions(request: Request) -> tuple[str, ...]:
+    """Return the captions of the training split of the same data; none if it has no such split."""
+    try:
+        return (
+            open_corpus(request.data, require_images=False, allow_outside=request.allow_outside)
+            .split("train")
+            .captions
+        )
+    except DataError:
+        return ()

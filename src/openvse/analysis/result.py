@@ -1,0 +1,136 @@
+"""What every analysis returns: tables of numbers, figures, and pages; and how they are written."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from openvse.analysis.style import styled
+from openvse.errors import OpenVSEError
+from openvse.files import made, replacing, write_whole
+from openvse.output.documents import markdown_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Cell: TypeAlias = str | int | float | bool
+Draw: TypeAlias = "Callable[[], Figure]"
+
+ENDINGS = ("png", "svg", "csv", "html")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers, as they go into a CSV file.
+
+    Attributes:
+        header: the name of each column.
+        rows: the lines; each has one cell for each column.
+    """
+
+    header: tuple[str, ...]
+    rows: Sequence[Sequence[Cell]]
+
+    def to_csv(self) -> str:
+        """Return the table as CSV, with all digits of its numbers."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.header)
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+    def to_markdown(self, digits: int = 3) -> str:
+        """Return the table as Markdown, with ``digits`` digits after the point."""
+        return markdown_table(self.header, [[_shown(cell, digits) for cell in row] for row in self.rows])
+
+    def to_json(self) -> list[dict[str, Cell]]:
+        """Return one object for each row."""
+        return [dict(zip(self.header, row, strict=True)) for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The result of an analysis.
+
+    Attributes:
+        name: the name of the analysis, with which all its files begin.
+        summary: what the command prints, a short table.
+        tables: tables by the part of their file's name after ``name``; "" for the main one.
+        figures: functions that draw the figures, by the part of their file's name.
+        pages: web pages by the part of their file's name.
+        warnings: what the user should read before the figures, one line each.
+    """
+
+    name: str
+    summary: Table
+    tables: Mapping[str, Table]
+    figures: Mapping[str, Draw] = field(default_factory=dict)
+    pages: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def write(self, folder: Path, *, overwrite: bool = False) -> list[Path]:
+        """Write tables as CSV, figures as PNG and SVG, and pages as HTML, each by write-then-rename.
+
+        Args:
+            folder: the folder, which is created if it is missing.
+            overwrite: whether to replace an earlier result of the same analysis.
+
+        Returns:
+            The files.
+
+        Raises:
+            OpenVSEError: the folder holds such a result and ``overwrite`` is False, or matplotlib is not installed.
+            DiskError: the disk is full, or refuses.
+        """
+        refuse_written(folder, self.name, overwrite=overwrite)
+        written: list[Path] = []
+        with made(folder):
+            for part, table in self.tables.items():
+                written.append(folder / f"{_joined(self.name, part)}.csv")
+                write_whole(written[-1], table.to_csv())
+            for part, page in self.pages.items():
+                written.append(folder / f"{_joined(self.name, part)}.html")
+                write_whole(written[-1], page)
+            for part, draw in self.figures.items():
+                written += _save(draw, folder / _joined(self.name, part))
+        return written
+
+
+def refuse_written(folder: Path, name: str, *, overwrite: bool) -> None:
+    """Raise OpenVSEError where an earlier result of an analysis would be replaced, before any work is done."""
+    if overwrite:
+        return
+    there = sorted(
+        path.name
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if path.suffix[1:] in ENDINGS and (path.stem == name or path.stem.startswith(f"{name}_"))
+    )
+    if there:
+        shown = ", ".join(there[:3]) + (" ..." if len(there) > 3 else "")
+        raise OpenVSEError(f"{folder} already holds {shown}: choose another --out, or give --overwrite")
+
+
+def _save(draw: Draw, stem: Path) -> list[Path]:
+    with styled():
+        figure = draw()
+        paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "svg")]
+        for path in paths:
+            with replacing(path) as partial:
+                # Without a date, equal numbers give equal files.
+                metadata = {"Date": None} if path.suffix == ".svg" else {}
+                figure.savefig(partial, format=path.suffix[1:], metadata=metadata)
+    return paths
+
+
+def _joined(name: str, part: str) -> str:
+    return f"{name}_{part}" if part else name
+
+
+def _shown(cell: Cell, digits: int) -> str:
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)

@@ -1,0 +1,95 @@
+"""``openvse analyze`` on the shared run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Invoke = Callable[..., object]
+Refused = Callable[..., str]
+
+KINDS = (
+    "coefficients", "training", "attention", "hits", "answers", "views", "captions", "embeddings", "suspicious",
+    "k-max-grid", "num-views", "view-weight", "view-ablation", "retrieval-time", "pooling-speed", "duplicates",
+)  # fmt: skip
+
+
+@pytest.mark.medium
+def test_the_help_lists_every_kind(invoke: Invoke) -> None:
+    text = invoke("analyze", "--help").output
+    assert max(map(len, text.splitlines())) <= 80
+    assert set(re.findall(r"^│ ([a-z-]+) ", text, re.MULTILINE)) == {*KINDS, "--help"}
+    for kind in KINDS:
+        assert max(map(len, invoke("analyze", kind, "--help").output.splitlines())) <= 80
+
+
+@pytest.mark.medium
+def test_figures_and_tables(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
+    run, album, out = trained / "run", trained / "album", tmp_path / "out"
+    result = invoke("analyze", "coefficients", run, "--size", 4, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("| model | side | size |")
+    assert f"written: {out / 'coefficients.csv'}" in result.stderr
+    words = ["--on", album, "--split", "all", "--out", out, "-q"]
+    result = invoke("analyze", "hits", run, *words, "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["command"] == "analyze hits"
+    assert len(document["result"]["tables"]["hits"]) == 2 * 3 * 5
+    assert any("was trained on" in line for line in document["warnings"])
+    assert str(out / "hits_image_to_text.svg") in document["result"]["files"]
+    for kind in ("embeddings", "attention"):
+        result = invoke("analyze", kind, run, *words)
+        assert result.exit_code == 0, result.output
+    result = invoke("analyze", "training", run, "--out", out, "-q")
+    assert result.exit_code == 0 and result.stdout.startswith("| run | epochs | best rsum |")
+    result = invoke("analyze", "captions", run, *words)
+    assert result.exit_code == 0, result.output
+    assert {path.suffix for path in out.iterdir()} == {".csv", ".png", ".svg"}
+
+
+@pytest.mark.medium
+def test_what_is_refused(refused: Refused, trained: Path, tmp_path: Path) -> None:
+    run, album, out = trained / "run", trained / "album", tmp_path / "out"
+    on = ["--on", album, "--out", out, "-q"]
+    assert "one embedding of each item" in refused("analyze", "views", run, *on)
+    assert "name each model once" in refused("analyze", "hits", run, run, *on)
+    assert "attention needs --on DATA" in refused("analyze", "attention", run, "--out", out)
+    assert "captions needs a text model" in refused("analyze", "captions", *on)
+    assert "needs a model that answers questions" in refused("analyze", "answers", run, *on)
+    assert "neither a folder nor a model" in refused("analyze", "hits", tmp_path / "no", *on)
+    assert "give numbers" in refused(
+        "analyze", "k-max-grid", trained / "tiny.yaml", "--image-k", "a", "--out", out
+    )
+    assert not out.exists()  # nothing is left behind
+    out.mkdir()
+    (out / "hits.csv").touch()
+    assert "already holds hits.csv: choose another --out, or give --overwrite" in refused(
+        "analyze", "hits", run, *on
+    )
+    assert (out / "hits.csv").read_text() == ""
+
+
+@pytest.mark.slow
+def test_a_grid_goes_on(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
+    words = ["analyze", "k-max-grid", trained / "tiny.yaml", "training.phases=[{epochs: 1}]", "--image-k", "1,2",
+             "--text-k", "3", "--out", tmp_path]  # fmt: skip
+    result = invoke(*words)
+    assert result.exit_code == 0, result.output
+    assert "| image_2_text_3 |" in result.stdout
+    again = invoke(*words, "--overwrite")
+    assert again.stdout == result.stdout and "epoch" not in again.stderr
+    assert (tmp_path / "runs" / "features").is_dir()
+
+
+@pytest.mark.slow
+def test_suspicious_captions_of_a_folder(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
+    words = ["--on", trained / "album", "--split", "all", "--folds", 2, "--swap", 0.2, "--out", tmp_path]
+    result = invoke("analyze", "suspicious", trained / "tiny.yaml", *words)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("| exchanged pairs | precision at their number |")
+    assert "Suspicious captions" in (tmp_path / "suspicious.html").read_text()
