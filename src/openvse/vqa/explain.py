@@ -64,7 +64,7 @@ def explain(
     boxes, tiled = None, True
     with evaluating(model):
         if model.image is not None and images is not None:
-            images, boxes, tiled = _located(model.image.encoder, images)
+            images, boxes, tiled = located(model.image.encoder, images)
         answered = model.answer(images, questions, top_k=top_k)
     explained = []
     for question, (guesses, attended, unknown) in zip(questions, answered, strict=True):
@@ -77,8 +77,13 @@ def explain(
     return explained
 
 
-def _located(encoder: ImageEncoder, images: Inputs) -> tuple[Inputs, Float[Tensor, "N 4"] | None, bool]:
-    """Return the raw features of an image instead of its pixels, their boxes if known, and whether they tile it."""
+def located(encoder: ImageEncoder, images: Inputs) -> tuple[Inputs, Float[Tensor, "N 4"] | None, bool]:
+    """Return the raw features of an image instead of its pixels, their boxes if known, and whether they tile it.
+
+    Args:
+        encoder: the encoder of the images.
+        images: a batch of one, of pixels or of stored features.
+    """
     if images.mask is not None:  # a clip
         return images, None, False
     seen = encoder.local_features(images)

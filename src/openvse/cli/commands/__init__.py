@@ -17,6 +17,7 @@ from openvse.cli.commands import (
     indexing,
     recipes,
     search,
+    serve,
     synthetic,
     train,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "indexing",
     "recipes",
     "search",
+    "serve",
     "synthetic",
     "train",
 ]
