@@ -64,7 +64,7 @@ Item = Annotated[Key, Path()]
 Image = Annotated[UploadFile, File(description="An image: JPEG, PNG, WebP, GIF, AVIF, TIFF or BMP.")]
 
 
-def _shown(example: object) -> dict[str, Any]:
+def _shown(example: object) -> dict[int | str, dict[str, Any]]:
     return {200: {"content": {"application/json": {"example": example}}}}
 
 

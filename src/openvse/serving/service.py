@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from PIL import Image
+
 from openvse.errors import ModelError, OpenVSEError
 from openvse.media.images import read_image
 from openvse.media.videos import ClipSource
@@ -55,6 +57,7 @@ class Service:
 
     Raises:
         IndexFormatError: the index is missing, damaged, or made by another model.
+        ModelError: the second model, or the one that answers, cannot read images.
     """
 
     def __init__(
@@ -70,6 +73,12 @@ class Service:
         self.settings, self.limits = settings, settings.limits
         self.model, self.reranker, self.answerer = model, reranker, answerer
         self.names = dict(names or {})
+        self.reads_images = _reads_images(model)
+        for other, option in ((reranker, "--rerank"), (answerer, "--answer")):
+            if other is not None and not _reads_images(other):
+                raise ModelError(
+                    f"the model of {option} reads features and no images: give one that has an image network"
+                )
         self._path = index
         self._remembering = RememberingModel(model, self.limits.sentences)
         self._seen = self._state()
@@ -199,8 +208,8 @@ class Service:
         drawn = random.Random(0)
         names = sorted(self._captions)
         some = drawn.sample(names, min(len(names), 40))
-        short = [text for name in some for text in self._captions[name][:1] if len(text.split()) in _WORDS]
-        return short[:_EXAMPLES]
+        firsts = [text.strip(" .") for name in some for text in self._captions[name][:1]]
+        return [text for text in dict.fromkeys(firsts) if len(text.split()) in _WORDS][:_EXAMPLES]
 
     def describe(self) -> dict[str, Any]:
         """Return what a client has to know of the server."""
@@ -213,6 +222,7 @@ class Service:
             "model": self.names.get("model", ""),
             "embeddings": index.manifest.num_embeddings,
             "width": index.manifest.dim,
+            "images": self.reads_images,
             "probabilities": self.catalog.engine.calibration is not None,
             "rerank": self.names.get("rerank", "second model") if self.reranker is not None else None,
             "rerank_top": self.settings.rerank_top,
@@ -260,6 +270,17 @@ class Service:
         self._seen, self.trouble = state, ""
         self.metrics.reloads.labels("done").inc()
         return True
+
+
+def _reads_images(model: TwoTower | Answerer) -> bool:
+    """Return whether a model reads images, and not only stored features; the question-only model reads none."""
+    if model.image is None:
+        return True
+    try:
+        model.image.encoder.backbone.read(Image.new("RGB", (32, 32)))
+    except ModelError:
+        return False
+    return True
 
 
 def open_file(path: Path) -> int:

@@ -44,7 +44,7 @@ class Limits:
     stall_s: float = 30.0
     stop_s: float = 20.0
     rate: float = 20.0
-    burst: int = 60
+    burst: float = 60.0
     connections: int = 4000
     waiting: int = 512
     together: int = 64

@@ -116,7 +116,7 @@ def serve(
     require_packages()
     limits = Limits(
         rate=rate,
-        burst=max(1, round(3 * rate)),
+        burst=max(1.0, 3 * rate),
         upload_bytes=round(max_upload * 1e6),
         answer_s=timeout,
         together=gather,
