@@ -2,9 +2,10 @@
 
     python benchmarks/serving.py [load] [memory] [harm] [page] [--items 100000] [--folder FOLDER]
 
-Without a name, all four run. The index holds random embeddings, and its model is untrained: EfficientNet-Lite0 and MiniLM
-(extra ``minilm``), 512 wide, which costs what a trained one costs. Server and clients share the machine. Every query is a
-sentence that was not asked before. ``page`` needs a Chromium. ``--folder`` keeps index and model for the next call.
+Without a name, all four run. The index holds random embeddings, and its model is untrained: EfficientNet-Lite0 and
+MiniLM (extra ``minilm``), 512 wide, which costs what a trained one costs. Server and clients share the machine. Every
+query is a sentence that was not asked before. ``page`` needs a Chromium. ``--folder`` keeps index and model for the
+next call.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ WORDS = (
     "a the two three red green blue black white small large old young dog cat bird horse man woman child girl boy "
     "group people street beach snow water grass field mountain house car bicycle ball bench table chair runs sits "
     "jumps sleeps plays walks stands climbs swims holds with in on near under behind over through and of"
-).split()
+)
 
 
 def make_model(folder: Path) -> TwoTower:
@@ -175,9 +176,9 @@ class Load:
 
 def sentences(seed: int) -> Iterator[str]:
     """Yield sentences of 5 to 11 words without end."""
-    draw = random.Random(seed)
+    draw, words = random.Random(seed), WORDS.split()
     while True:
-        yield " ".join(draw.choices(WORDS, k=draw.randint(5, 11)))
+        yield " ".join(draw.choices(words, k=draw.randint(5, 11)))
 
 
 async def loaded(port: int, clients: int, seconds: float, most: int = 1 << 60, seed: int = 0) -> Load:
@@ -306,7 +307,9 @@ def measure_page(folder: Path, repeats: int = 15) -> str:
     """Return the table of what the page takes from the key to the first image."""
     from playwright.sync_api import sync_playwright
 
-    browser_path = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
+    browser_path = next(
+        (found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None
+    )
     with serving(folder) as served, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 800})
@@ -331,14 +334,18 @@ def measure_page(folder: Path, repeats: int = 15) -> str:
         ["hits are listed", float(np.median(listed)), float(listed.max())],
         ["the first image is there", float(np.median(shown)), float(shown.max())],
     ]
-    opening = f"opening: first paint after {first[0]:.0f} ms, {first[1]} requests, {first[2]:.1f} kB transferred"
+    opening = (
+        f"opening: first paint after {first[0]:.0f} ms, {first[1]} requests, {first[2]:.1f} kB transferred"
+    )
     return table(["from the key to", "median ms", "slowest ms"], rows) + f"\n\n{opening}"
 
 
 MARK = """() => {
   const root = document.documentElement;
   let began = 0, listed = 0;
-  addEventListener('keydown', (event) => { if (event.key === 'Enter') { began = performance.now(); listed = 0; } }, true);
+  addEventListener('keydown', (event) => {
+    if (event.key === 'Enter') { began = performance.now(); listed = 0; }
+  }, true);
   new MutationObserver(() => {
     if (!began) return;
     const now = performance.now() - began;

@@ -37,20 +37,22 @@ WORDS = ["a red dog runs", "the green cat sleeps", "two blue birds in the water"
 NUM_PHOTOS = 60
 
 
-def make_model(seed: int, aggregator: object = "gpo") -> TwoTower:
+def make_model(seed: int, aggregator: object = "gpo", more: dict[str, str] | None = None) -> TwoTower:
     """Return an untrained model whose scores of different images differ."""
     torch.manual_seed(seed)
     tree = {
         "name": "tiny",
         "embed_dim": 16,
-        "image": {"encoder": {**ENCODER, "projection": "linear"}, "aggregator": aggregator},
+        "image": {"encoder": {**ENCODER, "projection": "linear", **(more or {})}, "aggregator": aggregator},
         "text": {"encoder": {"name": "bigru", "word_dim": 8, "min_count": 1}, "aggregator": "gpo"},
         "objective": {"ranking": {"name": "contrast", "miner": "hardest", "criterion": "hinge"}},
         "training": {"phases": [{"epochs": 1}]},
     }
     model = build_model(parse_recipe(tree), captions=WORDS).eval()
     photos = [draw_photo(number, (64, 64)) for number in range(8)]
-    with torch.no_grad():  # the random network hardly answers at all: bring what it says of photos to unit spread
+    with (
+        torch.no_grad()
+    ):  # the random network hardly answers at all: bring what it says of photos to unit spread
         encoder = model.image.encoder
         local = encoder(model.read_images(photos)).local
         for weight in encoder.projection.parameters():

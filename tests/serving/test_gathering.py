@@ -66,7 +66,7 @@ def test_too_many_are_refused_and_late_ones_given_up() -> None:
     free = threading.Event()
 
     def slow(asked: Sequence[int]) -> list[int]:
-        free.wait(5)
+        free.wait(30)
         return double(asked)
 
     async def ask(gatherer: Gatherer[int, int]) -> list[int | BaseException]:

@@ -124,7 +124,7 @@ def test_shares_belong_to_their_parts(model: TwoTower) -> None:
 
 
 def test_of_several_views_the_best_is_shown() -> None:
-    views = make_model(0, {"name": "pie_net", "num_embeddings": 3})
+    views = make_model(0, {"name": "pie_net", "num_embeddings": 3}, {"global_vector": "mean"})
     looked = look(views, draw_photo(6, (64, 64)), "two blue birds in the water")
     assert looked.view[1] == 3 and 1 <= looked.view[0] <= 3 and looked.shares.isfinite().all()
 

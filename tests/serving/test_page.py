@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -18,7 +17,8 @@ from openvse.vqa.answerer import Answerer
 from tests.serving.conftest import FREE, Place, Running
 
 CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
+    None,
 )
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
 
@@ -56,7 +56,9 @@ def open_page(browser: Browser, troubles: list[str]) -> Iterator[Open]:
         base = "/".join(url.split("/")[:3])
         page.on(
             "request",
-            lambda asked: troubles.append(asked.url) if not asked.url.startswith((base, "blob:", "data:")) else None,
+            lambda asked: (
+                troubles.append(asked.url) if not asked.url.startswith((base, "blob:", "data:")) else None
+            ),
         )
         page.goto(url)
         pages.append(page)
@@ -71,7 +73,13 @@ def open_page(browser: Browser, troubles: list[str]) -> Iterator[Open]:
 def calibrated(model: TwoTower) -> Iterator[TwoTower]:
     data = CalibrationData("drawn", 60, 60, 60)
     model.calibration = Calibration(
-        model.fingerprint, data, "logistic", {"logistic": 0.1}, (-1.0, 0.0, 1.0), (-6.0, 0.0, 6.0), (1.0, 0.6, 0.0)
+        model.fingerprint,
+        data,
+        "logistic",
+        {"logistic": 0.1},
+        (-1.0, 0.0, 1.0),
+        (-6.0, 0.0, 6.0),
+        (1.0, 0.6, 0.0),
     )
     yield model
     model.calibration = None
@@ -98,7 +106,11 @@ def loaded(page: Page, count: int) -> None:
 
 def serious(page: Page) -> list[str]:
     found = Axe().run(page).response["violations"]
-    return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found if each["impact"] in ("serious", "critical")]
+    return [
+        f"{each['id']}: {each['nodes'][0]['html']}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
 
 
 def test_a_search_with_its_whole_life_by_keyboard(url: str, open_page: Open, troubles: list[str]) -> None:
@@ -186,7 +198,9 @@ def test_the_second_model_is_seen_to_move_hits(url: str, open_page: Open, troubl
     assert not troubles
 
 
-def test_a_question_is_answered_with_where_it_came_from(url: str, open_page: Open, troubles: list[str]) -> None:
+def test_a_question_is_answered_with_where_it_came_from(
+    url: str, open_page: Open, troubles: list[str]
+) -> None:
     page = open_page(f"{url}/?q=grass")
     loaded(page, 6)
     page.locator(".card").first.click()
@@ -198,7 +212,9 @@ def test_a_question_is_answered_with_where_it_came_from(url: str, open_page: Ope
     assert not serious(page) and not troubles
 
 
-def test_an_image_is_chosen_pasted_and_dropped(url: str, place: Place, open_page: Open, troubles: list[str]) -> None:
+def test_an_image_is_chosen_pasted_and_dropped(
+    url: str, place: Place, open_page: Open, troubles: list[str]
+) -> None:
     page = open_page(url)
     expect(page.locator(".examples button").first).to_be_visible()
     page.set_input_files("#file", place.photos / "001.jpg")
@@ -286,5 +302,3 @@ def test_the_page_is_small(url: str, open_page: Open) -> None:
         "performance.getEntries().filter(e => e.transferSize !== undefined).map(e => [e.name, e.transferSize])"
     )
     assert len(sizes) <= 14 and sum(size for _, size in sizes) < 40_000, sizes
-
-

@@ -33,7 +33,9 @@ def locked(place: Place, model: TwoTower) -> Iterator[TestClient]:
         yield client
 
 
-@pytest.mark.parametrize("path", ["/api/search?q=grass", "/api/info", "/metrics", "/openapi.json", "/api/items/1/file"])
+@pytest.mark.parametrize(
+    "path", ["/api/search?q=grass", "/api/info", "/metrics", "/openapi.json", "/api/items/1/file"]
+)
 def test_a_stranger_sees_nothing(locked: TestClient, path: str) -> None:
     for headers in ({}, {"authorization": "Bearer wrong"}, {"cookie": f"openvse_session={TOKEN}"}):
         reply = locked.get(path, headers=headers)
@@ -123,7 +125,9 @@ def bomb() -> bytes:
     """A PNG of 50,000 x 50,000 pixels in a few bytes."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     head = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
     body = zlib.compress(bytes(100_000))
@@ -139,14 +143,14 @@ def large() -> bytes:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (bomb(), "50000 x 50000 pixels"),
+        (bomb(), "more pixels than"),
         (large(), "400 x 400 pixels"),
         (png()[:300], "truncated or damaged"),
         (b"", "empty"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>", "SVG"),
         (b"%PDF-1.7", "PDF"),
         (b"\x00" * 1000, "not an image"),
-        (b"GIF89a" + b"\xff" * 50, "damaged"),
+        (b"GIF89a" + b"\xff" * 50, "an image of 56 bytes"),
     ],
     ids=["bomb", "large", "truncated", "empty", "svg", "pdf", "zeros", "gif"],
 )
@@ -184,7 +188,9 @@ def test_odd_bodies_are_refused(locked: TestClient) -> None:
     ):
         reply = locked.post("/api/search", content=content, headers={"content-type": kind, **known})
         assert 400 <= reply.status_code < 500, content[:20]
-    reply = locked.post("/api/search/image", content=b"x", headers={"content-type": "multipart/form-data", **known})
+    reply = locked.post(
+        "/api/search/image", content=b"x", headers={"content-type": "multipart/form-data", **known}
+    )
     assert reply.status_code in (400, 422)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.serving.conftest import png
 from starlette.testclient import TestClient
 
 from openvse.model import TwoTower
 from openvse.search import HitReranker, Index, Query, SearchEngine
 from openvse.serving.service import Service
+from tests.serving.conftest import png
 
 DOG = "a red dog runs"
 
@@ -42,7 +42,9 @@ def test_pages_follow_each_other_and_end(client: TestClient, engine: SearchEngin
     assert first["more"] and not last["more"]
 
 
-def test_several_queries_with_images_items_and_what_to_avoid(client: TestClient, engine: SearchEngine) -> None:
+def test_several_queries_with_images_items_and_what_to_avoid(
+    client: TestClient, engine: SearchEngine
+) -> None:
     key = client.get("/api/items", params={"id": "001.jpg"}).json()["key"]
     queries = [
         {"q": DOG},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import NoReturn
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -48,6 +49,8 @@ class Bounds:
 
         async def sending(message: Message) -> None:
             nonlocal has_begun
+            if body.refusal is not None and not has_begun:  # what parses forms would tell of a body that it cannot read
+                raise body.refusal
             has_begun = True
             await asyncio.wait_for(send(message), self._limits.stall_s)
 
@@ -71,6 +74,7 @@ class _Body:
         self._receive, self._limits = receive, limits
         self._bytes, self._ends = 0, time.monotonic() + limits.upload_s
         self._is_whole = False
+        self.refusal: RefusedBodyError | None = None
 
     def check_length(self, length: str) -> None:
         """Refuse a body by the length that its head announces."""
@@ -84,15 +88,18 @@ class _Body:
         try:
             message = await asyncio.wait_for(self._receive(), max(0.0, self._ends - time.monotonic()))
         except TimeoutError:
-            raise RefusedBodyError(408, "slow", "the body of the request did not arrive in time") from None
+            self._refuse(RefusedBodyError(408, "slow", "the body of the request did not arrive in time"))
         self._bytes += len(message.get("body", b""))
         self._is_whole = not message.get("more_body", False)
         if self._bytes > self._limits.upload_bytes:
             self._refuse_size()
         return message
 
-    def _refuse_size(self) -> None:
+    def _refuse_size(self) -> NoReturn:
         most = self._limits.upload_bytes / 1e6
-        raise RefusedBodyError(
-            413, "size", f"the body is larger than {most:g} MB, the most that this server takes"
-        )
+        message = f"the body is larger than {most:g} MB, the most that this server takes"
+        self._refuse(RefusedBodyError(413, "size", message))
+
+    def _refuse(self, error: RefusedBodyError) -> NoReturn:
+        self.refusal = error
+        raise error

@@ -97,7 +97,7 @@ def _plain(inputs: Inputs) -> Inputs:
     return Inputs(inputs.values.clone(), None if inputs.mask is None else inputs.mask.clone())
 
 
-def _embedded(tower: Tower[Any], inputs: Inputs) -> tuple[Float[Tensor, "K D"], Float[Tensor, "N L"]]:
+def _embedded(tower: Tower[Any], inputs: Inputs) -> tuple[Float[Tensor, "K D"], Float[Tensor, "1 N L"]]:
     """Return the embeddings of one item, whose lengths count as constants, and the local features behind them."""
     with torch.no_grad():
         features = tower.encoder(inputs)
@@ -107,7 +107,7 @@ def _embedded(tower: Tower[Any], inputs: Inputs) -> tuple[Float[Tensor, "K D"], 
     return vectors / vectors.detach().norm(dim=-1, keepdim=True).clamp(min=1e-12), local
 
 
-def _shares(gradient: Tensor | None, local: Tensor) -> Float[Tensor, "N"]:
+def _shares(gradient: Tensor | None, local: Float[Tensor, "1 N L"]) -> Float[Tensor, "N"]:
     if gradient is None:
         return torch.zeros(local.shape[1])
     return (gradient * local).sum(dim=-1)[0].detach().cpu()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from openvse.errors import OpenVSEError
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
+
+if TYPE_CHECKING:
+    from openvse.serving.patience import OrderlyServer
 
 _NEEDED = {
     "fastapi": "fastapi",
@@ -66,10 +72,26 @@ def run(service: Service, opened: socket.socket, on_start: Callable[[], None] = 
 
     allow_many_files(2 * service.limits.connections)
     server = make_server(create_app(service), service.limits, service.settings.proxies)
-    with quiet_library(), opened:
+    with quiet_library(), ended_by_hangup(server), opened:
         opened.listen(_BACKLOG)
         on_start()
         server.run(sockets=[opened])
+
+
+@contextmanager
+def ended_by_hangup(server: OrderlyServer) -> Iterator[None]:
+    """Let the end of the terminal end the server as SIGTERM does, unless the process ignores it (``nohup``)."""
+    hangup = getattr(signal, "SIGHUP", None)
+    if hangup is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(hangup)
+    if before != signal.SIG_IGN:
+        signal.signal(hangup, server.handle_exit)
+    try:
+        yield
+    finally:
+        signal.signal(hangup, before)
 
 
 @contextmanager

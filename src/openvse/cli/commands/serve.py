@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from openvse.cli import serve_options as given
 from openvse.cli.app import app
 from openvse.cli.options import Device, Quiet, Threads
 
@@ -14,93 +14,27 @@ if TYPE_CHECKING:
     from openvse.serving import Settings
     from openvse.serving.service import Service
 
-_ACCESS, _LIMITS = "Who may ask", "Limits"
-
 
 @app.command()
 def serve(
-    index: Annotated[Path, typer.Argument(help="The folder of an index of images.")],
-    model: Annotated[
-        str | None, typer.Option(help="The model of the index; by default the one that the index names.")
-    ] = None,
-    rerank: Annotated[
-        str | None, typer.Option(help="A second model, which can rank the first hits of a sentence again.")
-    ] = None,
-    rerank_top: Annotated[int, typer.Option(min=1, max=200, help="How many hits it ranks again.")] = 20,
-    answer: Annotated[
-        str | None, typer.Option(help="A model that answers questions about the images.")
-    ] = None,
-    title: Annotated[str, typer.Option(help="Heading of the page.")] = "openvse",
-    example: Annotated[
-        list[str] | None,
-        typer.Option(help="A sentence that the page suggests; by default captions. Repeatable."),
-    ] = None,
-    host: Annotated[
-        str,
-        typer.Option(
-            help="Address to listen on; the default is only reached from this machine.",
-            rich_help_panel=_ACCESS,
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.", rich_help_panel=_ACCESS)
-    ] = 8000,
-    token: Annotated[
-        str,
-        typer.Option(
-            envvar="OPENVSE_TOKEN",
-            show_envvar=True,
-            help="A secret that every request has to show. Other users of this machine can see options, so rather set "
-            "the variable.",
-            rich_help_panel=_ACCESS,
-        ),
-    ] = "",
-    allow_public: Annotated[
-        bool,
-        typer.Option(
-            "--allow-public", help="Let other machines ask without a token.", rich_help_panel=_ACCESS
-        ),
-    ] = False,
-    name: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A further name by which clients address this machine, such as photos.local. Repeatable.",
-            rich_help_panel=_ACCESS,
-        ),
-    ] = None,
-    proxy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Address of a proxy that says which client asks. Repeatable.", rich_help_panel=_ACCESS
-        ),
-    ] = None,
-    rate: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="Questions per second of one client, on average; 0 is no limit.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 20.0,
-    max_upload: Annotated[
-        float, typer.Option(min=0.1, max=1000, help="Largest upload in MB.", rich_help_panel=_LIMITS)
-    ] = 20.0,
-    timeout: Annotated[
-        float,
-        typer.Option(min=1, help="Seconds after which a question is given up.", rich_help_panel=_LIMITS),
-    ] = 30.0,
-    gather: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=1024,
-            help="Most questions that one call of the model answers.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 64,
-    thumbnails: Annotated[
-        int, typer.Option(min=1, help="Memory for small images in MB.", rich_help_panel=_LIMITS)
-    ] = 64,
+    index: given.ServedIndex,
+    model: given.ServedModel = None,
+    rerank: given.SecondModel = None,
+    rerank_top: given.RankedAgain = 20,
+    answer: given.AnswerModel = None,
+    title: given.Title = "openvse",
+    example: given.Examples = None,
+    host: given.Host = "127.0.0.1",
+    port: given.Port = 8000,
+    token: given.Token = "",
+    allow_public: given.AllowPublic = False,
+    name: given.Names = None,
+    proxy: given.Proxies = None,
+    rate: given.Rate = 20.0,
+    max_upload: given.MaxUpload = 20.0,
+    timeout: given.Timeout = 30.0,
+    gather: given.Gather = 64,
+    thumbnails: given.ThumbnailMemory = 64,
     device: Device = "cpu",
     threads: Threads = None,
     quiet: Quiet = False,
@@ -122,17 +56,9 @@ def serve(
         together=gather,
         thumbnail_bytes=thumbnails * 1_000_000,
     )
-    settings = Settings(
-        host=host,
-        port=port,
-        token=token,
-        allow_public=allow_public,
-        names=tuple(name or ()),
-        proxies=tuple(proxy or ()),
-        title=title,
-        examples=tuple(example or ()),
-        rerank_top=rerank_top,
-        limits=limits,
+    access = Settings(host, port, token, allow_public, tuple(name or ()), tuple(proxy or ()))
+    settings = replace(
+        access, title=title, examples=tuple(example or ()), rerank_top=rerank_top, limits=limits
     )
     opened, settings = listen(settings)
     with opened:
