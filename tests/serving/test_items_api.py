@@ -14,6 +14,8 @@ from starlette.testclient import TestClient
 from openvse.errors import DataError, ModelError
 from openvse.functional import pad
 from openvse.model import TwoTower
+from openvse.search import Index
+from openvse.serving.catalog import Catalog
 from openvse.serving.looking import look
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
@@ -168,3 +170,16 @@ def make_blind() -> TwoTower:
     from tests.tiny import tiny_tree
 
     return build_model(parse_recipe(tiny_tree(Path())), captions=["red"]).eval()
+
+
+def test_items_of_an_index_of_an_earlier_format_are_told_apart() -> None:
+    old = Index.open(Path(__file__).parents[1] / "earlier_versions/v1/index")
+    assert old.manifest.vectors and len(old) > 1
+
+    class Maker:
+        fingerprint, calibration = old.manifest.model, None
+
+    catalog = Catalog(old, Maker())  # type: ignore[arg-type]
+    keys = [catalog.key(item) for item in old.table.ids]
+    assert len(set(keys)) == len(old) and [catalog.id_of(key) for key in keys] == old.table.ids
+    assert catalog.describe(keys[1])["id"] == old.table.ids[1]

@@ -49,7 +49,9 @@ class Bounds:
 
         async def sending(message: Message) -> None:
             nonlocal has_begun
-            if body.refusal is not None and not has_begun:  # what parses forms would tell of a body that it cannot read
+            if (
+                body.refusal is not None and not has_begun
+            ):  # what parses forms would tell of a body that it cannot read
                 raise body.refusal
             has_begun = True
             await asyncio.wait_for(send(message), self._limits.stall_s)

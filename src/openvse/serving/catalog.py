@@ -65,7 +65,9 @@ class Catalog:
             )
         self.index, self.model = index, model
         self.engine = SearchEngine(model, index)
-        keys = index.table.keys
+        # Formats 1 and 2 know no numbers; such an index only changes by becoming one of format 3.
+        keys = np.arange(len(index)) if index.manifest.vectors else index.table.keys
+        self._key_at = keys
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
         self._roots = tuple(Path(root.path).resolve() for root in index.roots)
@@ -83,7 +85,7 @@ class Catalog:
         position = self.index.position(item_id)
         if position is None:
             raise MissingError(f"the index holds no item {escaped(item_id)}: give the path below the folder")
-        return int(self.index.table.keys[position])
+        return int(self._key_at[position])
 
     def id_of(self, key: int) -> str:
         """Return the id of an item: its path below the indexed folder."""

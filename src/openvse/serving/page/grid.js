@@ -90,7 +90,11 @@ export class Grid {
     const moved = hit.was === null || hit.was === hit.rank ? "" : `, was ${hit.was}`;
     const card = make("button", { type: "button", className: "card", tabIndex: place ? -1 : 0, "aria-label": `${hit.rank}. ${hit.id}, score ${score(hit.score)}${likely}${moved}` });
     card.dataset.place = place;
-    picture.addEventListener("load", () => card.classList.add("is-loaded"));
+    picture.addEventListener("load", () => {
+      const shape = picture.naturalWidth / picture.naturalHeight;
+      card.classList.toggle("is-square", shape > 0.9 && shape < 1.12);  // drawings and icons are shown whole
+      card.classList.add("is-loaded");
+    });
     picture.addEventListener("error", () => card.classList.add("is-broken"));
     picture.src = address(hit.thumbnail);
     const shot = make("span", { className: "shot" }, picture);
