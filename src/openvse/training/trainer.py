@@ -54,12 +54,11 @@ class Trainer:
         self.model = task.model
         self.objectives = nn.ModuleList(task.objectives).to(accelerator.device)
         self.schedule = Schedule(recipe.optimizer, recipe.training.phases, task.steps_per_epoch)
-        # Parts that their encoder has frozen (fine_tune: false) never train, even if a phase does not freeze them.
+        # Parts that their encoder has frozen (fine_tune: false) never train, whether or not a phase names them.
         named = [*self.model.named_parameters(), *self.objectives.named_parameters(prefix="objectives")]
         self.trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
-        names = [name for name, _ in self.trainable]
         for index, phase in enumerate(recipe.training.phases):
-            check_prefixes(phase.frozen, names, f"training.phases.{index}.frozen")
+            check_prefixes(phase.frozen, [name for name, _ in named], f"training.phases.{index}.frozen")
         self.optimizer = accelerator.prepare_optimizer(build_optimizer(recipe.optimizer, self.trainable))
         self.wrapped: nn.Module = accelerator.prepare_model(self.model)
         spec, of_model = recipe.training.average, {id(weight) for weight in self.model.parameters()}
@@ -113,13 +112,26 @@ class Trainer:
                 self.average.load_state(state["average"])
             if self.begun is not None:
                 self.begun.compared.load_state(state["start"])
-            _set_random_state(state["random"][self.accelerator.process_index])
+            self._continue_random_numbers(state["random"])
         except (KeyError, IndexError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:160]
             raise TrainingError(
                 f"checkpoint {self.folder / 'last.pt'} does not fit this run ({reason}): resume with the recipe "
-                f"and the number of processes with which the run was started"
+                f"with which the run was started"
             ) from error
+
+    def _continue_random_numbers(self, states: list[dict[str, Any]]) -> None:
+        """Go on with the random numbers of this process; a process that the run did not have before begins anew."""
+        accelerator = self.accelerator
+        if accelerator.process_index < len(states):
+            _set_random_state(states[accelerator.process_index])
+        else:
+            torch.manual_seed(self.recipe.seed + accelerator.process_index + self.progress.global_step)
+        if accelerator.num_processes != len(states) and accelerator.is_main_process:
+            self.watcher.note(
+                f"the run had {len(states)} process(es) and goes on with {accelerator.num_processes}: its batches stay "
+                f"the same, augmentation and dropout draw other random numbers"
+            )
 
     def _train_epoch(self, log: MetricsLog | None) -> None:
         progress, spec = self.progress, self.recipe.training
