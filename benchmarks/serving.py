@@ -299,7 +299,7 @@ def measure_harm(folder: Path) -> str:
         before = served.memory
         rows = asyncio.run(harm(served.port))
         grown = (served.memory - before) / 1e6
-    note = f"\n\nmemory grew by {grown:.0f} MB"
+    note = f"\n\nthe memory of the process grew by {max(0.0, grown):.0f} MB"
     return table(["what is done", "seen", "search of an honest client, median ms"], rows) + note
 
 

@@ -39,7 +39,6 @@ NUM_PHOTOS = 60
 
 def make_model(seed: int, aggregator: object = "gpo", more: dict[str, str] | None = None) -> TwoTower:
     """Return an untrained model whose scores of different images differ."""
-    torch.manual_seed(seed)
     tree = {
         "name": "tiny",
         "embed_dim": 16,
@@ -48,7 +47,7 @@ def make_model(seed: int, aggregator: object = "gpo", more: dict[str, str] | Non
         "objective": {"ranking": {"name": "contrast", "miner": "hardest", "criterion": "hinge"}},
         "training": {"phases": [{"epochs": 1}]},
     }
-    model = build_model(parse_recipe(tree), captions=WORDS).eval()
+    model = build_model(parse_recipe(tree), captions=WORDS, seed=seed).eval()
     photos = [draw_photo(number, (64, 64)) for number in range(8)]
     with (
         torch.no_grad()

@@ -59,6 +59,7 @@ def test_the_page_gets_a_cookie_for_the_token(locked: TestClient) -> None:
 def test_other_web_sites_may_not_ask(client: TestClient) -> None:
     assert client.get("/api/info", headers={"sec-fetch-site": "cross-site"}).status_code == 403
     assert client.get("/api/info", headers={"host": "rebound.example"}).status_code == 421
+    assert client.get("/api/info", headers={"x-long": "y" * 40_000}).status_code == 431
     assert client.get("/api/info", headers={"host": "localhost:8000"}).status_code == 200
 
 

@@ -36,6 +36,7 @@ SECURITY_HEADERS: Mapping[str, str] = {
 }
 
 _CHEAP = 0.05
+_LONGEST_HEAD = 32_768
 _CLIENTS = 10_000
 _WRONG_TOKEN = 5.0
 
@@ -111,6 +112,8 @@ class Guard:
         if not self._is_named(headers.get("host", "")):
             message = "the server does not go by this name: start it with --name NAME"
             return 421, "host", message
+        if sum(len(name) + len(value) for name, value in headers.raw) > _LONGEST_HEAD:
+            return 431, "head", "the head of the request is too long"
         if path.startswith("/api") and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             return 403, "site", "pages of other web sites may not ask this server"
         if not self._rates.takes(client, cost_of(scope)):

@@ -24,6 +24,7 @@ def patient_protocol(limits: Limits) -> type[asyncio.Protocol]:
         _deadline: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            """Take a new connection, or close it if there are too many."""
             super().connection_made(transport)
             if len(self.connections) > limits.connections:
                 self.connections.discard(self)
@@ -32,14 +33,17 @@ def patient_protocol(limits: Limits) -> type[asyncio.Protocol]:
             self._watch()
 
         def data_received(self, data: bytes) -> None:
+            """Take what has arrived."""
             super().data_received(data)
             self._watch()
 
         def on_response_complete(self) -> None:
+            """Wait for the next request."""
             super().on_response_complete()
             self._watch()
 
         def connection_lost(self, exc: Exception | None) -> None:
+            """Forget the connection."""
             self._forget()
             super().connection_lost(exc)
 
