@@ -17,6 +17,7 @@ from openvse.model import TwoTower
 from openvse.search import Index
 from openvse.serving.catalog import Catalog
 from openvse.serving.looking import look
+from openvse.serving.remembering import RememberingModel
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from openvse.serving.thumbnails import Kept
@@ -172,14 +173,14 @@ def make_blind() -> TwoTower:
     return build_model(parse_recipe(tiny_tree(Path())), captions=["red"]).eval()
 
 
-def test_items_of_an_index_of_an_earlier_format_are_told_apart() -> None:
+def test_items_of_an_index_of_an_earlier_format_are_told_apart(model: TwoTower) -> None:
     old = Index.open(Path(__file__).parents[1] / "earlier_versions/v1/index")
     assert old.manifest.vectors and len(old) > 1
 
-    class Maker:
-        fingerprint, calibration = old.manifest.model, None
+    class Maker(RememberingModel):
+        fingerprint = old.manifest.model
 
-    catalog = Catalog(old, Maker())  # type: ignore[arg-type]
+    catalog = Catalog(old, Maker(model, 1))
     keys = [catalog.key(item) for item in old.table.ids]
     assert len(set(keys)) == len(old) and [catalog.id_of(key) for key in keys] == old.table.ids
     assert catalog.describe(keys[1])["id"] == old.table.ids[1]
