@@ -118,9 +118,8 @@ class Guard:
             return 403, "site", "pages of other web sites may not ask this server"
         if not self._rates.takes(client, cost_of(scope)):
             return 429, "rate", "too many requests: wait a second, and ask again"
-        if path in OPEN_PATHS or path.startswith("/page/"):
-            return None
-        if not self._settings.token or self._is_known(headers):
+        is_open = path in OPEN_PATHS or path.startswith("/page/")
+        if is_open or not self._settings.token or self._is_known(headers):
             return None
         self._rates.takes(client, _WRONG_TOKEN)
         return 401, "token", "the token is missing or wrong: send it as 'Authorization: Bearer TOKEN'"
