@@ -18,7 +18,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def median_times(
-    functions: Sequence[Callable[[], object]], repeats: int = 11, warmup: int = 2
+    functions: Sequence[Callable[[], object]], repeats: int = 11, warmup: int = 2, rest: float = 0.0
 ) -> list[float]:
     """Return the median seconds of each function.
 
@@ -28,10 +28,12 @@ def median_times(
         functions: what to time, each without arguments.
         repeats: timed rounds.
         warmup: rounds before them that are not counted.
+        rest: seconds before each, in which the threads of the one before stop waiting for more work.
     """
     seconds: list[list[float]] = [[] for _ in functions]
     for turn in range(warmup + repeats):
         for function, times in zip(functions, seconds, strict=True):
+            time.sleep(rest)
             started = time.perf_counter()
             function()
             if turn >= warmup:

@@ -1,8 +1,11 @@
-"""The exact engine beside one pass over the vectors and the bare matrix product; adding an image to a large index.
+"""The exact engine beside one pass over the vectors and the bare matrix product; adding an image; the other engines.
 
-    python benchmarks/search.py [--items 100000] [--dim 1024] [--repeats 11]
+    python benchmarks/search.py [--items 100000] [--dim 1024] [--repeats 11] [--only products adding engines]
+                                [--engines exact int8 qdrant_edge pgvector faiss_flat faiss_hnsw usearch]
 
-All sides of a table take turns in one run. The last lines say what it costs to add one item to an index of so many.
+All sides of the first table take turns in one run. The second says what it costs to add one item to an index of so
+many, and the third compares engines over data that lie near a subspace of 24 dimensions, one after the other. FAISS and
+usearch need the extra ``bench``, and the engine ``qdrant`` a server in OPENVSE_QDRANT_URL.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import numpy as np
 import torch
 
 from _measure import environment, median_times, table
+from _search_engines import HEADER, measure_engines
 from openvse.functional import normalize
 from openvse.search import ExactBackend, Index, Item
 from openvse.search.database import Root
@@ -26,6 +30,7 @@ from openvse.types import EmbeddingSet
 
 TOP_K = 10
 MANY = 64
+REST = 0.02
 
 
 def queries_of(count: int, dim: int) -> EmbeddingSet:
@@ -41,7 +46,7 @@ def product_in_chunks(vectors: torch.Tensor, query: torch.Tensor) -> torch.Tenso
     return torch.bmm(some, query.expand(parts, -1).unsqueeze(2))
 
 
-def compare_engines(items: int, dim: int, repeats: int) -> str:
+def compare_products(items: int, dim: int, repeats: int) -> str:
     """Return the table of one query and of many."""
     vectors = normalize(torch.randn(items, dim, generator=torch.Generator().manual_seed(0)))
     half = vectors.half()
@@ -61,7 +66,11 @@ def compare_engines(items: int, dim: int, repeats: int) -> str:
         (f"engine, {MANY} queries, float16", partial(double.search, many, TOP_K)),
     ]
     seconds = dict(
-        zip((name for name, _ in sides), median_times([side for _, side in sides], repeats), strict=True)
+        zip(
+            (name for name, _ in sides),
+            median_times([side for _, side in sides], repeats, rest=REST),
+            strict=True,
+        )
     )
     one_pass, product = seconds[sides[0][0]], seconds[f"product, {MANY} queries"]
     rows = [
@@ -102,11 +111,20 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=11)
+    parser.add_argument("--only", nargs="+", default=["products", "adding", "engines"])
+    parser.add_argument("--engines", nargs="+", default=["exact", "int8", "qdrant_edge"])
+    parser.add_argument("--dtype", choices=["float32", "float16"], default="float32")
     arguments = parser.parse_args()
     print(f"{arguments.items:,} x {arguments.dim}, the best {TOP_K}; {environment()}\n")
-    print(compare_engines(arguments.items, arguments.dim, arguments.repeats))
-    with tempfile.TemporaryDirectory() as folder:
-        print(f"\n{add_one(Path(folder), arguments.items, arguments.dim)}")
+    if "products" in arguments.only:
+        print(compare_products(arguments.items, arguments.dim, arguments.repeats))
+    if "adding" in arguments.only:
+        with tempfile.TemporaryDirectory() as folder:
+            print(f"\n{add_one(Path(folder), arguments.items, arguments.dim)}")
+    if "engines" in arguments.only:
+        print(f"\n{table(HEADER, [])}")
+        for row in measure_engines(arguments.items, arguments.dim, arguments.engines, arguments.dtype):
+            print(table(HEADER, [row]).splitlines()[2], flush=True)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,21 @@ class Inputs:
 
 
 @dataclass(frozen=True)
+class Graph:
+    """The role graphs of texts, in slots: first the event, then alternately an action and an entity (HGR).
+
+    Attributes:
+        members: which local features belong to the node of a slot; a slot without any does not exist.
+        roles: the semantic role of each node.
+        edges: ``edges[b, i, j]`` says that node i reads node j.
+    """
+
+    members: Bool[Tensor, "B S N"]
+    roles: Int[Tensor, "B S"]
+    edges: Bool[Tensor, "B S S"]
+
+
+@dataclass(frozen=True)
 class Features:
     """The output of an encoder: local features, and one global vector if the aggregator needs it (PIE-Net).
 
@@ -61,6 +76,7 @@ class Features:
         boxes: the box of each local feature (left, top, right, bottom) as fractions of the image's width and height,
             if the encoder knows it.
         ranked: the local features sorted in each dimension, if several aggregators share one sort.
+        graph: the role graph of each text, if the encoder knows it.
     """
 
     local: Float[Tensor, "B N L"]
@@ -68,6 +84,7 @@ class Features:
     pooled: Float[Tensor, "B D"] | None = None
     boxes: Float[Tensor, "B N 4"] | None = None
     ranked: Float[Tensor, "B L N"] | None = None
+    graph: Graph | None = None
 
 
 @dataclass(frozen=True)
@@ -77,44 +94,51 @@ class EmbeddingSet:
     Attributes:
         vectors: ``[B, K, D]``; a Tower returns them at unit length.
         mask: ``[B, K]``, True where the embedding exists.
-        residual: ``[B, K, D]``, the part that PVSE's diversity term acts on.
+        residual: ``[B, K, R]``, the part that PVSE's diversity term acts on, or the code of an autoencoder.
+        source: ``[B, S]``, the vector of which an autoencoder made the code.
     """
 
     vectors: Float[Tensor, "B K D"]
     mask: Bool[Tensor, "B K"]
-    residual: Float[Tensor, "B K D"] | None = None
+    residual: Float[Tensor, "B K R"] | None = None
+    source: Float[Tensor, "B S"] | None = None
 
     def __len__(self) -> int:
         return len(self.vectors)
 
     def __getitem__(self, rows: slice | Int[Tensor, "b"]) -> EmbeddingSet:
         """Return some of the items: a view for a slice, a copy for positions."""
-        residual = None if self.residual is None else self.residual[rows]
-        return EmbeddingSet(self.vectors[rows], self.mask[rows], residual)
+        return self.map(lambda tensor: tensor[rows])
 
     def to(self, device: torch.device | str) -> EmbeddingSet:
         """Return the same embeddings on ``device``."""
-        residual = None if self.residual is None else self.residual.to(device)
-        return EmbeddingSet(self.vectors.to(device), self.mask.to(device), residual)
+        return self.map(lambda tensor: tensor.to(device))
 
     def detach(self) -> EmbeddingSet:
         """Return the embeddings detached from the autograd graph."""
-        residual = None if self.residual is None else self.residual.detach()
-        return EmbeddingSet(self.vectors.detach(), self.mask, residual)
+        return self.map(Tensor.detach)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> EmbeddingSet:
+        """Return the embeddings with each of their tensors changed."""
+        residual = None if self.residual is None else change(self.residual)
+        source = None if self.source is None else change(self.source)
+        return EmbeddingSet(change(self.vectors), change(self.mask), residual, source)
 
     @staticmethod
     def concatenate(parts: Sequence[EmbeddingSet]) -> EmbeddingSet:
-        """Join sets with the same D; smaller K are padded, and the residual is kept if every part has one."""
+        """Join sets with the same D; smaller K are padded; residual and source are kept if every part has them."""
         most = max(part.mask.shape[1] for part in parts)
 
         def widen(tensors: list[Tensor]) -> Tensor:
             return torch.cat([F.pad(t, (0, 0) * (t.dim() - 2) + (0, most - t.shape[1])) for t in tensors])
 
         residuals = [part.residual for part in parts if part.residual is not None]
+        sources = [part.source for part in parts if part.source is not None]
         return EmbeddingSet(
             widen([part.vectors for part in parts]),
             widen([part.mask for part in parts]),
             widen(residuals) if len(residuals) == len(parts) else None,
+            torch.cat(sources) if len(sources) == len(parts) else None,
         )
 
 

@@ -65,6 +65,6 @@ def test_without_a_global_vector_it_says_what_to_do() -> None:
         PIENet(input_dim=2, embed_dim=2)(Features(torch.zeros(1, 2, 2), torch.ones(1, 2, dtype=torch.bool)))
 
 
-def test_no_embedding_is_refused() -> None:
-    with pytest.raises(RecipeError, match="at least 1"):
-        PIENet(input_dim=2, embed_dim=2, num_embeddings=0)
+def test_a_negative_k_is_refused() -> None:
+    with pytest.raises(RecipeError, match="at least 0"):
+        PIENet(input_dim=2, embed_dim=2, num_embeddings=-1)

@@ -237,6 +237,7 @@ def test_json_is_all_that_standard_output_carries(trained: Path, tmp_path: Path,
         "failed": [{"path": str(tmp_path / "mixed" / "bad.png"), "reason": "it is not an image we read"}],
         "kept": [],
         "left_out": {"SVG": [str(tmp_path / "mixed" / "logo.svg")]},
+        "engine": {"name": "exact", "put": 0, "removed": 0, "recall": None},
     }
     skipped, left_out = indexed["warnings"]
     assert skipped == f"skipped {tmp_path / 'mixed' / 'bad.png'}: it is not an image we read"

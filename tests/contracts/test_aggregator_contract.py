@@ -12,8 +12,14 @@ from openvse.testing.aggregators import AGGREGATOR_PROMISES, AggregatorMaker
 
 # Every part as it comes, and the options that change what it computes, as a recipe writes them.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "adpool": [{"token_weights": "per_dimension"}],
+    "adpool": [
+        {"token_weights": "per_dimension"},
+        {"balance": 0.25},
+        {"balance": 1.0},
+        {"balance": "random"},
+    ],
     "conv1d": [{"length": 4}],
+    "frame_levels": [{"aggregator": "gpo"}],
     "fs_pool": [{"num_pieces": 1}],
     "gated": [
         {"gate_start": -0.5, "base": "last_token", "pool": "adpool", "share_projection": False},
@@ -31,6 +37,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"per_dimension": True},
         {"per_dimension": True, "generator": "interpolation"},
     ],
+    "graph_levels": [{"aggregator": "gpo", "num_layers": 2}, {"num_layers": 0}],
     "log_sum_exp": [{"temperature": 0.01}],
     "multi_view": [
         {"num_views": 1},
@@ -38,7 +45,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"aggregator": {"name": "k_max", "k": 2}, "share_projection": False, "num_views": 2},
         {"aggregator": {"name": "pie_net", "num_embeddings": 2}, "num_views": 2},
     ],
-    "pie_net": [{"num_embeddings": 3}],
+    "pie_net": [{"num_embeddings": 3}, {"with_global": False}],
     "score_attention": [{"num_heads": 2, "num_vectors": 3}],
     "tokens": [{"unit_length": True}],
     "top_percent": [{"percent": 1}, {"percent": 100}],

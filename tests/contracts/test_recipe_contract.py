@@ -31,17 +31,32 @@ CAPTIONS = [
 def shrink(name: str, checkpoints: Checkpoints) -> RetrievalRecipe:
     """The same recipe at a width that a test can afford, without random drops, its hub models replaced by tiny ones."""
     recipe = load_recipe(name)
-    changed = ["embed_dim=32", "text.encoder.size_augmentation=none"]
-    if recipe.text.encoder.name == "bigru":
-        changed.append("text.encoder.min_count=1")
-    else:
+    changed = ["embed_dim=32"]
+    if recipe.text.encoder.name != "role_graph":
+        changed.append("text.encoder.size_augmentation=none")
+    if recipe.text.encoder.name == "transformers_text":
         changed.append(f"text.encoder.model={checkpoints.text}")
+    else:
+        changed.append("text.encoder.min_count=1")
+    if recipe.text.encoder.name == "bag_of_words":
+        changed.append("text.encoder.word_dim=32")  # the joint space is that of the words
+    for key, term in recipe.objective.items():
+        if "random" in str(term.options.get("miner")):
+            changed.append(f"objective.{key}.miner=all")
+        if term.name == "correspondence":
+            changed += [f"objective.{key}.embed_dim=32", f"objective.{key}.text_dim=32"]
+    for side in ("image", "text"):
+        options = getattr(recipe, side).aggregator.options
+        changed += [f"{side}.aggregator.{key}=0.0" for key in options if "dropout" in key]
     if recipe.image.encoder.name == "resnet":
         changed += [
             f"image.encoder.{size}"
             for size in ("blocks=[1,1,1,1]", "stem_dim=4", "inner_dim=4", "image_size=64")
         ]
         changed.append(f"image.encoder.groups={min(2, recipe.image.encoder.options.get('groups', 1))}")
+    inner = recipe.image.encoder.options.get("backbone")
+    if isinstance(inner, dict) and "model" in inner:
+        changed.append(f"image.encoder.backbone.model={checkpoints.vision('resnet')}")
     if model := recipe.image.encoder.options.get("model"):
         family = "vit" if "vit" in model else "resnet"
         changed += [f"image.encoder.model={checkpoints.vision(family)}", "image.encoder.image_size=null"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openvse.encoders import BiGRU, TransformersText, UnknownWord, unknown_line
-from openvse.encoders.bigru import MAX_WORDS
+from openvse.encoders.words_encoder import MAX_WORDS
 
 CAPTIONS = ["a dog runs", "a dog sits", "the cat sits"]
 

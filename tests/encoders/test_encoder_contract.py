@@ -46,6 +46,7 @@ def make_encoder(vision_checkpoint, detector_checkpoint, bert_checkpoint, fake_t
         },
         "crops": {"backbone": {"pretrained": False, "image_size": 32}, "windows": [[1, 1.0], [2, 0.6]]},
         "frames": {"backbone": {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32}},
+        "bag_of_words": {"captions": CAPTIONS, "min_count": 1, "word_dim": 5, "freeze_words": False},
         "bigru": {"captions": CAPTIONS, "min_count": 1, "word_dim": 5},
         "transformers_text": {"model": bert_checkpoint},
     }
@@ -72,7 +73,8 @@ def collate(rows: list[torch.Tensor], padding: float = 0.0) -> Inputs:
     return Inputs(values, torch.arange(values.shape[1]) < lengths.unsqueeze(1))
 
 
-ALL = [*BACKBONES, *TEXT_ENCODERS]
+# A caption with its graph is longer than its words: tests/encoders/test_role_graph.py has these promises for it.
+ALL = [*BACKBONES, *(name for name in TEXT_ENCODERS if name != "role_graph")]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -129,6 +131,7 @@ def test_assets_and_weights_are_all_that_a_model_needs(
     saved = make_encoder(name).eval()
     saved.save_assets(tmp_path / "assets")
     nothing_else = {
+        "bag_of_words": {"captions": ()},
         "bigru": {"captions": ()},
         "transformers_text": {"model": "gone"},
         "transformers_vision": {"model": "gone"},

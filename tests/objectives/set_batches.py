@@ -10,10 +10,11 @@ from openvse.types import EmbeddingSet, ScoredBatch
 
 
 def embeddings(items: int, k: int, seed: int, width: int = 5) -> EmbeddingSet:
-    """Random unit vectors with residuals, in float64."""
+    """Random unit vectors with residuals and sources, in float64."""
     generator = torch.Generator().manual_seed(seed)
     vectors, residual = torch.randn(2, items, k, width, dtype=torch.float64, generator=generator)
-    return EmbeddingSet(normalize(vectors), torch.ones(items, k, dtype=torch.bool), residual)
+    mask = torch.ones(items, k, dtype=torch.bool)
+    return EmbeddingSet(normalize(vectors), mask, residual, source=vectors[:, 0].clone())
 
 
 def scored(images: EmbeddingSet, texts: EmbeddingSet, positives: Tensor | None = None) -> ScoredBatch:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from openvse.functional import normalize, set_max_scores
-from openvse.search.backend import ExactBackend, _keys, _unpack
+from openvse.search import ExactBackend
+from openvse.search.ordering import pack, unpack
 from openvse.similarities import Order
 from openvse.types import EmbeddingSet
 
@@ -116,9 +117,9 @@ def test_memory_is_bounded_by_the_block() -> None:
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=20), st.integers(0, 2**31))
 def test_keys_sort_like_scores_then_positions(values: list[float], start: int) -> None:
     scores = torch.tensor([values])
-    keys = _keys(scores, torch.arange(start, start + len(values)))
+    keys = pack(scores, torch.arange(start, start + len(values)))
     order = keys[0].argsort(descending=True).tolist()
     assert order == sorted(range(len(values)), key=lambda place: (-values[place], place))
-    unpacked, positions = _unpack(keys)
+    unpacked, positions = unpack(keys)
     assert torch.equal(unpacked, scores + 0.0)
     assert positions[0].tolist() == list(range(start, start + len(values)))

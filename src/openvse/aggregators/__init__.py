@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from openvse.aggregators.ada_pool import AdaPool
 from openvse.aggregators.adpool import AdPool
+from openvse.aggregators.attention_pool import AttentionPool
+from openvse.aggregators.autoencoder import Autoencoder
 from openvse.aggregators.base import Aggregator, Pooling, RankedPooling, SingleVector
 from openvse.aggregators.conv1d import Conv1d
 from openvse.aggregators.first_token import FirstToken
+from openvse.aggregators.frame_levels import FrameLevels
 from openvse.aggregators.fs_pool import FSPool
 from openvse.aggregators.gated import Gated
 from openvse.aggregators.gcn import GCN
@@ -15,6 +18,7 @@ from openvse.aggregators.gpo import GPO
 from openvse.aggregators.gpo_data_dependent import GPODataDependent
 from openvse.aggregators.gpo_generators import GENERATORS, Generator
 from openvse.aggregators.gpo_positions import POSITIONS, Positions
+from openvse.aggregators.graph_levels import GraphLevels
 from openvse.aggregators.k_max import KMax
 from openvse.aggregators.last_token import LastToken
 from openvse.aggregators.lip import LIP
@@ -37,14 +41,18 @@ AGGREGATORS: Registry[Aggregator] = Registry(
     {
         "ada_pool": AdaPool,
         "adpool": AdPool,
+        "attention_pool": AttentionPool,
+        "autoencoder": Autoencoder,
         "conv1d": Conv1d,
         "first_token": FirstToken,
+        "frame_levels": FrameLevels,
         "fs_pool": FSPool,
         "gated": Gated,
         "gcn": GCN,
         "gem": GeM,
         "gpo": GPO,
         "gpo_data_dependent": GPODataDependent,
+        "graph_levels": GraphLevels,
         "k_max": KMax,
         "last_token": LastToken,
         "lip": LIP,
@@ -73,13 +81,17 @@ __all__ = [
     "AdPool",
     "AdaPool",
     "Aggregator",
+    "AttentionPool",
+    "Autoencoder",
     "Conv1d",
     "FSPool",
     "FirstToken",
+    "FrameLevels",
     "GPODataDependent",
     "Gated",
     "GeM",
     "Generator",
+    "GraphLevels",
     "KMax",
     "LastToken",
     "LogSumExp",

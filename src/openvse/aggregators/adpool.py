@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from openvse.aggregators.base import Pooling
+from openvse.errors import RecipeError
 from openvse.functional import MASKED, position_mask, soft_pool, sort_descending
 
 
@@ -30,8 +31,14 @@ class AdPool(Pooling):
         token_start: the initial values of W_tok: ``uniform``, within 1 / sqrt(L) as PyTorch starts a layer, or
             ``xavier``, uniform within sqrt(6 / (inputs + outputs)), with b at 0. The released code starts
             ``per_dimension`` with ``xavier``, whose weights are 1.7 times as large.
+        balance: w_1, the share of the token level: ``learned`` (eq. 5), a fixed number from 0 to 1 (appendix C, Table
+            2), or ``random``, a number that is drawn once, when the model is made. At 1 only the token level is left
+            (Table 3); at 0, the aggregator is ``soft_pool`` with token weights that are not used.
         count_padding: whether padding takes its share of the token weights, as zeros behind the sorted elements, as
             in the released code; an index cannot serve such embeddings.
+
+    Raises:
+        RecipeError: the balance is not in [0, 1].
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class AdPool(Pooling):
         token_weights: Literal["scalar", "per_dimension"] = "scalar",
         count_padding: bool = False,
         token_start: Literal["uniform", "xavier"] = "uniform",
+        balance: float | Literal["learned", "random"] = "learned",
     ) -> None:
         super().__init__(input_dim=input_dim, embed_dim=embed_dim)
         self.count_padding = count_padding
@@ -53,11 +61,23 @@ class AdPool(Pooling):
             if not scalar:
                 nn.init.zeros_(layer.bias)
         self.token = layer if scalar else nn.Sequential(layer, nn.ReLU())
-        self.balance = nn.Linear(input_dim, 1, bias=False)
+        share = None if isinstance(balance, str) else float(balance)
+        if share is not None and not 0 <= share <= 1:
+            raise RecipeError(f"adpool got balance = {balance}: give a number from 0 to 1, learned or random")
+        learned = balance == "learned"
+        self.balance = nn.Linear(input_dim, 1, bias=False) if learned else None
+        self.share: Tensor | None
+        self.register_buffer(
+            "share", None if learned else torch.rand(()) if share is None else torch.tensor(share)
+        )
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Pool both ways and balance the two."""
-        both = torch.stack((self._token_level(local, mask), soft_pool(local, mask)), dim=1)
+        token, embedding = self._token_level(local, mask), soft_pool(local, mask)
+        if self.balance is None:
+            assert self.share is not None
+            return self.share * token + (1 - self.share) * embedding
+        both = torch.stack((token, embedding), dim=1)
         weights: Tensor = self.balance(both).softmax(dim=1)
         return (weights * both).sum(dim=1)
 

@@ -23,6 +23,7 @@ class Aggregator(Configured, nn.Module, ABC):
         needs_pooled: True when the aggregator also reads the global vector ``Features.pooled``.
         fixed_k: True when every item gets the same number of embeddings.
         yields_residual: True when the embedding sets carry a residual.
+        yields_source: True when the embedding sets carry a source, and their residual is the code made of it.
         unit_length: True when a tower scales its embeddings to unit length, False when their length has a meaning.
     """
 
@@ -31,6 +32,7 @@ class Aggregator(Configured, nn.Module, ABC):
     needs_pooled: bool = False
     fixed_k: bool = True
     yields_residual: bool = False
+    yields_source: bool = False
     unit_length: bool = True
 
     @abstractmethod

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from openvse.aggregators.base import Aggregator
 from openvse.errors import ModelError, RecipeError
@@ -20,26 +23,51 @@ class PIENet(Aggregator):
     Args:
         input_dim: L, the width of the raw local features, which the encoder does not project.
         embed_dim: D, which is also the width of the global vector.
-        num_embeddings: K.
+        num_embeddings: K; 0 leaves only the global vector (Fig. 5), which is VSE++ on the same encoders.
+        with_global: whether the global vector is added; without it, ``z_k = LayerNorm(r_k)`` (No Global, Fig. 6).
+        combine: how the global vector and a residual are combined: ``add``, or ``concatenate`` for
+            ``z_k = LayerNorm([pooled, r_k])``, which is 2 D wide (No Residual, Fig. 6).
+        joined: whether the K embeddings become a single one, K times as wide, so that a pair has one cosine (No MIL,
+            Fig. 6); such a set has no residual.
 
     Raises:
-        RecipeError: K is below 1.
+        RecipeError: K is below 0, or there is no global vector although the other options need one.
     """
 
     needs_pooled = True
     yields_residual = True
 
-    def __init__(self, *, input_dim: int, embed_dim: int, num_embeddings: int = 2) -> None:
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        embed_dim: int,
+        num_embeddings: int = 2,
+        with_global: bool = True,
+        combine: Literal["add", "concatenate"] = "add",
+        joined: bool = False,
+    ) -> None:
         super().__init__()
-        if num_embeddings < 1:
+        if not with_global and (combine == "concatenate" or num_embeddings == 0):
             raise RecipeError(
-                f"pie_net got num_embeddings = {num_embeddings}: it must be at least 1 (usual: 1 to 8)"
+                "pie_net has with_global: false, and num_embeddings: 0 or combine: concatenate needs the global "
+                "vector: change one of them"
             )
+        self.needs_pooled, self.yields_residual = with_global, not joined
+        self.combine, self.joined = combine, joined
+        if num_embeddings < 0:
+            raise RecipeError(
+                f"pie_net got num_embeddings = {num_embeddings}: it must be at least 0 (usual: 1 to 8)"
+            )
+        self.num_embeddings = num_embeddings
+        if num_embeddings == 0:
+            self.yields_residual = False
+            return
         hidden_dim = max(1, input_dim // 2)
         self.hidden = nn.Linear(input_dim, hidden_dim, bias=False)
         self.heads = nn.Linear(hidden_dim, num_embeddings, bias=False)
         self.residual = nn.Linear(input_dim, embed_dim)
-        self.norm = nn.LayerNorm(embed_dim)
+        self.norm = nn.LayerNorm(2 * embed_dim if combine == "concatenate" else embed_dim)
         for layer in (self.hidden, self.heads, self.residual):
             nn.init.xavier_uniform_(layer.weight)
         nn.init.zeros_(self.residual.bias)
@@ -50,15 +78,32 @@ class PIENet(Aggregator):
         Raises:
             ModelError: the encoder does not yield a global vector.
         """
-        if features.pooled is None:
+        if self.needs_pooled and features.pooled is None:
             raise ModelError(
                 "pie_net needs Features.pooled: build the encoder with pooled=True or output='words'"
+            )
+        if self.num_embeddings == 0:
+            assert features.pooled is not None
+            vectors = features.pooled.unsqueeze(1)
+            return EmbeddingSet(
+                vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
             )
         padding = ~features.mask.unsqueeze(-1)
         local = features.local.masked_fill(padding, 0.0)
         attention = self.heads(self.hidden(local).tanh()).masked_fill(padding, MASKED).softmax(dim=1)
         residual = self.residual(torch.einsum("bnk,bnl->bkl", attention, local)).sigmoid()
-        vectors = self.norm(features.pooled.unsqueeze(1) + residual)
-        return EmbeddingSet(
-            vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device), residual
-        )
+        vectors = self.norm(self._combined(features.pooled, residual))
+        if self.joined:
+            vectors = vectors.flatten(1).unsqueeze(1)
+        mask = torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
+        return EmbeddingSet(vectors, mask, None if self.joined else residual)
+
+    def _combined(
+        self, pooled: Float[Tensor, "B D"] | None, residual: Float[Tensor, "B K D"]
+    ) -> Float[Tensor, "B K d"]:
+        if pooled is None or not self.needs_pooled:
+            return residual
+        repeated = pooled.unsqueeze(1)
+        if self.combine == "add":
+            return repeated + residual
+        return torch.cat([repeated.expand_as(residual), residual], dim=2)

@@ -53,6 +53,24 @@ CheckAll = Annotated[
     bool,
     typer.Option(
         "--check",
-        help="Compare the whole index with its checksums, before and after; what is damaged is embedded again.",
+        help="Compare the whole index with its checksums, before and after; what is damaged is embedded again. Of an "
+        "approximate engine, say its recall, too.",
+    ),
+]
+EngineOption = Annotated[
+    Literal["exact", "int8", "qdrant_edge", "qdrant", "pgvector"] | None,
+    typer.Option(
+        "--engine",
+        help="What finds the nearest embeddings: exact (the default for a new index), int8 or qdrant_edge in the index "
+        "folder, or qdrant or pgvector on a server. The index remembers it.",
+    ),
+]
+EngineUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--engine-url",
+        help="The URL of the engine's server. Passwords and keys in it are used, and never written; the environment "
+        "variable OPENVSE_ENGINE_URL may hold it, too.",
+        show_default=False,
     ),
 ]

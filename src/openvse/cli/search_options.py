@@ -86,3 +86,10 @@ Null = Annotated[
         "--null", "-0", help="End every path with a zero byte, for 'xargs -0'; implies --output paths."
     ),
 ]
+SearchEngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="exact, for an exact search whatever the index has; by default the engine of the index.",
+    ),
+]

@@ -14,8 +14,8 @@ from openvse.conversion.checkpoint import Plan
 from openvse.conversion.checkpoint_file import read_vocabulary
 from openvse.conversion.networks import bert_config
 from openvse.conversion.weights import Weights
-from openvse.encoders.bigru import VOCABULARY_FILE
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
+from openvse.encoders.words_encoder import VOCABULARY_FILE
 from openvse.errors import CheckpointError, ModelError
 
 SPECIAL_WORDS = tuple(SPECIALS[special] for special in (UNKNOWN, START, END))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
+from openvse.encoders.bag_of_words import BagOfWords
 from openvse.encoders.base import Encoder, TextEncoder
 from openvse.encoders.bigru import BiGRU
 from openvse.encoders.coverage import Coverage, UnknownWord, unknown_line
 from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
 from openvse.encoders.image_encoder import ImageEncoder
 from openvse.encoders.projections import PROJECTIONS, Projection
+from openvse.encoders.role_graph import RoleGraphEncoder
 from openvse.encoders.token_states import TokenStatesEncoder
 from openvse.encoders.transformers_text import TransformersText
 from openvse.encoders.vocabulary import Vocabulary
@@ -16,7 +18,13 @@ from openvse.encoders.word_splitters import WORD_SPLITTERS, WordSplitter
 from openvse.registry import Registry
 
 TEXT_ENCODERS: Registry[TextEncoder] = Registry(
-    "text encoder", {"bigru": BiGRU, "transformers_text": TransformersText}
+    "text encoder",
+    {
+        "bag_of_words": BagOfWords,
+        "bigru": BiGRU,
+        "role_graph": RoleGraphEncoder,
+        "transformers_text": TransformersText,
+    },
 )
 
 __all__ = [
@@ -26,12 +34,14 @@ __all__ = [
     "TEXT_ENCODERS",
     "WORD_SPLITTERS",
     "Augmentation",
+    "BagOfWords",
     "BiGRU",
     "Coverage",
     "Encoder",
     "GlobalVector",
     "ImageEncoder",
     "Projection",
+    "RoleGraphEncoder",
     "TextEncoder",
     "TokenStatesEncoder",
     "TransformersText",

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.utils.rnn import PackedSequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 # Rows of packed sequences are rounded up to a multiple of this: oneDNN compiles a kernel for each new shape and stride
 # of a matrix product, which takes longer than the product itself if the sequences are short.
@@ -52,6 +52,24 @@ def packed_gru(
     )
     unsorted = final.new_empty(final.shape).index_copy(1, order, final)
     return padded.view(2, *mask.shape, -1), unsorted
+
+
+def forward_gru(
+    gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
+) -> tuple[Float[Tensor, "1 B N H"], Float[Tensor, "1 B H"]]:
+    """Run a GRU of one layer and one direction over sequences without their padding, which is at their ends.
+
+    Args:
+        gru: a GRU with one layer and one direction.
+        values: B sequences.
+        mask: which elements are real; each sequence has at least one, and none after padding.
+
+    Returns:
+        The states, 0 at padding, and the last states; the first dimension is that of the one direction.
+    """
+    packed = pack_padded_sequence(values, mask.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False)
+    states, final = gru(packed)
+    return pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])[0].unsqueeze(0), final
 
 
 def states_at_end(states: Float[Tensor, "2 B N H"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "2 B H"]:

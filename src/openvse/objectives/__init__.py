@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from openvse.objectives.base import Criterion, Miner, Objective, RankingTerm, Term
 from openvse.objectives.contrast import Contrast
+from openvse.objectives.correspondence import Correspondence
 from openvse.objectives.criteria import Hinge, InfoNCE
 from openvse.objectives.diversity import Diversity
-from openvse.objectives.miners import AdaptiveTopK, All, Hardest
+from openvse.objectives.miners import AdaptiveTopK, All, Hardest, Random
 from openvse.objectives.mmd import MMD
 from openvse.objectives.multi_view_average import MultiViewAverage
 from openvse.objectives.multi_view_bound import MultiViewBound
 from openvse.registry import Registry
 
-MINERS: Registry[Miner] = Registry("miner", {"adaptive_top_k": AdaptiveTopK, "all": All, "hardest": Hardest})
+MINERS: Registry[Miner] = Registry(
+    "miner", {"adaptive_top_k": AdaptiveTopK, "all": All, "hardest": Hardest, "random": Random}
+)
 CRITERIA: Registry[Criterion] = Registry("criterion", {"hinge": Hinge, "info_nce": InfoNCE})
 TERMS: Registry[Term] = Registry(
     "objective term",
     {
         "contrast": Contrast,
+        "correspondence": Correspondence,
         "diversity": Diversity,
         "mmd": MMD,
         "multi_view_average": MultiViewAverage,
@@ -37,6 +41,7 @@ __all__ = [
     "AdaptiveTopK",
     "All",
     "Contrast",
+    "Correspondence",
     "Criterion",
     "Diversity",
     "Hardest",
@@ -46,6 +51,7 @@ __all__ = [
     "MultiViewAverage",
     "MultiViewBound",
     "Objective",
+    "Random",
     "RankingTerm",
     "Term",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal, cast
 
@@ -10,7 +11,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from openvse.errors import RecipeError
 from openvse.types import EmbeddingSet, ScoredBatch
+
+_ROUNDING = 1e-6  # a term below this share of another is not scaled to its size
 
 
 class Term(nn.Module, ABC):
@@ -20,10 +24,12 @@ class Term(nn.Module, ABC):
         needs_residual: True when the term acts on the residuals of the images, the texts or both.
         scores_views: True when the term scores each view of an image separately, as a cosine: every image must have
             the same number of views, and the model's similarity must be the cosine too.
+        needs_source: True when the term reads the sources of the images and of the texts.
     """
 
     needs_residual: ClassVar[bool] = False
     scores_views: ClassVar[bool] = False
+    needs_source: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
@@ -103,9 +109,11 @@ class RankingTerm(Term):
 
     def both_ways(self, scores: Float[Tensor, "I T"], positives: Bool[Tensor, "I T"]) -> Float[Tensor, ""]:
         """Add the losses of the images as anchors and of the texts as anchors."""
-        i2t = self.criterion(scores, positives, self.miner(scores, positives))
-        t2i = self.criterion(scores.T, positives.T, self.miner(scores.T, positives.T))
-        return self.reduce(i2t) + self.reduce(t2i)
+        return self.one_way(scores, positives) + self.one_way(scores.T, positives.T)
+
+    def one_way(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
+        """Return the loss of the rows as anchors."""
+        return self.reduce(self.criterion(scores, positives, self.miner(scores, positives)))
 
     def reduce(self, losses: Float[Tensor, "P"]) -> Float[Tensor, ""]:
         """Reduce the losses of the pairs to one number."""
@@ -118,18 +126,41 @@ class Objective(nn.Module):
     Args:
         terms: the terms by name.
         weights: the factor of each term, by the same names.
+        relative_to: terms whose weight is relative, with the name of the term that each is compared with: before it
+            is weighted, a term L is scaled to the current size of the other, ``L * (L_other / L)``, where the quotient
+            has no gradient (PVSE, Fig. 7). A term below a millionth of the other, which is rounding, counts as 0.
+
+    Raises:
+        RecipeError: a term is relative to itself, or to one that does not exist.
     """
 
-    def __init__(self, terms: dict[str, Term], weights: dict[str, float]) -> None:
+    def __init__(
+        self, terms: dict[str, Term], weights: dict[str, float], relative_to: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__()
         self.terms = nn.ModuleDict(terms)
         self.weights = weights
+        self.relative_to = dict(relative_to or {})
+        for name, other in self.relative_to.items():
+            if other not in terms or other == name:
+                others = ", ".join(term for term in terms if term != name) or "none"
+                raise RecipeError(f"objective.{name} is relative to {other!r}: name another term ({others})")
 
     def forward(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return each weighted term, and their sum under ``loss``."""
-        values = {name: self.weights[name] * term(batch) for name, term in self.terms.items()}
+        plain = {name: term(batch) for name, term in self.terms.items()}
+        values = {name: self.weights[name] * self._scaled(name, plain) for name in plain}
         values["loss"] = torch.stack(list(values.values())).sum()
         return values
+
+    def _scaled(self, name: str, plain: Mapping[str, Tensor]) -> Tensor:
+        """Return a term, scaled to the size of the one that its weight is relative to."""
+        value, other = plain[name], self.relative_to.get(name)
+        if other is None:
+            return value
+        size, wanted = value.detach(), plain[other].detach()
+        nothing = size.abs() <= _ROUNDING * wanted.abs()
+        return value * (wanted / size.masked_fill(nothing, 1.0)).masked_fill(nothing, 0.0)
 
     @torch.no_grad()
     def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
@@ -150,7 +181,9 @@ class Objective(nn.Module):
 
 
 def _all_equal(embeddings: EmbeddingSet) -> EmbeddingSet:
-    """Replace every embedding with the same unit vector."""
+    """Replace every embedding with the same unit vector, and every code of an autoencoder with the same code."""
     vectors = torch.zeros_like(embeddings.vectors)
     vectors[..., 0] = 1.0
-    return replace(embeddings, vectors=vectors)
+    if embeddings.source is None or embeddings.residual is None:
+        return replace(embeddings, vectors=vectors)
+    return replace(embeddings, vectors=vectors, residual=torch.zeros_like(embeddings.residual))

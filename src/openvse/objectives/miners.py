@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from openvse.errors import RecipeError
 from openvse.functional import MASKED, kth_largest
 from openvse.objectives.base import Miner
 
@@ -31,6 +32,39 @@ class Hardest(Miner):
         """Choose the highest score with the positives at minus infinity; 0 would win if all scores are negative."""
         hardest = scores.masked_fill(positives, MASKED).argmax(dim=1, keepdim=True)
         return torch.zeros_like(positives).scatter_(1, hardest, True)
+
+
+class Random(Miner):
+    """Negatives drawn at random, anew in each step.
+
+    With ``within`` at the margin of the hinge it is the sampling of DeViSE (Frome et al., NIPS 2013, section 3.3),
+    which reads the negatives in random order and stops at the first that violates the margin.
+
+    Args:
+        num_negatives: the number of negatives of each anchor; all of them if it has fewer.
+        within: the distance below the lowest positive of the anchor from which on candidates are drawn first; the
+            others are drawn only if too few are that near. None draws from all.
+
+    Raises:
+        RecipeError: ``num_negatives`` is below 1.
+    """
+
+    def __init__(self, *, num_negatives: int = 1, within: float | None = None) -> None:
+        super().__init__()
+        if num_negatives < 1:
+            raise RecipeError(f"random got num_negatives = {num_negatives}: it must be at least 1")
+        self.num_negatives = num_negatives
+        self.within = within
+
+    def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
+        """Choose the candidates with the largest random numbers; near ones come before the others."""
+        order = torch.rand_like(scores)
+        if self.within is not None:
+            lowest = scores.masked_fill(~positives, torch.inf).amin(dim=1, keepdim=True)
+            order += (scores > lowest - self.within).to(order.dtype)
+        order = order.masked_fill(positives, MASKED)
+        chosen = order.topk(min(self.num_negatives, scores.shape[1]), dim=1).indices
+        return torch.zeros_like(positives).scatter_(1, chosen, True)
 
 
 class AdaptiveTopK(Miner):

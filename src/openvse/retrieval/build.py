@@ -83,5 +83,6 @@ def _check_lengths(spec: TwoTowerSpec, similarity: Similarity, towers: Sequence[
     if similarity.reads_unit_vectors and not all(tower.aggregator.unit_length for tower in towers):
         raise RecipeError(
             f"similarity {spec.similarity.name} compares embeddings of unit length, and an aggregator tokens keeps "
-            f"their length: set its unit_length: true, or similarity: fused"
+            f"their length, as do frame_levels and graph_levels: set unit_length: true of tokens, or similarity: "
+            f"fused; the other two need similarity: hierarchical"
         )

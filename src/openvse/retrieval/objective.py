@@ -31,14 +31,17 @@ def build_objective(
         tree = apply_override(tree, f"objective.{path}", value)
     terms: dict[str, Term] = {}
     weights: dict[str, float] = {}
+    relative_to: dict[str, str] = {}
     for name, part in validated(RetrievalRecipe, tree).objective.items():
         where = f"objective.{name}"
         options = part.options
         weights[name] = _weight(options, where)
+        if (other := options.pop("relative_to", None)) is not None:
+            relative_to[name] = str(other)
         terms[name] = build_part(TERMS, Part(name=part.name, **options), where)
         if model is not None:
             _check_fit(terms[name], f"{where}: {part.name}", recipe, model)
-    return Objective(terms, weights)
+    return Objective(terms, weights, relative_to)
 
 
 def _check_fit(term: Term, who: str, recipe: RetrievalRecipe, model: TwoTower) -> None:
@@ -49,6 +52,10 @@ def _check_fit(term: Term, who: str, recipe: RetrievalRecipe, model: TwoTower) -
             f"{who} acts on residuals, and neither image.aggregator {recipe.image.aggregator.name} nor "
             f"text.aggregator {recipe.text.aggregator.name} yields any: use pie_net on at least one side, or "
             f"remove the term"
+        )
+    if term.needs_source and not (image.yields_source and text.yields_source):
+        raise RecipeError(
+            f"{who} reconstructs what the codes were made of: set image.aggregator and text.aggregator to autoencoder"
         )
     if term.scores_views and not image.fixed_k:
         raise RecipeError(

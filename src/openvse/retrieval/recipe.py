@@ -29,13 +29,21 @@ class RetrievalRecipe(TwoTowerSpec, RunRecipe):
     """Everything that decides a run of retrieval: the model's spec, objective, data, training and seed.
 
     Attributes:
-        objective: the terms of the loss by name.
+        objective: the terms of the loss by name; a term that is null is left out, so that a recipe can drop a term of
+            its base.
         published: the results of the paper that the recipe follows.
     """
 
     task: Literal["retrieval"] = "retrieval"
     objective: dict[str, Part] = Field(min_length=1)
     published: tuple[Published, ...] = ()
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _dropped(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {name: term for name, term in value.items() if term is not None}
 
     @field_validator("objective")
     @classmethod

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from openvse.search.backend import ExactBackend, FilteringBackend, VectorBackend
+from openvse.search.backend import Engine, FilteringBackend, VectorBackend
 from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
 from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
 from openvse.search.engine import Chances, Hit, SearchEngine
+from openvse.search.engine_choice import ENGINES, EngineChoice
+from openvse.search.engines import EngineReport, choose_engine, measured_recall, update_engine
+from openvse.search.exact import ExactBackend
 from openvse.search.filters import Condition, parse_condition
 from openvse.search.index import Index
 from openvse.search.indexing import IndexProgress, IndexReport, build_index
@@ -18,9 +21,13 @@ from openvse.search.rerank import HitReranker
 from openvse.search.stored import StoredImages, stored_images
 
 __all__ = [
+    "ENGINES",
     "Chances",
     "Condition",
     "DuplicateGroup",
+    "Engine",
+    "EngineChoice",
+    "EngineReport",
     "ExactBackend",
     "FilteringBackend",
     "FoundModel",
@@ -36,14 +43,17 @@ __all__ = [
     "VectorBackend",
     "build_index",
     "captions_beside",
+    "choose_engine",
     "compact_index",
     "contact_sheet",
     "duplicates_in_folder",
     "duplicates_in_index",
     "find_model",
     "forget_root",
+    "measured_recall",
     "parse_condition",
     "place_of",
     "remove_items",
     "stored_images",
+    "update_engine",
 ]

@@ -20,8 +20,10 @@ from openvse.media.images import one_or_many
 from openvse.media.videos import ClipSource
 from openvse.model import Calibration
 from openvse.model.calibration import check_precision
-from openvse.search.backend import ExactBackend, FilteringBackend, VectorBackend
-from openvse.search.filters import Condition, allowed_items, parse_condition
+from openvse.search.backend import Engine, FilteringBackend, VectorBackend
+from openvse.search.engines import open_engine
+from openvse.search.exact import ExactBackend
+from openvse.search.filters import Condition, allowed_items, parse_conditions
 from openvse.search.index import Index
 from openvse.search.manifest import check_model
 from openvse.search.query import Query, embed_queries
@@ -106,26 +108,42 @@ class SearchEngine:
     Args:
         model: the model that made the index.
         index: what to search.
-        backend: how to find the nearest embeddings; by default exact search over the index's memory map, which scores
-            with the model's similarity. An image as a query stands on the side of the texts.
+        backend: how to find the nearest embeddings; by default the engine of the index. The exact one scores with the
+            model's similarity. An image as a query stands on the side of the texts.
+        engine: the engine that is wanted, without a backend: that of the index, or ``exact``.
+        engine_url: of the engine's server, with its secrets, which the index does not know; None takes what the index
+            and the environment say.
 
     Attributes:
+        backend: what finds the nearest embeddings.
         calibration: the model's curve from score to probability; None where it keeps none, and for an index of
             sentences.
 
     Raises:
         IndexFormatError: another model made the index.
+        EngineError: the engine cannot be reached, or cannot serve the model.
 
     Examples:
         >>> engine = SearchEngine(model, Index.open("index"))  # doctest: +SKIP
         >>> engine.search(["a dog on a beach"], top_k=3)[0][0].path  # doctest: +SKIP
     """
 
-    def __init__(self, model: QueryEmbedder, index: Index, backend: VectorBackend | None = None) -> None:
+    def __init__(
+        self,
+        model: QueryEmbedder,
+        index: Index,
+        backend: VectorBackend | None = None,
+        *,
+        engine: str | None = None,
+        engine_url: str | None = None,
+    ) -> None:
         check_model(index.path, index.manifest, model.fingerprint)
         self._model, self._index = model, index
-        exact = ExactBackend(index.segments, score=self._score, names=index.table.ids, inner=_is_inner(model))
-        self._backend: VectorBackend = exact if backend is None else backend
+        if backend is None:
+            is_inner = _is_inner(model)
+            exact = ExactBackend(index.segments, score=self._score, names=index.table.ids, inner=is_inner)
+            backend = open_engine(index, exact, name=engine, url=engine_url, model=model, is_linear=is_inner)
+        self.backend: VectorBackend = backend
         of_images = index.manifest.holds != "sentences"
         self.calibration = model.calibration if of_images and isinstance(model, Calibrated) else None
 
@@ -153,7 +171,7 @@ class SearchEngine:
         return max(1, len(self._index) if allowed is None else int(allowed.sum()))
 
     def _allowed(self, where: Sequence[Condition | str]) -> Bool[np.ndarray, "count"] | None:
-        given = [parse_condition(each) if isinstance(each, str) else each for each in where]
+        given = parse_conditions(where)
         return allowed_items(self._index, given) if given else None
 
     def search(
@@ -245,15 +263,20 @@ class SearchEngine:
             raise DataError(f"top_k is {top_k} and skip {skip}: allowed are 1 and more, and 0 and more")
         if not asked:
             return []
-        allowed = self._allowed(where)
+        conditions = parse_conditions(where)
+        allowed = allowed_items(self._index, conditions) if conditions else None
         chances = Chances(self.calibration, self._num_searched(allowed), expected, min_precision)
         chances.check(asked)
         embedded = embed_queries(asked, self._model.encode_text, self._model.encode_image, self._stored)
         wanted = top_k + skip + any(query.like is not None for query in asked)
         if embedded.weights is None and allowed is None:
-            scores, positions = self._backend.search(embedded.parts, wanted)
-        elif isinstance(self._backend, FilteringBackend):
-            scores, positions = self._backend.search_some(
+            scores, positions = self.backend.search(embedded.parts, wanted)
+        elif isinstance(self.backend, Engine):
+            scores, positions = self.backend.search_some(
+                embedded.parts, wanted, weights=embedded.weights, allowed=allowed, where=conditions
+            )
+        elif isinstance(self.backend, FilteringBackend):
+            scores, positions = self.backend.search_some(
                 embedded.parts, wanted, weights=embedded.weights, allowed=allowed
             )
         else:
@@ -262,11 +285,9 @@ class SearchEngine:
                 "search"
             )
         unknown = self._unknown_words([query.text for query in asked])
+        pairs = zip(asked, self._named(scores, positions, unknown), strict=True)
         lowest = -math.inf if min_score is None else min_score
-        return [
-            _page(query, hits, chances, slice(skip, skip + top_k), lowest)
-            for query, hits in zip(asked, self._named(scores, positions, unknown), strict=True)
-        ]
+        return [_page(query, hits, chances, slice(skip, skip + top_k), lowest) for query, hits in pairs]
 
     def _stored(self, ids: Sequence[str]) -> EmbeddingSet:
         """Return the embeddings of items of the index."""
@@ -289,7 +310,7 @@ class SearchEngine:
     ) -> list[list[Hit]]:
         if top_k < 1:
             raise DataError(f"top_k is {top_k}: give 1 or more")
-        return self._named(*self._backend.search(queries, top_k), unknown)
+        return self._named(*self.backend.search(queries, top_k), unknown)
 
     def _named(
         self,

@@ -134,6 +134,11 @@ def parse_condition(text: str) -> Condition:
     return condition
 
 
+def parse_conditions(given: Sequence[Condition | str]) -> list[Condition]:
+    """Return conditions that are given as such or as texts; see ``parse_condition``."""
+    return [parse_condition(each) if isinstance(each, str) else each for each in given]
+
+
 def allowed_items(index: Index, conditions: Sequence[Condition]) -> Bool[np.ndarray, "count"]:
     """Return which items of an index fulfil all conditions.
 

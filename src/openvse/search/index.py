@@ -134,12 +134,22 @@ class Index:
         """Return a copy of the embeddings of some items."""
         shape = (len(positions), self.manifest.num_embeddings, self.manifest.dim)
         taken = np.empty(shape, np.dtype(self.manifest.dtype))
-        place = np.full(len(self), -1)
-        place[positions] = np.arange(len(positions))
-        for segment in self.segments:
-            rows = np.flatnonzero((segment.positions >= 0) & (place[segment.positions] >= 0))
-            taken[place[segment.positions[rows]]] = segment.vectors[rows]
+        segments, rows = self._places
+        here = segments[positions]
+        for number in np.unique(here).tolist():
+            chosen = np.flatnonzero(here == number)
+            taken[chosen] = self.segments[number].vectors[rows[positions[chosen]]]
         return taken
+
+    @cached_property
+    def _places(self) -> tuple[Int[np.ndarray, "count"], Int[np.ndarray, "count"]]:
+        """The segment of each item, as a place in ``segments``, and its row there."""
+        segments, rows = np.zeros(len(self), np.int32), np.zeros(len(self), np.int32)
+        for number, segment in enumerate(self.segments):
+            used = np.flatnonzero(segment.positions >= 0)
+            segments[segment.positions[used]] = number
+            rows[segment.positions[used]] = used
+        return segments, rows
 
     def position(self, item_id: str) -> int | None:
         """Return the position of an item; None where the index does not hold it."""

@@ -65,6 +65,7 @@ class Manifest:
         checksums: CRC-32 of both files in format 2, None in the others.
         model_place: where the model was; see ``search.model_place``. None where nobody said it.
         holds: what an item is.
+        engine: the engine that searches it; see ``search.engine_choice``. None is the exact one.
     """
 
     model: str
@@ -79,12 +80,15 @@ class Manifest:
     checksums: dict[str, int] | None = None
     model_place: dict[str, str] | None = None
     holds: Held = "images"
+    engine: dict[str, str] | None = None
 
     def write(self, folder: Path, name: str = MANIFEST) -> None:
         """Make this the manifest of the folder, by rename."""
         fields = asdict(self)
         for filled_in in ("root", "count", "vectors", "checksums"):
             del fields[filled_in]
+        if self.engine is None:  # as an earlier openvse reads it
+            del fields["engine"]
         content = {"format": FORMAT, "version": VERSION, **fields}
         write_whole(folder / name, json.dumps(content, indent=2) + "\n")
 
@@ -114,7 +118,8 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
         manifest = Manifest(**fields)
     except TypeError as error:
         raise damaged(folder, f"{name} cannot be understood") from error
-    if not all(each is None or isinstance(each, dict) for each in (manifest.checksums, manifest.model_place)):
+    noted = manifest.checksums, manifest.model_place, manifest.engine
+    if not all(each is None or isinstance(each, dict) for each in noted):
         raise damaged(folder, f"{name} holds impossible values")
     if Path(manifest.items).name != manifest.items or manifest.dtype not in ("float16", "float32"):
         raise damaged(folder, f"{name} holds impossible values")

@@ -5,12 +5,29 @@ from __future__ import annotations
 from openvse.registry import Registry
 from openvse.similarities.base import Similarity, score_blocks
 from openvse.similarities.fused import Fused
+from openvse.similarities.hierarchical import Hierarchical
 from openvse.similarities.order import Order
 from openvse.similarities.scaled_cosine import ScaledCosine
 from openvse.similarities.set_max import SetMax
 
 SIMILARITIES: Registry[Similarity] = Registry(
-    "similarity", {"fused": Fused, "order": Order, "scaled_cosine": ScaledCosine, "set_max": SetMax}
+    "similarity",
+    {
+        "fused": Fused,
+        "hierarchical": Hierarchical,
+        "order": Order,
+        "scaled_cosine": ScaledCosine,
+        "set_max": SetMax,
+    },
 )
 
-__all__ = ["SIMILARITIES", "Fused", "Order", "ScaledCosine", "SetMax", "Similarity", "score_blocks"]
+__all__ = [
+    "SIMILARITIES",
+    "Fused",
+    "Hierarchical",
+    "Order",
+    "ScaledCosine",
+    "SetMax",
+    "Similarity",
+    "score_blocks",
+]

@@ -88,6 +88,7 @@ POOLING = (
     ),
 )
 
+_FRAMES = ("image.encoder.projection=none", "image.aggregator=frame_levels", "similarity=hierarchical")
 EMBEDDINGS = (
     PaperTerm(
         "views; s*, the best of them",
@@ -126,6 +127,12 @@ EMBEDDINGS = (
             "text.aggregator=tokens",
             "similarity={name: fused, fusion: {name: pooled, aggregator: log_sum_exp}}",
         ),
+    ),
+    PaperTerm(
+        "HGR: role graphs, graph reasoning, three levels of matching",
+        "HGR (Chen et al. 2020); VSE-infinity, Table 4",
+        ("text encoder role_graph", "aggregator graph_levels", "aggregator frame_levels"),
+        ("text.encoder=role_graph", "text.aggregator=graph_levels", *_FRAMES),
     ),
     PaperTerm(
         "order embeddings", "Vendrov et al. 2016; PVSE, Table 2", ("similarity order",), ("similarity=order",)
@@ -201,6 +208,12 @@ LOSSES = (
         "PVSE, 3.4, eq. 7",
         ("objective term diversity",),
         ("objective.diversity={name: diversity, weight: 0.1}",),
+    ),
+    PaperTerm(
+        "relative loss weights",
+        "PVSE, 5.3, Fig. 7",
+        ("objective term mmd",),
+        ("objective.mmd={name: mmd, weight: 0.1, relative_to: ranking}",),
     ),
     PaperTerm(
         "domain discrepancy loss (MMD)",

@@ -8,11 +8,12 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.registry import Maker
 from openvse.testing.contract import hold, make_part, part_name, require, require_close
-from openvse.types import EmbeddingSet, Features
+from openvse.types import EmbeddingSet, Features, Graph
 
 _LENGTHS = (5, 1, 9, 3)
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
@@ -75,13 +76,30 @@ def _batch(width: int, extra: int = 0) -> Features:
         generator = torch.Generator().manual_seed(item)
         local[item, :length] = torch.randn(length, width, dtype=torch.float64, generator=generator)
         whole[item] = torch.randn(width, dtype=torch.float64, generator=generator)
-    return Features(local, torch.arange(size) < torch.tensor(_LENGTHS).unsqueeze(1), whole)
+    mask = torch.arange(size) < torch.tensor(_LENGTHS).unsqueeze(1)
+    return Features(local, mask, whole, graph=_graph(mask))
+
+
+def _graph(mask: Tensor) -> Graph:
+    """Return an event, an action with two entities, and a slot without a node, for items of any length."""
+    members = torch.zeros(len(mask), 5, mask.shape[1], dtype=torch.bool)
+    members[:, 0] = mask
+    members[:, 1, 0] = True  # an action: the first element
+    members[:, 2] = mask  # an entity: all elements
+    members[torch.arange(len(mask)), 4, mask.sum(dim=1) - 1] = True  # an entity: the last one
+    edges = torch.zeros(len(mask), 5, 5, dtype=torch.bool)
+    for reads, read in ((1, 0), (1, 2), (2, 1), (1, 4), (4, 1)):
+        edges[:, reads, read] = True
+    return Graph(members, torch.arange(5).expand(len(mask), -1), edges)
 
 
 def _one(features: Features, item: int) -> Features:
     length, row = int(features.mask[item].sum()), slice(item, item + 1)
     whole = None if features.pooled is None else features.pooled[row]
-    return Features(features.local[row, :length], features.mask[row, :length], whole)
+    graph = features.graph
+    if graph is not None:
+        graph = Graph(graph.members[row, :, :length], graph.roles[row], graph.edges[row])
+    return Features(features.local[row, :length], features.mask[row, :length], whole, graph=graph)
 
 
 def _require_same(actual: EmbeddingSet, expected: EmbeddingSet, message: str) -> None:

@@ -22,7 +22,11 @@ _SIZES = ((1, 1), (1, 4), (3, 1), (5, 7), (6, 6))
 _SHIFTS = (0.0, -5.0, 5.0)  # scores far above and below 0 catch a positive that is masked with 0
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 # A large margin, so that the negatives of random embeddings violate it.
-_USUAL: Mapping[str, Any] = {"miner": "hardest", "criterion": {"name": "hinge", "margin": 1.5}}
+_USUAL: Mapping[str, Any] = {
+    "miner": "hardest",
+    "criterion": {"name": "hinge", "margin": 1.5},
+    **dict.fromkeys(("embed_dim", "image_dim", "text_dim"), _WIDTH),
+}
 
 
 def check_miner(part: str | Maker[Miner], *, options: Mapping[str, Any] = _NO_OPTIONS) -> None:
@@ -215,10 +219,13 @@ def _vectors(images: int = 4, texts: int = 6, k: int = 3) -> list[Tensor]:
 def _batch(vectors: list[Tensor], text_mask: Tensor | None = None) -> ScoredBatch:
     """Score with set_max; the i-th text belongs to the i-th image, modulo their number."""
     images = EmbeddingSet(
-        normalize(vectors[0]), torch.ones(vectors[0].shape[:2], dtype=torch.bool), vectors[1]
+        normalize(vectors[0]),
+        torch.ones(vectors[0].shape[:2], dtype=torch.bool),
+        vectors[1],
+        vectors[0].detach()[:, 0],
     )
     mask = torch.ones(vectors[2].shape[:2], dtype=torch.bool) if text_mask is None else text_mask
-    texts = EmbeddingSet(normalize(vectors[2]), mask, vectors[3])
+    texts = EmbeddingSet(normalize(vectors[2]), mask, vectors[3], vectors[2].detach()[:, 0])
     owners = torch.arange(len(texts)) % len(images)
     return ScoredBatch(
         set_max_scores(images, texts), owners == torch.arange(len(images)).unsqueeze(1), images, texts

@@ -58,8 +58,7 @@ def gather_batch(
 
 def _gather_set(embedded: EmbeddingSet) -> EmbeddingSet:
     embedded = _widened(embedded)
-    residual = None if embedded.residual is None else _gather_rows(embedded.residual)
-    return EmbeddingSet(_gather_rows(embedded.vectors), _gather_rows(embedded.mask), residual)
+    return embedded.map(_gather_rows)
 
 
 def _widened(embedded: EmbeddingSet) -> EmbeddingSet:
@@ -74,6 +73,7 @@ def _widened(embedded: EmbeddingSet) -> EmbeddingSet:
         F.pad(embedded.vectors, (0, 0, 0, missing)),
         F.pad(embedded.mask, (0, missing)),
         None if residual is None else F.pad(residual, (0, 0, 0, missing)),
+        embedded.source,
     )
 
 

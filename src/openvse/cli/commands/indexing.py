@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +15,8 @@ from openvse.cli.index_options import (
     Add,
     CheckAll,
     Compact,
+    EngineOption,
+    EngineUrl,
     Features,
     Folders,
     Forget,
@@ -23,9 +28,10 @@ from openvse.cli.index_options import (
 )
 from openvse.cli.options import Device, Json, Quiet, Threads
 from openvse.cli.stopping import going_on
+from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
-    from openvse.search import IndexReport
+    from openvse.search import EngineChoice, IndexReport
 
 
 @app.command()
@@ -42,6 +48,8 @@ def index(
     features: Features = None,
     overwrite: Overwrite = False,
     compact: Compact = False,
+    engine: EngineOption = None,
+    engine_url: EngineUrl = None,
     check: CheckAll = False,
     device: Device = "cpu",
     threads: Threads = None,
@@ -54,9 +62,11 @@ def index(
     from openvse.cli.progress import bar, counted
     from openvse.model import TwoTower
     from openvse.search import Index, build_index, compact_index, forget_root, place_of, stored_images
+    from openvse.search.engines import drop_replaced
     from openvse.tasks.load import load_as
 
     loaded = load_as(TwoTower, model, device=device)
+    wanted, before = check_engine(out, engine, engine_url, loaded)
     for folder in forget or ():
         forget_root(out, folder)
     with bar() as progress:
@@ -80,7 +90,87 @@ def index(
     warn_of(report)
     if check:
         Index.open(out, loaded.fingerprint, check=True)
-    print_report(out, report, as_json=as_json)
+    drop_replaced(out, before)
+    searched = bring_engine(out, wanted, engine_url, loaded, check=check)
+    print_report(out, report, searched, as_json=as_json)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What became of the engine of an index.
+
+    Attributes:
+        name: of the engine.
+        put: items that were new to it, or had changed.
+        removed: items that were gone.
+        recall: the share of the 10 best items that it finds; None where nobody asked, and for the exact engine.
+    """
+
+    name: str
+    put: int = 0
+    removed: int = 0
+    recall: float | None = None
+
+
+def check_engine(
+    out: Path, engine: str | None, url: str | None, model: object
+) -> tuple[EngineChoice, EngineChoice]:
+    """Return the engine that is wanted and the one that the index has, before anything is embedded.
+
+    Raises:
+        EngineError: there is no such engine, it needs another URL, or it cannot serve the model.
+    """
+    from openvse.search import EngineChoice
+    from openvse.search.engines import check_served
+    from openvse.search.manifest import MANIFEST, read_manifest
+
+    known = EngineChoice()
+    if (out / MANIFEST).is_file():
+        with suppress(OpenVSEError):  # indexing says what is wrong with it, or makes it anew
+            known = EngineChoice.of(read_manifest(out).engine)
+    if engine is None and url is not None and known.name == "exact":
+        raise OpenVSEError(
+            "--engine-url is the address of an engine: give --engine qdrant or --engine pgvector, too"
+        )
+    wanted = (
+        known
+        if engine is None
+        else EngineChoice.new(engine, url or (known.url if known.name == engine else None))
+    )
+    if wanted.name != "exact":
+        check_served(wanted.name, model)
+    return wanted, known
+
+
+def bring_engine(out: Path, wanted: EngineChoice, url: str | None, model: object, *, check: bool) -> Searched:
+    """Bring the engine of an index up to date, and measure its recall if that is wanted."""
+    from openvse.cli.progress import bar, counted, warn
+    from openvse.errors import EngineBusyError
+    from openvse.search import ExactBackend, Index, choose_engine, measured_recall, update_engine
+    from openvse.search.engines import open_engine
+
+    if wanted.name == "exact":
+        choose_engine(out, "exact")
+        return Searched("exact")
+    choose_engine(out, wanted.name, url or wanted.url, model=model)
+    started = time.perf_counter()
+    try:
+        with bar() as progress:
+            show = counted(progress, f"engine {wanted.name}")
+            report = update_engine(
+                out,
+                url=url,
+                progress=lambda done, total: show(done, total, done / (time.perf_counter() - started)),
+            )
+    except EngineBusyError as error:
+        warn(f"{error}; the index is up to date, and what the engine lacks is searched exactly")
+        return Searched(wanted.name)
+    recall = None
+    if check:
+        index = Index.open(out)
+        engine = open_engine(index, ExactBackend(index.segments), url=url, model=model)
+        recall = measured_recall(engine, index)
+    return Searched(wanted.name, report.put, report.removed, recall)
 
 
 def warn_of(report: IndexReport) -> None:
@@ -103,7 +193,7 @@ def warn_of(report: IndexReport) -> None:
         warn(report.left_out.describe())
 
 
-def print_report(out: Path, report: IndexReport, *, as_json: bool) -> None:
+def print_report(out: Path, report: IndexReport, searched: Searched, *, as_json: bool) -> None:
     """Print what indexing did, as a line or as JSON."""
     from openvse.cli.json_output import print_json
 
@@ -124,7 +214,15 @@ def print_report(out: Path, report: IndexReport, *, as_json: bool) -> None:
         )
         left_out = {kind: [str(path) for path in paths] for kind, paths in report.left_out.files.items()}
         print_json(
-            "index", {"index": str(out), **counts, "failed": failed, "kept": kept, "left_out": left_out}
+            "index",
+            {
+                "index": str(out),
+                **counts,
+                "failed": failed,
+                "kept": kept,
+                "left_out": left_out,
+                "engine": asdict(searched),
+            },
         )
         return
     more = {
@@ -137,3 +235,9 @@ def print_report(out: Path, report: IndexReport, *, as_json: bool) -> None:
     typer.echo(f"{out}: {report.count} {report.holds} ({', '.join(parts)}, {len(report.failed)} unreadable)")
     if report.compacted:
         typer.echo(f"{report.compacted} rows that were no longer needed are gone from its files")
+    if searched.name != "exact":
+        typer.echo(f"engine {searched.name}: {searched.put} items put, {searched.removed} removed")
+    if searched.recall is not None:
+        typer.echo(
+            f"recall@10 of {searched.name} against the exact engine: {searched.recall:.3f} (100 queries)"
+        )

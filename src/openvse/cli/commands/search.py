@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.index_options import EngineUrl
 from openvse.cli.options import Device, Json, Quiet, Rerank, RerankTop, RerankWeight, Threads
 from openvse.cli.search_options import (
     Avoid,
@@ -27,6 +28,7 @@ from openvse.cli.search_options import (
     OpenPage,
     Output,
     RerankFeatures,
+    SearchEngineOption,
     Skip,
     TopK,
     Where,
@@ -79,6 +81,8 @@ def search(
     rerank_top: RerankTop = 20,
     rerank_weight: RerankWeight = 1.0,
     rerank_features: RerankFeatures = None,
+    engine: SearchEngineOption = None,
+    engine_url: EngineUrl = None,
     check: CheckIndex = False,
     html: Html = None,
     open_page: OpenPage = False,
@@ -107,18 +111,18 @@ def search(
     sentences = opened.manifest.holds == "sentences"
     if sentences:
         check_holds_images(index, rerank or html or open_page)
-    engine = SearchEngine(loaded, opened)
+    searcher = SearchEngine(loaded, opened, engine=engine, engine_url=engine_url)
     again = None
     if rerank:
         again = Reranking(rerank, rerank_features, rerank_top, rerank_weight, device)
-    results = ranked(engine, asked, top_k, refined, again)
+    results = ranked(searcher, asked, top_k, refined, again)
     warn_of_gone(opened, results)
     if form in ("table", "json"):
         print_hits(index, asked, results, refined, as_json=form == "json", sentences=sentences)
     else:
         write_hits(asked, results, form, null=null)
     if html is not None or open_page:
-        write_sheet(html or new_page(), engine, asked, results, opened=open_page)
+        write_sheet(html or new_page(), searcher, asked, results, opened=open_page)
 
 
 def ranked(

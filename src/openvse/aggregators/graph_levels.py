@@ -1,0 +1,95 @@
+"""The text side of HGR: one vector of the caption, and one of each node of its role graph."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from openvse.aggregators.attention_pool import AttentionPool
+from openvse.aggregators.base import Aggregator, require_same_width
+from openvse.aggregators.frame_levels import global_pooling
+from openvse.errors import RecipeError
+from openvse.functional import MASKED
+from openvse.layers.graph import GraphReasoning
+from openvse.registry import Maker
+from openvse.types import EmbeddingSet, Features, Graph
+
+NUM_ROLES = 16
+
+
+class GraphLevels(Aggregator):
+    """Graph reasoning over the event, the actions and the entities of a caption (HGR; Chen et al., CVPR 2020).
+
+    The event is the pooled caption; an action or entity is the maximum of its words in each dimension, times the
+    embedding of its role. Each layer of reasoning then lets the nodes read their neighbours (``GraphReasoning``). The
+    embeddings are, in this order, the event and alternately an action and an entity; the mask says which exist. A
+    caption without a graph has only its event.
+
+    Args:
+        input_dim: L, the width of the word states.
+        embed_dim: D = L.
+        aggregator: the pooling of the event: ``attention_pool`` is HGR, and ``gpo`` HGR-infinity (VSE-infinity, Table
+            4).
+        num_layers: the number of layers of reasoning; 0 turns it off, with its normalisation.
+        dropout: the probability that a feature of a word is dropped in training.
+        reasoning_dropout: the same for the updates of the reasoning.
+
+    Raises:
+        RecipeError: the widths differ, the number of layers is below 0, a probability is not in [0, 1), or the
+            aggregator does not make one embedding of the words.
+    """
+
+    order_aware = True
+    indexable = False
+    unit_length = False
+
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        embed_dim: int,
+        aggregator: Maker[Aggregator] = AttentionPool,
+        num_layers: int = 1,
+        dropout: float = 0.0,
+        reasoning_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        require_same_width("graph_levels", input_dim, embed_dim)
+        if num_layers < 0:
+            raise RecipeError(f"graph_levels got num_layers = {num_layers}: give 0 or more (usual: 1)")
+        for value in (dropout, reasoning_dropout):
+            if not 0 <= value < 1:
+                raise RecipeError(
+                    f"dropout is {value}: give a probability from 0 up to, but not including, 1"
+                )
+        self.aggregator = global_pooling(aggregator, embed_dim)
+        self.roles = nn.Embedding(NUM_ROLES, embed_dim)
+        self.layers = nn.ModuleList(GraphReasoning(embed_dim, reasoning_dropout) for _ in range(num_layers))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Features) -> EmbeddingSet:
+        """Make the vectors of the event and of the nodes, and let them read each other."""
+        local = self.dropout(features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0))
+        nodes: Tensor = self.aggregator(Features(local, features.mask)).vectors
+        there = torch.ones(nodes.shape[:2], dtype=torch.bool, device=nodes.device)
+        edges = torch.zeros(len(nodes), 1, 1, dtype=torch.bool, device=nodes.device)
+        if features.graph is not None:
+            there, edges = features.graph.members.any(dim=2), features.graph.edges
+            nodes = torch.cat([nodes, self._nodes(local, features.graph)], dim=1)
+        for layer in self.layers:
+            nodes = layer(nodes, edges)
+        return EmbeddingSet(nodes.masked_fill(~there.unsqueeze(-1), 0.0), there)
+
+    def _nodes(self, local: Float[Tensor, "B N L"], graph: Graph) -> Float[Tensor, "B s L"]:
+        """Return the vectors of all slots but the event's; memory follows the nodes that exist."""
+        members, roles = graph.members[:, 1:], graph.roles[:, 1:]
+        items, slots = members.any(dim=2).nonzero(as_tuple=True)
+        inside = members[items, slots].unsqueeze(-1)
+        vectors = local[items].masked_fill(~inside, MASKED).amax(dim=1) * self.roles(roles[items, slots])
+        made = local.new_zeros(*members.shape[:2], local.shape[2])
+        return made.index_put((items, slots), vectors.to(made.dtype))
+
+    def curves(self) -> dict[str, list[float]]:
+        """Return the curves of the pooling of the event."""
+        return self.aggregator.curves()

@@ -1,0 +1,81 @@
+"""Word embeddings without context, the text side of DeViSE and of correspondence autoencoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
+from openvse.encoders.vocabulary import MASK, SPECIALS
+from openvse.encoders.word_splitters import WordSplitter, WordsSplitter
+from openvse.encoders.words_encoder import MAX_WORDS, WordsEncoder
+from openvse.errors import ModelError
+from openvse.registry import Maker
+from openvse.types import Features, Inputs
+
+
+class BagOfWords(WordsEncoder):
+    """The embeddings of the words of a caption, which know nothing of each other.
+
+    With fixed word vectors and the aggregator ``mean`` this is the text side of DeViSE (Frome et al., NIPS 2013):
+    the joint space is that of the word vectors, so that ``embed_dim`` is their width.
+
+    Args:
+        embed_dim: D; not used here, as the local features are as wide as a word embedding.
+        captions: all training captions, from which the vocabulary is built; if there are assets, only ``grow`` reads
+            them.
+        assets: a folder that ``save_assets`` wrote: its vocabulary is used, and word vectors are not read.
+        grow: whether to add the words of the captions to the vocabulary of the assets, behind its own words.
+        min_count: the number of occurrences in the captions below which a word is unknown.
+        word_dim: L, the width of a word embedding.
+        word_vectors: a file of pretrained word vectors (text of GloVe or fastText, or its .gz), or ``package:NAME`` of
+            an installed package that holds some; words without a vector start at random.
+        freeze_words: whether to keep the initial word embeddings.
+        tokenizer: a part of ``WORD_SPLITTERS``.
+        max_words: the number of words of a sentence that are read; None reads all.
+        unknown: how a word that is not in the vocabulary is read; see ``bigru``.
+        size_augmentation: the augmentation of words in training: none, drop or bert_style.
+        augmentation_rate: the probability that a word is chosen for augmentation.
+
+    Raises:
+        ModelError: the assets are damaged, or the tokenizer is not installed.
+        RecipeError: ``max_words`` is below 1.
+        DataError: no word occurs often enough in the captions, or the word vectors cannot be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        captions: Sequence[str] = (),
+        assets: Path | None = None,
+        grow: bool = False,
+        min_count: int = 4,
+        word_dim: int = 300,
+        word_vectors: str | None = None,
+        freeze_words: bool = True,
+        tokenizer: Maker[WordSplitter] = WordsSplitter,
+        max_words: int | None = MAX_WORDS,
+        unknown: Literal["shared", "nearest"] = "shared",
+        size_augmentation: TokenMode = "none",
+        augmentation_rate: float = 0.2,
+    ) -> None:
+        super().__init__(min_count=min_count, boundaries=False, max_words=max_words)
+        self.local_dim = word_dim
+        self.read_vocabulary(captions, assets, grow=grow, split=tokenizer(), nearest=unknown == "nearest")
+        self.make_words(word_dim, None if assets else word_vectors, freeze=freeze_words)
+        self.augmentation = TokenAugmentation(
+            size_augmentation,
+            rate=augmentation_rate,
+            mask_id=MASK,
+            replacements=range(len(SPECIALS), len(self.vocabulary)),
+            protected=(),
+        )
+
+    def forward(self, inputs: Inputs) -> Features:
+        """Look up the embedding of each word."""
+        if inputs.mask is None:
+            raise ModelError("token ids came without a mask: collate them with one")
+        ids, mask = self.augmentation(inputs.values, inputs.mask)
+        return Features(self.words(ids), mask)

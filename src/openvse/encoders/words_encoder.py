@@ -1,0 +1,146 @@
+"""What every text encoder with a vocabulary of its own shares: words, their embeddings, and what it reports."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from openvse.backbones.installed import in_package
+from openvse.encoders.base import TextEncoder
+from openvse.encoders.coverage import Coverage, UnknownWord
+from openvse.encoders.packaged_vectors import read_packaged_vectors
+from openvse.encoders.vocabulary import END, SPECIALS, START, UNKNOWN, Vocabulary
+from openvse.encoders.word_splitters import Splitter
+from openvse.encoders.word_vectors import read_word_vectors
+from openvse.errors import DataError, RecipeError
+
+_logger = logging.getLogger(__name__)
+
+VOCABULARY_FILE = "vocabulary.json"
+MAX_WORDS = 256
+"""The number of words of a sentence that are read by default; the benchmarks have shorter sentences (at most 37 words
+in Flickr8k, 27 in DAQUAR, below 100 in Flickr30K and COCO)."""
+
+
+class WordsEncoder(TextEncoder):
+    """A text encoder over the words of the training captions, each with an embedding.
+
+    Args:
+        min_count: the number of occurrences in the captions below which a word is unknown.
+        boundaries: whether to put a start and an end token around every caption.
+        max_words: the number of words of a sentence that are read, without boundaries; None reads all.
+
+    Raises:
+        RecipeError: ``max_words`` is below 1.
+    """
+
+    vocabulary: Vocabulary
+    words: nn.Embedding
+
+    def __init__(self, *, min_count: int, boundaries: bool, max_words: int | None) -> None:
+        super().__init__()
+        if max_words is not None and max_words < 1:
+            raise RecipeError(f"max_words is {max_words}: give 1 or more, or none to read all")
+        self.min_count, self.boundaries, self.max_words = min_count, boundaries, max_words
+
+    def read_vocabulary(
+        self, captions: Sequence[str], assets: Path | None, *, grow: bool, split: Splitter, nearest: bool
+    ) -> None:
+        """Build the vocabulary from captions, or read the one of a saved model and perhaps let it grow.
+
+        Raises:
+            DataError: no word occurs often enough in the captions.
+            ModelError: the assets are damaged.
+        """
+        if assets is None:
+            self.vocabulary = Vocabulary.from_captions(
+                captions, min_count=self.min_count, split=split, nearest=nearest
+            )
+            return
+        self.vocabulary = Vocabulary.load(assets / VOCABULARY_FILE, split=split, nearest=nearest)
+        if grow:
+            self.vocabulary = self.vocabulary.grown(captions, min_count=self.min_count)
+
+    def make_words(self, word_dim: int, word_vectors: str | None, *, freeze: bool) -> None:
+        """Make the embeddings of the words: uniform within 0.1, or from a file or package of word vectors.
+
+        Raises:
+            DataError: the word vectors cannot be used.
+        """
+        self.words = nn.Embedding(len(self.vocabulary), word_dim)
+        nn.init.uniform_(self.words.weight, -0.1, 0.1)
+        if word_vectors is not None:
+            self._start_from(word_vectors)
+        self.words.requires_grad_(not freeze)
+
+    def tokenize(self, captions: Sequence[str]) -> list[Tensor]:
+        """Return the ids of the words of each caption."""
+        return [
+            self.vocabulary.encode(caption, boundaries=self.boundaries, max_words=self.max_words)
+            for caption in captions
+        ]
+
+    def pieces(self, caption: str) -> list[str]:
+        """Return the words, with ``<start>``, ``<end>``, and unknown words in brackets as they were written.
+
+        The word that an unknown word is read as follows after a colon.
+        """
+        shown = [
+            word if word == known else f"<{word}>" if known is None else f"<{word}: {known}>"
+            for word, known in self.vocabulary.read(caption, self.max_words)
+        ]
+        shown = shown or [SPECIALS[UNKNOWN]]
+        return [SPECIALS[START], *shown, SPECIALS[END]] if self.boundaries else shown
+
+    def unknown_words(self, caption: str) -> list[UnknownWord]:
+        """Return the words of a caption that are read and are not in the vocabulary, each once."""
+        words = dict.fromkeys(self.vocabulary.split(caption)[: self.max_words])
+        return [
+            UnknownWord(word, self.vocabulary.nearest(word)) for word in words if word not in self.vocabulary
+        ]
+
+    def coverage(self, captions: Sequence[str]) -> Coverage:
+        """Count the words of captions, and those in the vocabulary."""
+        counts, num_cut = Counter[str](), 0
+        for caption in captions:
+            words = self.vocabulary.split(caption)
+            counts.update(words)
+            num_cut += self.max_words is not None and len(words) > self.max_words
+        known = {word: count for word, count in counts.items() if word in self.vocabulary}
+        total = counts.total()
+        return Coverage(
+            total,
+            total - sum(known.values()),
+            len(counts),
+            len(known),
+            self.min_count,
+            len(captions),
+            num_cut,
+            f"{self.max_words} words (max_words)",
+        )
+
+    def save_assets(self, folder: Path) -> None:
+        """Write the vocabulary."""
+        self.vocabulary.save(folder / VOCABULARY_FILE)
+
+    def _start_from(self, source: str) -> None:
+        """Overwrite the random embeddings of the words that have a vector in a file or package."""
+        wanted, dim = set(self.vocabulary.words), self.words.embedding_dim
+        if in_package(source):
+            vectors = read_packaged_vectors(source, wanted=wanted, dim=dim)
+        else:
+            vectors = read_word_vectors(Path(source), wanted=wanted, dim=dim)
+        if not vectors:
+            raise DataError(
+                f"word vectors {source} have none of the {len(self.vocabulary.words)} words of the training captions "
+                f"(such as {self.vocabulary.words[0]!r}): give a file of their language, in lower case"
+            )
+        _logger.info("%d of %d words start from %s", len(vectors), len(self.vocabulary.words), source)
+        rows = torch.tensor([self.vocabulary.id_of(word) for word in vectors])
+        with torch.no_grad():
+            self.words.weight[rows] = torch.stack(list(vectors.values()))

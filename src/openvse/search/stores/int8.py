@@ -1,0 +1,184 @@
+"""Embeddings in 8 bits, scanned one and all: a quarter of the memory that single precision takes.
+
+    keys-<n>.i64      the key of the item of each point; -1 where it was replaced or removed
+    scales-<n>.f32    the scale of each point
+    codes-<n>.i8      [points, D]
+
+An embedding is divided by its largest absolute value over 127 and rounded: one scale a vector. A scale for each
+dimension keeps no more of the true neighbours (docs/searching.md has the figures) and would have to be fitted to data.
+
+Points are appended, and the keys come last; so after an interruption, what was not finished is cut off. When most
+points are of no use, the rest is copied into files of the next number.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from openvse.errors import EngineError
+from openvse.search.ordering import promising
+from openvse.search.points import Facts, PointStore, Within
+
+_BLOCK = 1 << 16  # points scored at once
+_NAME = re.compile(r"keys-(\d+)\.i64")
+
+
+class Int8Store(PointStore):
+    """A store of points in 8 bits.
+
+    Args:
+        folder: its files.
+        num_embeddings: K.
+        dim: D.
+        create: make the folder where there is none.
+    """
+
+    def __init__(self, folder: Path, num_embeddings: int, dim: int, *, create: bool = False) -> None:
+        self._folder, self._num_embeddings, self._dim = folder, num_embeddings, dim
+        self._number = 0
+        self._keys: np.ndarray = np.empty(0, np.int64)
+        self._scales: np.ndarray = np.empty(0, np.float32)
+        self._codes: np.ndarray = np.empty((0, dim), np.int8)
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not folder.is_dir():
+            raise EngineError(
+                f"the engine's folder {folder} is missing: run 'openvse index' again, which makes it"
+            )
+        found = [int(match[1]) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+        self._open(max(found, default=0))
+
+    def put(
+        self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[Facts]
+    ) -> None:
+        """Add items; those whose keys are there are replaced."""
+        self.remove(keys)
+        codes, scales = quantised(vectors.reshape(-1, self._dim).astype(np.float32))
+        first = len(self._keys)
+        new = np.repeat(keys, self._num_embeddings).astype(np.int64)
+        contents = (("codes", codes, self._dim), ("scales", scales, 4), ("keys", new, 8))
+        for name, content, width in contents:
+            path = self._path(name)
+            with path.open("r+b" if path.exists() else "w+b") as file:
+                file.seek(first * width)
+                file.write(np.ascontiguousarray(content).data)
+                file.truncate()
+                file.flush()
+                os.fsync(file.fileno())
+        self._open(self._number)
+
+    def remove(self, keys: Int[np.ndarray, "n"]) -> None:
+        """Remove items: their points have no key any more."""
+        rows = np.flatnonzero(np.isin(self._keys, keys))
+        if not len(rows):
+            return
+        self._keys[rows] = -1
+        with self._path("keys").open("r+b") as file:
+            file.write(self._keys.data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def nearest(
+        self, queries: Float[np.ndarray, "M D"], count: int, within: Within
+    ) -> list[Int[np.ndarray, "_"]]:
+        """Return the keys of the best points for each query, by the products of the codes."""
+        usable = self._keys >= 0
+        if within.keys is not None:
+            usable &= np.isin(self._keys, within.keys)
+        codes, _ = quantised(queries)
+        columns = torch.from_numpy(codes.T.copy())
+        best = np.full(len(queries), -np.inf, np.float32)
+        rows: list[Int[np.ndarray, "n"]] = []
+        scores: list[Float[np.ndarray, "n M"]] = []
+        for start in range(0, len(self._keys), _BLOCK):
+            here = np.flatnonzero(usable[start : start + _BLOCK])
+            if not len(here):
+                continue
+            some = torch.from_numpy(self._codes[start : start + _BLOCK])
+            products = _products(some, columns).numpy() * self._scales[start : start + _BLOCK, np.newaxis]
+            products = products if len(here) == len(products) else products[here]
+            chosen = promising(products, best, 0.0, count)
+            rows.append(here[chosen] + start)
+            scores.append(products[chosen])
+            if len(chosen) >= count:
+                bound = np.partition(products[chosen], len(chosen) - count, axis=0)[len(chosen) - count]
+                best = np.maximum(best, bound)
+        if not rows:
+            return [np.empty(0, np.int64) for _ in queries]
+        joined, keys = np.concatenate(scores), self._keys[np.concatenate(rows)]
+        wanted = min(count, len(joined))
+        return [keys[np.argpartition(-one, wanted - 1)[:wanted]] for one in joined.T]
+
+    def num_points(self) -> int:
+        """Return how many points it holds."""
+        return int((self._keys >= 0).sum())
+
+    def finish(self) -> None:
+        """Copy the points that are of use, where most are not."""
+        used = np.flatnonzero(self._keys >= 0)
+        if 2 * len(used) >= len(self._keys):
+            return
+        before, number = self._number, self._number + 1
+        codes, scales, keys = self._codes[used], self._scales[used], self._keys[used]
+        self._number = number
+        for name, content in (("codes", codes), ("scales", scales), ("keys", keys)):
+            with self._path(name).with_suffix(".new").open("wb") as file:
+                file.write(np.ascontiguousarray(content).data)
+                file.flush()
+                os.fsync(file.fileno())
+            self._path(name).with_suffix(".new").replace(self._path(name))
+        self._number = before
+        for name in ("keys", "scales", "codes"):  # a reader that has them mapped keeps them
+            self._path(name).unlink(missing_ok=True)
+        self._open(number)
+
+    def drop(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let go of the files."""
+
+    def _path(self, name: str) -> Path:
+        endings = {"keys": "i64", "scales": "f32", "codes": "i8"}
+        return self._folder / f"{name}-{self._number}.{endings[name]}"
+
+    def _open(self, number: int) -> None:
+        self._number = number
+        self._keys, self._scales = np.empty(0, np.int64), np.empty(0, np.float32)
+        self._codes = np.empty((0, self._dim), np.int8)
+        if not self._path("keys").exists() or not self._path("keys").stat().st_size:
+            return
+        keys = np.fromfile(self._path("keys"), np.int64)
+        try:
+            scales = np.fromfile(self._path("scales"), np.float32)
+            codes = np.memmap(self._path("codes"), np.int8, "c").reshape(-1, self._dim)
+        except (OSError, ValueError) as error:
+            raise EngineError(
+                f"the engine's folder {self._folder} is damaged ({error}): remove it, and run 'openvse "
+                f"index' again"
+            ) from error
+        count = min(len(keys), len(scales), len(codes))
+        self._keys, self._scales, self._codes = keys[:count], scales[:count], codes[:count]
+
+
+def quantised(
+    vectors: Float[np.ndarray, "n D"],
+) -> tuple[Int[np.ndarray, "n D"], Float[np.ndarray, "n"]]:
+    """Return vectors in 8 bits, and the scale of each: a code times the scale is nearly the number."""
+    scales = np.maximum(np.abs(vectors).max(axis=1), 1e-30) / 127
+    return np.rint(vectors / scales[:, np.newaxis]).astype(np.int8), scales.astype(np.float32)
+
+
+def _products(codes: Int[Tensor, "n D"], columns: Int[Tensor, "D M"]) -> Float[Tensor, "n M"]:
+    """Multiply in integers, which is exact, and as quick as the processor's instructions for 8 bits allow."""
+    return torch._int_mm(codes, columns).float()

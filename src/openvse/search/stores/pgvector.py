@@ -1,0 +1,214 @@
+"""Points in a table of PostgreSQL with the extension pgvector, through ``psycopg``."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import psycopg
+from jaxtyping import Float, Int
+from pgvector import HalfVector, Vector
+from pgvector.psycopg import register_vector
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from openvse.errors import EngineError
+from openvse.search.engine_choice import public_url, without_secrets
+from openvse.search.filters import Condition
+from openvse.search.points import Facts, PointStore, Within
+
+_WAIT_S = 10
+_INDEXED_DIMS = {"vector": 2000, "halfvec": 4000}  # widths up to which pgvector makes a graph
+_MOST_DIMS = 16_000
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_PATHS = {operator: f"$[*] ? (@ {operator} $value)" for operator in ("<", "<=", ">", ">=")}
+
+_OPERATORS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+
+Clause = tuple[sql.Composable, list[object]]
+
+
+class PgvectorStore(PointStore):
+    """A table of points with a graph (HNSW) for the inner product.
+
+    Embeddings of more than 2,000 numbers are kept in half precision, as pgvector's graph takes no wider ones, and those
+    of more than 4,000 without a graph.
+
+    Args:
+        url: of the database; the password may be in it, in ``PGPASSWORD`` or in PostgreSQL's own password file.
+        table: its name.
+        num_embeddings: K.
+        dim: D.
+        create: make the table where there is none.
+    """
+
+    def __init__(self, url: str, table: str, num_embeddings: int, dim: int, *, create: bool = False) -> None:
+        if dim > _MOST_DIMS:
+            raise EngineError(
+                f"the engine pgvector takes embeddings of up to {_MOST_DIMS:,} numbers, not {dim:,}: take another"
+            )
+        self._url, self._num_embeddings = url, num_embeddings
+        is_half = _INDEXED_DIMS["vector"] < dim <= _INDEXED_DIMS["halfvec"]
+        self._type, self._has_graph = "halfvec" if is_half else "vector", dim <= _INDEXED_DIMS["halfvec"]
+        self._dim, self._table = dim, sql.Identifier(table)
+        self._graph = sql.Identifier(f"{table}_graph")
+        with self._errors():
+            self._connection = psycopg.connect(url, autocommit=True, connect_timeout=_WAIT_S)
+            exists = self._one("SELECT to_regclass(%s) IS NOT NULL", [table])
+            if create:
+                self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+                self._create(table)
+        if not exists and not create:
+            self._connection.close()
+            raise EngineError(
+                f"the database {public_url(url)} has no table {table}: run 'openvse index' again, which makes it"
+            )
+        with self._errors():
+            register_vector(self._connection)
+            version = str(self._one("SELECT extversion FROM pg_extension WHERE extname = 'vector'", []))
+            self._iterates = tuple(int(part) for part in version.split(".")[:2]) >= (0, 8)
+
+    def put(
+        self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[Facts]
+    ) -> None:
+        """Add items; those whose keys are there are replaced, in one transaction."""
+        wrapped = HalfVector if self._type == "halfvec" else Vector
+        columns = sql.SQL(
+            "COPY {} (item, path, kind, size, modified_ns, meta, embedding) FROM STDIN (FORMAT BINARY)"
+        )
+        with self._errors(), self._connection.transaction(), self._connection.cursor() as cursor:
+            cursor.execute(
+                sql.SQL("DELETE FROM {} WHERE item = ANY(%s)").format(self._table), [keys.tolist()]
+            )
+            with cursor.copy(columns.format(self._table)) as copy:
+                copy.set_types(["int8", "text", "text", "int8", "int8", "jsonb", self._type])
+                for key, sets, fact in zip(keys.tolist(), vectors.astype(np.float32), facts, strict=True):
+                    told = fact.payload()
+                    meta = Jsonb(told["meta"])
+                    row = key, told["path"], fact.kind, fact.size, fact.modified_ns, meta
+                    for one in sets:
+                        copy.write_row((*row, wrapped(one)))
+
+    def remove(self, keys: Int[np.ndarray, "n"]) -> None:
+        """Remove items."""
+        with self._errors():
+            self._connection.execute(
+                sql.SQL("DELETE FROM {} WHERE item = ANY(%s)").format(self._table), [keys.tolist()]
+            )
+
+    def nearest(
+        self, queries: Float[np.ndarray, "M D"], count: int, within: Within
+    ) -> list[Int[np.ndarray, "_"]]:
+        """Return the keys of the best points for each query."""
+        clauses = [each for each in map(_clause, within.where) if each is not None]
+        where: sql.Composable = sql.SQL("")
+        if clauses:
+            where = sql.SQL("WHERE ") + sql.SQL(" AND ").join(clause for clause, _ in clauses)
+        asked = sql.SQL("SELECT item FROM {} {} ORDER BY embedding <#> %s LIMIT %s").format(
+            self._table, where
+        )
+        values = [value for _, some in clauses for value in some]
+        wrapped = HalfVector if self._type == "halfvec" else Vector
+        found = []
+        with self._errors(), self._connection.transaction():
+            self._connection.execute(f"SET LOCAL hnsw.ef_search = {min(1000, max(100, count))}")
+            if self._iterates:  # go on where the conditions leave too few
+                self._connection.execute("SET LOCAL hnsw.iterative_scan = relaxed_order")
+            for one in queries.astype(np.float32):
+                rows = self._connection.execute(asked, [*values, wrapped(one), count]).fetchall()
+                found.append(np.array([row[0] for row in rows], np.int64))
+        return found
+
+    def num_points(self) -> int:
+        """Return how many points the table holds."""
+        return int(str(self._one(sql.SQL("SELECT count(*) FROM {}").format(self._table), [])))
+
+    def finish(self) -> None:
+        """Make the graph if there is none yet; later points are added to it as they come."""
+        if not self._has_graph:
+            return
+        made = sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw (embedding {})").format(
+            self._graph, self._table, sql.SQL(f"{self._type}_ip_ops")
+        )
+        with self._errors():
+            self._connection.execute("SET maintenance_work_mem = '512MB'")
+            self._connection.execute(made)
+            self._connection.execute(sql.SQL("ANALYZE {}").format(self._table))
+
+    def drop(self) -> None:
+        """Remove the table."""
+        with self._errors():
+            self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._table))
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+    def _create(self, table: str) -> None:
+        kind = sql.SQL(f"{self._type}({self._dim})")
+        self._connection.execute(
+            sql.SQL(
+                "CREATE TABLE IF NOT EXISTS {} (item bigint NOT NULL, path text NOT NULL, kind text NOT NULL, size "
+                "bigint NOT NULL, modified_ns bigint NOT NULL, meta jsonb NOT NULL, embedding {} NOT NULL)"
+            ).format(self._table, kind)
+        )
+        self._connection.execute(
+            sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} (item)").format(
+                sql.Identifier(f"{table}_items"), self._table
+            )
+        )
+
+    def _one(self, query: str | sql.Composed, values: Sequence[object]) -> object:
+        with self._errors():
+            text = sql.SQL(query) if isinstance(query, str) else query
+            row = self._connection.execute(text, values).fetchone()
+            return None if row is None else row[0]
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise EngineError(
+                f"the database {public_url(self._url)} cannot be used ("
+                f"{without_secrets(str(error), self._url)}): check "
+                f"that it runs, has the extension pgvector, and knows the user and the password, or search with "
+                f"--engine exact"
+            ) from None
+
+
+def _clause(condition: Condition) -> Clause | None:
+    """Return a condition that every wanted item fulfils; None where PostgreSQL would answer in another way."""
+    match condition.field:
+        case "kind" | "size":
+            return sql.SQL(f"{condition.field} {_OPERATORS[condition.operator]} %s"), condition.sql()[1]
+        case "date":
+            text, values = condition.sql()
+            return sql.SQL(text.replace("?", "%s")), values
+        case "path":
+            return None
+    is_number = bool(_NUMBER.fullmatch(condition.value))
+    if is_number and not math.isfinite(float(condition.value)):
+        return None
+    return _on_metadata(condition, condition.field.removeprefix("meta."), is_number)
+
+
+def _on_metadata(condition: Condition, key: str, is_number: bool) -> Clause | None:
+    value = condition.value
+    if condition.operator == "=" and value != "null":
+        texts = [json.dumps(value)]
+        if is_number or value in ("true", "false"):
+            texts.append(repr(float(value)) if is_number else value)
+        one = sql.SQL("meta -> %s @> %s::jsonb")
+        every = sql.SQL("(") + sql.SQL(" OR ").join([one] * len(texts)) + sql.SQL(")")
+        return every, [part for text in texts for part in (key, text)]
+    if condition.operator in _PATHS and is_number:
+        # Texts are compared, too, by the index' database, in an order of its own: whoever has one passes.
+        ranged = "jsonb_path_exists(meta -> %s, %s::jsonpath, jsonb_build_object('value', %s::float8), true)"
+        texts_too = "jsonb_path_exists(meta -> %s, '$[*] ? (@.type() == \"string\")')"
+        return sql.SQL(f"({ranged} OR {texts_too})"), [key, _PATHS[condition.operator], float(value), key]
+    return None

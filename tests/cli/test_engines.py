@@ -1,0 +1,52 @@
+"""``openvse index --engine`` and ``search --engine``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from openvse.search.manifest import read_manifest
+
+
+@pytest.mark.medium
+def test_an_index_has_an_engine_and_remembers_it(trained: Path, tmp_path: Path, invoke, refused) -> None:
+    model, album, out = trained / "run" / "best", tmp_path / "album", tmp_path / "index"
+    shutil.copytree(trained / "album", album, copy_function=shutil.copy2)
+    result = invoke("index", model, album, "--out", out, "--engine", "qdrant_edge", "--check")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[1:] == [
+        "engine qdrant_edge: 20 items put, 0 removed",
+        "recall@10 of qdrant_edge against the exact engine: 1.000 (100 queries)",
+    ]
+    asked = ("search", out, "a red sky", "above", album / "03.png", "-k", 4)
+    found = invoke(*asked)
+    assert (found.exit_code, found.stderr) == (0, "")
+    assert found.stdout == invoke(*asked, "--engine", "exact").stdout != ""
+    assert "has the engine qdrant_edge, not int8" in refused(*asked, "--engine", "int8")
+
+    (album / "03.png").unlink()
+    result = invoke("index", model, album, "--out", out, "--json")
+    engine = {"name": "qdrant_edge", "put": 0, "removed": 1, "recall": None}
+    assert json.loads(result.stdout)["result"]["engine"] == engine
+
+    # Everything is embedded anew for another folder: the engine stays, its data go.
+    place = read_manifest(out).engine["place"]
+    shutil.copytree(album, tmp_path / "other", copy_function=shutil.copy2)
+    result = invoke("index", model, tmp_path / "other", "--out", out, "--overwrite")
+    assert "engine qdrant_edge: 19 items put, 0 removed" in result.stdout
+    assert not (out / place).exists()
+    result = invoke("index", model, tmp_path / "other", "--out", out, "--engine", "exact")
+    assert (result.exit_code, read_manifest(out).engine) == (0, None)
+    assert not list(out.glob("openvse_*"))
+
+
+def test_an_engine_that_cannot_be_is_refused_before_anything_is_embedded(
+    trained: Path, tmp_path: Path, refused
+) -> None:
+    words = ("index", trained / "run" / "best", trained / "album", "--out", tmp_path / "index")
+    assert "needs the URL of its server" in refused(*words, "--engine", "pgvector")
+    assert "give --engine qdrant or" in refused(*words, "--engine-url", "http://localhost:6333")
+    assert not (tmp_path / "index").exists()

