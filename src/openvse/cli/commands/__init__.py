@@ -23,6 +23,7 @@ from openvse.cli.commands import (
     recipes,
     report,
     search,
+    serve,
     synthetic,
     train,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "recipes",
     "report",
     "search",
+    "serve",
     "synthetic",
     "train",
 ]
