@@ -59,6 +59,7 @@ class Refinement:
         min_score: the lowest score of a hit.
         min_precision: the lowest probability of a hit.
         expected: how many of the images searched are expected to fit a sentence.
+        one_per_file: of the segments of a clip, only the best one is a hit.
     """
 
     image: Path | None = None
@@ -70,6 +71,7 @@ class Refinement:
     min_score: float | None = None
     min_precision: float | None = None
     expected: float | None = None
+    one_per_file: bool = False
 
     @property
     def is_compound(self) -> bool:
@@ -180,6 +182,7 @@ def _refined_answers(
             where=refined.where,
             min_precision=refined.min_precision,
             expected=refined.expected,
+            one_per_file=refined.one_per_file,
         )
     )
     return [next(found) if query.text.strip() else [] for query in queries]

@@ -48,6 +48,9 @@ TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="How many hits t
 Skip = Annotated[
     int, typer.Option(min=0, help="How many of the best hits to leave out: a page after the first.")
 ]
+OnePerFile = Annotated[
+    bool, typer.Option("--one-per-file", help="Of the segments of a clip, list only the best one.")
+]
 MinPrecision = Annotated[
     float | None,
     typer.Option(

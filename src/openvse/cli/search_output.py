@@ -39,7 +39,8 @@ def write_hits(asked: Sequence[Query], results: Sequence[Sequence[Hit]], form: F
         for hit in hits:
             about = {"query": query.text, "kind": query.kind, "rank": hit.rank, "score": hit.score}
             about |= {"probability": hit.probability}
-            typer.echo(json.dumps({**about, "id": hit.id, "path": str(hit.path)}, allow_nan=False))
+            place = {"id": hit.id, "path": str(hit.path), "start": hit.start, "end": hit.end}
+            typer.echo(json.dumps(about | place, allow_nan=False))
 
 
 def write_paths(paths: Sequence[str], *, null: bool) -> None:

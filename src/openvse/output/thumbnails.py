@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from openvse.errors import OpenVSEError
 from openvse.media.packed import ImageFile
+from openvse.media.segments import ClipSegment
 from openvse.media.videos import read_poster
 from openvse.output.documents import image_uri
 
@@ -11,8 +12,8 @@ THUMBNAIL_PX = 360
 """The longer side of a thumbnail: twice its size on the page, for dense screens."""
 
 
-def thumbnail(path: ImageFile) -> str | None:
-    """Return an image, or a frame from the middle of a clip, as a small data URI; None if it cannot be read."""
+def thumbnail(path: ImageFile | ClipSegment) -> str | None:
+    """Return an image, or the middle frame of a clip or segment, as a small data URI; None if it cannot be read."""
     try:
         image = read_poster(path)
     except OpenVSEError:  # also where this machine reads no videos: the hits stand beside their scores

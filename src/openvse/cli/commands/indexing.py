@@ -20,6 +20,7 @@ from openvse.cli.index_options import (
     NumberFormat,
     Out,
     Overwrite,
+    SegmentSeconds,
 )
 from openvse.cli.options import Device, Json, Quiet, Threads
 from openvse.cli.stopping import going_on
@@ -37,6 +38,7 @@ def index(
     add: Add = False,
     forget: Forget = None,
     ignore: Ignore = None,
+    segment_seconds: SegmentSeconds = None,
     batch_size: Annotated[int, typer.Option(min=1, help="How many images are embedded at a time.")] = 64,
     dtype: NumberFormat = None,
     features: Features = None,
@@ -70,6 +72,7 @@ def index(
             overwrite=overwrite,
             add=add,
             ignore=ignore,
+            segment_seconds=segment_seconds,
             check=check,
             stored=stored_images(loaded, model, features),
             model_place=place_of(model, out),
@@ -114,6 +117,7 @@ def print_report(out: Path, report: IndexReport, *, as_json: bool) -> None:
             "resumed": report.resumed,
             "stored": report.stored,
             "recognised": report.recognised,
+            "segments": report.segments,
             "removed": report.removed,
             "compacted": report.compacted,
             "unreadable": len(report.failed),
@@ -128,6 +132,7 @@ def print_report(out: Path, report: IndexReport, *, as_json: bool) -> None:
         )
         return
     more = {
+        "segments of clips": report.segments,
         "kept by the stopped run": report.resumed,
         "from stored features": report.stored,
         "moved or copied": report.recognised,

@@ -24,6 +24,7 @@ from openvse.cli.search_options import (
     MinPrecision,
     MinScore,
     Null,
+    OnePerFile,
     OpenPage,
     Output,
     RerankFeatures,
@@ -72,6 +73,7 @@ def search(
     where: Where = None,
     top_k: TopK = 10,
     skip: Skip = 0,
+    one_per_file: OnePerFile = False,
     min_score: MinScore = None,
     min_precision: MinPrecision = None,
     expected: Expected = None,
@@ -98,7 +100,8 @@ def search(
 
     named, index, queries = in_order(words)
     besides = tuple(avoid or ()), avoid_weight, tuple(where or ())
-    refined = Refinement(with_image, image_weight, *besides, skip, min_score, min_precision, expected)
+    asked_for = skip, min_score, min_precision, expected, one_per_file
+    refined = Refinement(with_image, image_weight, *besides, *asked_for)
     asked = read_queries(queries, image or [], like or [])
     form = chosen_output(output, as_json=as_json, null=null)
     check_sentences(asked, refined, rerank)
@@ -163,6 +166,7 @@ def print_hits(
     """Print what was asked and what was found, as a table or as JSON."""
     from openvse.cli.json_output import print_json
     from openvse.media.names import escaped
+    from openvse.media.segments import clock
     from openvse.output.documents import percent
 
     if as_json:
@@ -178,6 +182,8 @@ def print_hits(
                         "probability": hit.probability,
                         "id": hit.id,
                         "path": str(hit.path),
+                        "start": hit.start,
+                        "end": hit.end,
                     }
                     for hit in hits
                 ],
@@ -191,7 +197,8 @@ def print_hits(
         for hit in hits:
             likely = "" if hit.probability is None else f"{percent(hit.probability):>5}  "
             name = escaped(hit.id if sentences else hit.path)
-            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}")
+            span = "" if hit.start is None or hit.end is None else f"  {clock(hit.start)}-{clock(hit.end)}"
+            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}{span}")
         if refined.min_precision is not None and not hits:
             typer.echo(f"  no image of probability {refined.min_precision:g}")
 
