@@ -199,8 +199,8 @@ class IndexWriter:
         Raises:
             IndexFormatError: the disk refuses.
         """
-        changed = self._pending or self._dropped or self._steps or self._notes
-        changed = changed or self.first_unfinished or self._is_moved()
+        waiting = any((self._pending, self._dropped, self._steps, self._notes))
+        changed = waiting or self.first_unfinished or self._is_moved()
         with _disk_errors(self._folder):
             if changed and (self._pending or self._database is not None):
                 self._commit(finished=True)
