@@ -120,22 +120,22 @@ def read_frames(
         positions: list[int] = chosen.choose(starts, end, place).tolist()
         return positions
 
-    segment = source if isinstance(source, ClipSegment) else None
-    if segment is not None:
-        source, choose = segment.path, _within(choose, segment)
-    path = Path(source) if isinstance(source, str | Path) else None
-    label = escaped(source if isinstance(source, PackedFile) else path or "a clip")
+    part = source if isinstance(source, ClipSegment) else None
+    given: ImageLike = source.path if isinstance(source, ClipSegment) else source
+    pick: Chooser = choose if part is None else _within(choose, part)
+    path = Path(given) if isinstance(given, str | Path) else None
+    label = escaped(given if isinstance(given, PackedFile) else path or "a clip")
     try:
-        if isinstance(source, PackedFile):
-            source = source.read_bytes()
-        if isinstance(source, np.ndarray) and source.ndim == 4:
-            return _array_frames(source, chosen.fps, choose)
-        kind = _image_kind(source)
+        if isinstance(given, PackedFile):
+            given = given.read_bytes()
+        if isinstance(given, np.ndarray) and given.ndim == 4:
+            return _array_frames(given, chosen.fps, pick)
+        kind = _image_kind(given)
         if kind in _ANIMATIONS:
-            return _animation_frames(source, choose, max_pixels)
+            return _animation_frames(given, pick, max_pixels)
         if kind:
-            return [read_image(source, max_pixels=max_pixels)]
-        return _video_frames(source, choose, max_pixels, None if segment is None else _table_of(segment.path))
+            return [read_image(given, max_pixels=max_pixels)]
+        return _video_frames(given, pick, max_pixels, None if part is None else _table_of(part.path))
     except BadImageError as error:  # it already names the source
         raise BadVideoError(f"{label}: {str(error).removeprefix(f'{label}: ')}") from None
     except OpenVSEError as error:
@@ -206,7 +206,7 @@ def _within(choose: Chooser, segment: ClipSegment) -> Chooser:
     return chosen
 
 
-def _image_kind(source: ClipSource) -> str:
+def _image_kind(source: ImageLike) -> str:
     """Return Pillow's name of an image's format, or "" if the source is not an image."""
     match source:
         case Image.Image():

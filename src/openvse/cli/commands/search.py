@@ -100,8 +100,8 @@ def search(
 
     named, index, queries = in_order(words)
     besides = tuple(avoid or ()), avoid_weight, tuple(where or ())
-    asked_for = skip, min_score, min_precision, expected, one_per_file
-    refined = Refinement(with_image, image_weight, *besides, *asked_for)
+    lowest = min_score, min_precision, expected
+    refined = Refinement(with_image, image_weight, *besides, skip, *lowest, one_per_file)
     asked = read_queries(queries, image or [], like or [])
     form = chosen_output(output, as_json=as_json, null=null)
     check_sentences(asked, refined, rerank)
