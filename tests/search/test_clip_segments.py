@@ -196,7 +196,7 @@ def test_segments_are_no_duplicates_and_have_the_metadata_of_their_file(
     assert duplicates_in_index(index) == []
     engine = SearchEngine(model, index)
     assert len(engine.find(Query("red"), where=["camera = X100"])[0]) == 2
-    with pytest.raises(DataError, match="holds no item"):
+    with pytest.raises(DataError, match="give one of them, such as deeper/b.mp4#t=0,1"):
         engine.find(Query(like="deeper/b.mp4"))
 
 

@@ -83,6 +83,19 @@ class Refinement:
         """Whether it changes nothing."""
         return self == Refinement(image_weight=self.image_weight, avoid_weight=self.avoid_weight)
 
+    @property
+    def nothing(self) -> str:
+        """What to say where there is no hit."""
+        if self.min_precision is not None:
+            return f"no image of probability {self.min_precision:g}"
+        reasons = {
+            "these conditions": bool(self.where),
+            f"a score of {self.min_score} or more": self.min_score is not None,
+            f"a rank above {self.skip}": self.skip > 0,
+        }
+        given = " and ".join(reason for reason, is_given in reasons.items() if is_given)
+        return f"no hit with {given}" if given else "no hit"
+
     def page(self, hits: Sequence[Hit], top_k: int) -> list[Hit]:
         """Return the part of all hits that was asked for."""
         some = hits[self.skip : self.skip + top_k]

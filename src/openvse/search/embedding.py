@@ -196,7 +196,7 @@ class Embedder:
         new, vectors = self._encode([candidate for candidate in chunk if candidate not in rows])
         rows |= zip(new, vectors, strict=True)
         done = [candidate for candidate in chunk if candidate in rows]
-        entries = [_entry(each, content_hash(each.path, each.item.size)) for each in done]
+        entries = [_entry(each, _content_of(each)) for each in done]
         for candidate, entry in zip(done, entries, strict=True):
             self._note(candidate, [entry])
         return entries, np.stack([rows[candidate] for candidate in done]) if done else vectors
@@ -214,7 +214,7 @@ class Embedder:
         except BadImageError as error:
             self._fail(candidate, error)
             return [], np.empty((0, 0, 0), np.float32)
-        content = content_hash(candidate.path, item.size)
+        content = _content_of(candidate)
         entries = [_entry(candidate, content, name) for name, _ in named]
         self._note(candidate, entries)
         return entries, np.concatenate(parts)
@@ -270,6 +270,20 @@ def _entry(candidate: Candidate, content: bytes | None, name: str = "") -> Entry
     """Return the entry of a candidate, or of one of its segments by its name."""
     item = replace(candidate.item, id=name) if name else candidate.item
     return Entry(item, candidate.root, candidate.kind, content)
+
+
+def _content_of(candidate: Candidate) -> bytes | None:
+    """Return the hash of a file that was embedded; None where it has changed since it was listed.
+
+    Otherwise the hash of a later content would vouch for the embeddings of an earlier one.
+    """
+    content = content_hash(candidate.path, candidate.item.size)
+    try:
+        status = candidate.path.stat()
+    except OSError:
+        return None
+    same = (status.st_mtime_ns, status.st_size) == (candidate.item.modified_ns, candidate.item.size)
+    return content if same else None
 
 
 def _stacked(recognised: Sequence[tuple[Entry, Row]]) -> tuple[list[Entry], Vectors]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from openvse.encoders import UnknownWord
 from openvse.errors import DataError, ModelError
 from openvse.media.images import one_or_many
+from openvse.media.segments import file_of
 from openvse.media.videos import ClipSource
 from openvse.model import Calibration
 from openvse.search.backend import ExactBackend, FilteringBackend, VectorBackend
@@ -269,10 +270,17 @@ class SearchEngine:
         for item_id in ids:
             position = self._index.position(item_id)
             if position is None:
-                raise DataError(f"the index holds no item {item_id}: give the path below the indexed folder")
+                raise DataError(f"the index holds no item {item_id}: {self._remedy(item_id)}")
             positions.append(position)
         vectors = torch.from_numpy(self._index.gather(np.array(positions)).astype(np.float32))
         return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool))
+
+    def _remedy(self, item_id: str) -> str:
+        """Return what to give instead of an id that the index does not hold."""
+        first = next((name for name in self._index.table.ids if file_of(name) == item_id), "")
+        if first:
+            return f"the clip is cut into segments; give one of them, such as {first}"
+        return "give the path below the indexed folder"
 
     def _unknown_words(self, queries: Sequence[str]) -> list[tuple[UnknownWord, ...]]:
         if not isinstance(self._model, WordChecker):

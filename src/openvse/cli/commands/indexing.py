@@ -89,14 +89,14 @@ def index(
 def warn_of(report: IndexReport) -> None:
     """Warn of what could not be used or looked at."""
     from openvse.cli.progress import note, warn
+    from openvse.cli.search_output import warn_of_skipped
     from openvse.media.names import escaped
 
     if report.upgraded_from:
         note(
             f"the index was of format {report.upgraded_from}, and is now of format 3; nothing was embedded for that"
         )
-    for path, reason in report.failed:
-        warn(f"skipped {escaped(path)}: {reason}")
+    warn_of_skipped(report.failed)
     for path, reason in report.kept:
         warn(f"{escaped(path)}: {reason}")
     for path, lines in report.bad_metadata:

@@ -199,8 +199,8 @@ def print_hits(
             name = escaped(hit.id if sentences else hit.path)
             span = "" if hit.start is None or hit.end is None else f"  {clock(hit.start)}-{clock(hit.end)}"
             typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}{span}")
-        if refined.min_precision is not None and not hits:
-            typer.echo(f"  no image of probability {refined.min_precision:g}")
+        if not hits and query.text.strip():
+            typer.echo(f"  {refined.nothing}")
 
 
 def check_sentences(asked: Sequence[Query], refined: Refinement, rerank: str | None) -> None:
