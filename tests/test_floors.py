@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "openvse"
 # From the ground up; the rooms of one line are neighbours. A floor may have steps inside: a later line of it may use
 # the earlier ones.
 STEPS: tuple[tuple[int, frozenset[str]], ...] = (
-    (0, frozenset({"errors", "types", "lazy"})),
+    (0, frozenset({"errors", "types", "lazy", "kernels"})),
     (0, frozenset({"functional", "registry", "files", "media", "specs"})),
     (0, frozenset({"layers", "output"})),
     (1, frozenset({"backbones"})),

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from openvse.errors import DataError
+from openvse.kernels import is_usable, sort_elements, sum_ranked
 from openvse.types import EmbeddingSet, Inputs
 
 MASKED = float("-inf")
@@ -20,17 +21,27 @@ MASKED = float("-inf")
 def masked_mean(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
     """Return the mean over the real elements of each item."""
     weights = mask.to(local.dtype) / mask.sum(dim=1, keepdim=True).clamp(min=1).to(local.dtype)
-    return torch.einsum("bn,bnl->bl", weights, local.masked_fill(~mask.unsqueeze(-1), 0.0))
+    return torch.einsum("bn,bnl->bl", weights, _filled(local, mask, 0.0))
 
 
 def masked_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
     """Return the maximum over the real elements in each dimension."""
-    return local.masked_fill(~mask.unsqueeze(-1), MASKED).amax(dim=1)
+    return _filled(local, mask, MASKED).amax(dim=1)
+
+
+def _filled(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], value: float) -> Float[Tensor, "B N L"]:
+    """Return the elements with a value in place of padding; a copy only where there is padding."""
+    if local.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all()):
+        return local
+    return local.masked_fill(~mask.unsqueeze(-1), value)
 
 
 def masked_k_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], k: int) -> Float[Tensor, "B L"]:
     """Return the mean of the min(k, N_b) largest real elements in each dimension (VSE-infinity, section 3.2)."""
     k = min(k, local.shape[1])
+    if is_usable(local):
+        sizes = mask.sum(dim=1).clamp(1, k)
+        return sum_ranked(local, mask, position_mask(sizes, local.shape[1]) / sizes.unsqueeze(1))
     top = local.masked_fill(~mask.unsqueeze(-1), MASKED).topk(k, dim=1).values
     return masked_mean(top, position_mask(mask.sum(dim=1), k))
 
@@ -45,8 +56,11 @@ def soft_pool(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float
 def sort_descending(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L N"]:
     """Sort each dimension over the elements, largest first; padding comes last and is 0.
 
-    The sorted axis is the last one: sorting contiguous runs is faster than sorting strided ones, on any device.
+    On a CPU a compiled kernel sorts. Elsewhere the sorted axis is made the last one: sorting contiguous runs is faster
+    than sorting strided ones.
     """
+    if is_usable(local):
+        return sort_elements(local, mask).transpose(1, 2)
     padded = not bool(mask.all())
     if padded:
         local = local.masked_fill(~mask.unsqueeze(-1), MASKED)
@@ -56,6 +70,23 @@ def sort_descending(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) ->
     if padded:
         ranked = ranked.masked_fill(~position_mask(mask.sum(dim=1), local.shape[1]).unsqueeze(1), 0.0)
     return ranked
+
+
+def sum_by_rank(
+    local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], weights: Float[Tensor, "B M"]
+) -> Float[Tensor, "B L"]:
+    """Sum the elements with weights by their rank in each dimension: ``v_d = sum_k w_k * max_k(x_1d .. x_Nd)``.
+
+    Args:
+        local: the sets.
+        mask: which elements are real.
+        weights: the weights of the largest element, the second largest, and so on, for at least as many ranks as the
+            largest set has elements.
+    """
+    if is_usable(local):
+        return sum_ranked(local, mask, weights)
+    ranked = sort_descending(local, mask)[..., : weights.shape[1]]
+    return torch.einsum("bln,bn->bl", ranked, weights[:, : ranked.shape[2]].to(ranked.dtype))
 
 
 def _sort_on_cpu(columns: Float[Tensor, "B L N"]) -> Float[Tensor, "B L N"]:

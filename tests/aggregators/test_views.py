@@ -11,7 +11,7 @@ from torch import Tensor
 
 from openvse.aggregators import GPO, FSPool, KMax, Mean, MultiView, PIENet
 from openvse.errors import RecipeError
-from openvse.functional import sort_descending
+from openvse.functional import sort_descending, sum_by_rank
 from openvse.types import Features
 
 
@@ -42,12 +42,12 @@ def test_views_stand_side_by_side(share: bool, factory) -> None:
 def test_views_of_the_same_features_share_one_sort(factory, share: bool, sorts: int, monkeypatch) -> None:
     calls = []
 
-    def counted(*arguments):
-        calls.append(1)
-        return sort_descending(*arguments)
+    def counted(function):
+        return lambda *arguments: calls.append(1) or function(*arguments)
 
     for room in ("base", "multi_view"):
-        monkeypatch.setattr(f"openvse.aggregators.{room}.sort_descending", counted)
+        monkeypatch.setattr(f"openvse.aggregators.{room}.sort_descending", counted(sort_descending))
+    monkeypatch.setattr("openvse.aggregators.gpo.sum_by_rank", counted(sum_by_rank))
     several = MultiView(input_dim=4, embed_dim=4, aggregator=factory, num_views=3, share_projection=share)
     several(Features(torch.randn(2, 5, 4), torch.ones(2, 5, dtype=torch.bool)))
     assert len(calls) == sorts

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from openvse.cli.app import app
 from openvse.errors import ModelError
-from openvse.model import TwoTower
+from openvse.model import Start, TwoTower
+from openvse.retrieval.build import build_model
 from openvse.tasks.blend import blend
 from openvse.tasks.load import load, load_as
 from openvse.tasks.recipes import parse_recipe
@@ -68,6 +69,28 @@ def test_the_ends_score_as_the_models_and_words_of_one_keep_their_vectors(corpus
 
 def _vector(model: TwoTower, word: str) -> torch.Tensor:
     return model.text.encoder.words.weight[model.text.encoder.vocabulary.id_of(word)].detach()
+
+
+def test_a_gated_pooling_is_blended_with_the_model_below_it(corpus: Path) -> None:
+    first, _ = models(corpus)
+    tree = tiny_tree(corpus, phases=ONE)
+    gated = {"aggregator": {"name": "gated", "pool": "max"}}
+    kept = {key: tree[key] for key in ("name", "objective", "data", "training")}
+    recipe = parse_recipe({**kept, "start": str(corpus / "first"), "image": gated, "text": gated})
+    begun = Start("first", first, corpus / "first" / "best")
+    second = build_model(recipe, start=begun)
+    begun.give(second)
+    with torch.no_grad():  # as if it had been trained
+        second.image.aggregator.gate.fill_(0.5)
+        second.image.encoder.projection.linear.weight.mul_(1.1)
+    second.eval()
+    done = blend(first, second, request(corpus), num_shares=3)
+    ends = [blend(each, each, request(corpus), num_shares=2).scores[0][1] for each in (first, second)]
+    assert [done.scores[0][1], done.scores[2][1]] == pytest.approx(ends)
+    gate = second.image.aggregator.gate
+    torch.testing.assert_close(done.model.image.aggregator.gate, done.share * gate)
+    back = blend(second, first, request(corpus), num_shares=2)
+    assert [score for _, score in back.scores] == pytest.approx(ends[::-1])
 
 
 def test_other_parts_tasks_and_vocabularies_are_refused(corpus: Path, tmp_path: Path) -> None:

@@ -92,8 +92,9 @@ def test_step_0_scores_as_the_start(family: str, pool: Any, start_of: Any, album
 def test_a_run_on_stored_tokens_of_both_sides(
     family: str, start_of: Any, album: Path, tmp_path: Path
 ) -> None:
+    """A phase may name the image encoder of SigLIP, of which nothing trains anyway."""
     watcher = Recorder()
-    recipe = heads(start_of(family), album, phases=[{"epochs": 2}])
+    recipe = heads(start_of(family), album, phases=[{"epochs": 2, "frozen": ["image.encoder"]}])
     frozen = recipe.training.phases[0].model_copy(update={"learning_rate": 1e-12})
     recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"phases": (frozen,)})})
     train(recipe, tmp_path / "run", watcher=watcher)

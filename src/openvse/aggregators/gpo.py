@@ -10,7 +10,7 @@ from openvse.aggregators.base import RankedPooling
 from openvse.aggregators.gpo_generators import BiGRU, Generator
 from openvse.aggregators.gpo_positions import Positions, SinusoidalPositions
 from openvse.errors import RecipeError
-from openvse.functional import masked_softmax, position_mask
+from openvse.functional import masked_softmax, position_mask, sort_descending, sum_by_rank
 from openvse.registry import Maker
 
 SHOWN_SIZES = (10, 20, 36, 49)  # of short and long captions, bottom-up-attention regions, 7 x 7 grids
@@ -98,13 +98,24 @@ class GPO(RankedPooling):
             real = position_mask(sizes, longest).unsqueeze(1).expand_as(logits)
             return masked_softmax(logits, real).transpose(1, 2).squeeze(-1)
 
-    def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Sum the sorted values of each dimension with the coefficients of the item's size."""
-        sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
-        theta = self.coefficients(sizes) if torch.is_grad_enabled() else self._cached(sizes)
+        theta, group = self._weights(mask)
+        if theta.ndim == 3:
+            return self.sum_by_dimension(sort_descending(local, mask), theta, group)
+        return sum_by_rank(local, mask, theta[group])
+
+    def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        """Do the same with values that are sorted already."""
+        theta, group = self._weights(mask)
         if theta.ndim == 3:
             return self.sum_by_dimension(ranked, theta, group)
         return torch.einsum("bln,bn->bl", ranked[..., : theta.shape[1]], theta[group].to(ranked.dtype))
+
+    def _weights(self, mask: Bool[Tensor, "B N"]) -> tuple[Float[Tensor, "U M *L"], Int[Tensor, "B"]]:
+        """Return the coefficients for each distinct size of a batch, and the index of each item's size."""
+        sizes, group = torch.unique(mask.sum(dim=1), return_inverse=True)
+        return (self.coefficients(sizes) if torch.is_grad_enabled() else self._cached(sizes)), group
 
     @torch.inference_mode()
     def curves(self) -> dict[str, list[float]]:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openvse.aggregators import Gated
 from openvse.errors import ModelError
-from openvse.model import Model, take_weights
+from openvse.model import Model, Origin, take_weights
 from openvse.tasks import kind_of
 from openvse.training.kind import Request
 
@@ -36,7 +37,8 @@ class Blend:
 def blend(first: Model, second: Model, request: Request, *, num_shares: int = 11) -> Blend:
     """Average the weights of two models, ``(1 - w) * first + w * second``, by the share w that is the best on a split.
 
-    Words and answers that one of the two models lacks have the vectors of the other.
+    Words and answers that one of the two models lacks have the vectors of the other. Where the second model has a gated
+    pooling on top of the parts of the first, w opens its gate.
 
     Args:
         first: the first model, for instance the start of a run.
@@ -74,13 +76,16 @@ def blend(first: Model, second: Model, request: Request, *, num_shares: int = 11
 
 
 def _ends(first: Model, second: Model) -> tuple[Model, tuple[dict[str, Tensor], dict[str, Tensor]]]:
-    """Return a model that holds the words of both, and the weights of either in its shape."""
-    wider = first if _count(first) > _count(second) else second
+    """Return a model that holds the words and gated poolings of both, and the weights of either in its shape."""
+    wider = first if _size(first) > _size(second) else second
     other = second if wider is first else first
     _refuse_lost(wider, other)
     model = copy.deepcopy(wider)
     for origin in take_weights(model, other):
-        if not origin.taken:
+        gated = _gated_by(model, origin)
+        if gated is not None:
+            gated.gate.data.zero_()  # the other model has no pooling here: a closed gate gives its vectors exactly
+        elif not origin.taken:
             raise ModelError(
                 f"the models cannot be blended: {origin.part} differs ({origin.note}); blend two of the same parts, "
                 f"where the second began from the first"
@@ -109,8 +114,17 @@ def _entries(model: Any) -> set[str]:
     return words | (set() if answers is None else {f"answer {answer!r}" for answer in answers.answers})
 
 
-def _count(model: Any) -> int:
-    return len(_entries(model)) if hasattr(model, "text") else 0
+def _size(model: Model) -> tuple[int, int]:
+    """Return the number of gated poolings and of words and answers: the larger model can hold the smaller one."""
+    gates = sum(isinstance(module, Gated) for module in model.modules())
+    return gates, len(_entries(model)) if hasattr(model, "text") else 0
+
+
+def _gated_by(model: Model, origin: Origin) -> Gated | None:
+    """Return the aggregator whose pooling an origin is about, if it was added to the aggregator of the other model."""
+    side, _, part = origin.part.partition(".")
+    aggregator = getattr(getattr(model, side, None), "aggregator", None)
+    return aggregator if part == "aggregator.pool" and isinstance(aggregator, Gated) else None
 
 
 def _refuse_lost(wider: Any, other: Any) -> None:

@@ -75,11 +75,11 @@ def open_features(
 ) -> FeatureSource | None:
     """Open the recipe's feature store; ``auto`` first extracts missing features into the folder of the run.
 
-    If the recipe names no store, the data set's own features are used, if it has some and the encoder makes none.
+    If the recipe names no store, the data set's own features are used, if it has some and the encoder makes none. With
+    ``auto`` and a backbone that trains, or that the start has fine-tuned, there is no store: the images are read.
 
     Raises:
         StoreError: the store does not exist, or another encoder made it; or no store of a folder fits, or several do.
-        RecipeError: ``auto`` with a backbone that trains, whose features would be out of date after one step.
     """
     where = recipe.data.features
     own = own_features(corpus, encoder.backbone) if where in (None, AUTO) else None
@@ -88,10 +88,10 @@ def open_features(
     if where != AUTO:
         return open_store(Path(where), encoder)
     if encoder.fine_tune:
-        raise RecipeError(
-            "recipe: data.features: auto needs a frozen backbone, because training changes the features of others: "
-            "set image.encoder.fine_tune: false"
+        inputs.watcher.note(
+            "features are not stored, as image.encoder.fine_tune is true: each epoch reads the images"
         )
+        return None
     store, accelerator = inputs.folder / "features", inputs.accelerator
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
     if accelerator.is_main_process:

@@ -24,7 +24,12 @@ def build_optimizer(
     Raises:
         RecipeError: a multiplier does not name a parameter.
     """
-    check_prefixes(spec.multipliers, [name for name, _ in parameters], "optimizer.multipliers")
+    check_prefixes(
+        spec.multipliers,
+        [name for name, _ in parameters],
+        "optimizer.multipliers",
+        kind="parameter that trains",
+    )
     by_length = sorted(spec.multipliers, key=len, reverse=True)
     groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in parameters:
@@ -52,11 +57,11 @@ def has_prefix(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(prefix.rstrip(".") + ".")
 
 
-def check_prefixes(prefixes: Iterable[str], names: Sequence[str], where: str) -> None:
-    """Raise RecipeError for a prefix that covers no parameter, because it would silently do nothing."""
+def check_prefixes(
+    prefixes: Iterable[str], names: Sequence[str], where: str, *, kind: str = "parameter"
+) -> None:
+    """Raise RecipeError for a prefix that covers none of the names, because it would silently do nothing."""
     modules = sorted({name.rsplit(".", cut)[0] for name in names for cut in range(name.count(".") + 1)})
     for prefix in prefixes:
         if not any(has_prefix(name, prefix) for name in names):
-            raise RecipeError(
-                f"recipe: {where}: {prefix!r} does not name a trainable parameter{nearest(prefix, modules)}"
-            )
+            raise RecipeError(f"recipe: {where}: {prefix!r} does not name a {kind}{nearest(prefix, modules)}")

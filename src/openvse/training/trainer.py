@@ -54,12 +54,11 @@ class Trainer:
         self.model = task.model
         self.objectives = nn.ModuleList(task.objectives).to(accelerator.device)
         self.schedule = Schedule(recipe.optimizer, recipe.training.phases, task.steps_per_epoch)
-        # Parts that their encoder has frozen (fine_tune: false) never train, even if a phase does not freeze them.
+        # Parts that their encoder has frozen (fine_tune: false) never train, whether or not a phase names them.
         named = [*self.model.named_parameters(), *self.objectives.named_parameters(prefix="objectives")]
         self.trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
-        names = [name for name, _ in self.trainable]
         for index, phase in enumerate(recipe.training.phases):
-            check_prefixes(phase.frozen, names, f"training.phases.{index}.frozen")
+            check_prefixes(phase.frozen, [name for name, _ in named], f"training.phases.{index}.frozen")
         self.optimizer = accelerator.prepare_optimizer(build_optimizer(recipe.optimizer, self.trainable))
         self.wrapped: nn.Module = accelerator.prepare_model(self.model)
         spec, of_model = recipe.training.average, {id(weight) for weight in self.model.parameters()}

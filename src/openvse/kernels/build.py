@@ -1,0 +1,97 @@
+"""Compiles the C source of a kernel on its first use, with the compiler of the system, and keeps the result."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+SWITCH = "OPENVSE_KERNELS"
+"""The environment variable that switches all kernels off if it is 0."""
+
+_FLAGS = (("-O3", "-march=native"), ("-O3", "-mcpu=native"), ("-O3",))
+_COMPILE_SECONDS = 60
+
+_logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def load_kernel(name: str) -> ctypes.CDLL | None:
+    """Return a compiled kernel.
+
+    The source is part of the package. The compiled file is kept in ``openvse/kernels`` of the user's cache folder,
+    under a name that covers the source and the processor, so each kind of machine compiles it once, in about a second.
+
+    Args:
+        name: the name of the source, such as ``ranked`` for ``ranked.c``.
+
+    Returns:
+        The library; None if there is no compiler, it fails, or the environment variable ``OPENVSE_KERNELS`` is 0.
+    """
+    if os.environ.get(SWITCH) == "0" or os.name != "posix":
+        return None
+    source = Path(__file__).with_name(f"{name}.c")
+    key = hashlib.sha256(source.read_bytes() + _processor().encode()).hexdigest()[:16]
+    try:
+        place = _cache() / f"{name}-{key}.so"
+        if not _is_ours(place):
+            _compile(source, place)
+        return ctypes.CDLL(str(place))
+    except (OSError, subprocess.SubprocessError) as error:
+        _logger.debug("the kernel %s is not used: %s", name, error)
+        return None
+
+
+def _cache() -> Path:
+    """Return the folder of compiled kernels, which only this user may write to."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(root) / "openvse" / "kernels"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _is_ours(place: Path) -> bool:
+    """Return whether a file is there that only this user can have written."""
+    try:
+        found = place.stat()
+    except FileNotFoundError:
+        return False
+    return found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+def _compile(source: Path, place: Path) -> None:
+    """Compile a source; raise OSError if there is no compiler, or it refuses."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise OSError("there is no C compiler")
+    refused = ""
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        made = Path(folder) / place.name
+        for flags in _FLAGS:
+            command = [compiler, *flags, "-shared", "-fPIC", str(source), "-o", str(made)]
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
+            )
+            if done.returncode == 0:
+                made.chmod(0o700)
+                made.replace(place)
+                return
+            refused = done.stderr.strip()[:500]
+    raise OSError(refused)
+
+
+def _processor() -> str:
+    """Return the kind of the processor, whose instructions the compiled code uses."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        flags = next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        flags = platform.processor()
+    return f"{platform.system()} {platform.machine()} {flags}"
