@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from openvse.encoding.listing import Kind, Listing, list_records
-from openvse.encoding.parts import Form, Part, import_parquet
+from openvse.encoding.parts import Form, Part
 from openvse.encoding.shards import (
     Done,
     Settings,
@@ -93,9 +93,9 @@ def encode(
 ) -> EncodingReport:
     """Write the embeddings of images or sentences, with their ids, to files for any other program.
 
-    The records are cut into shards. Each shard is encoded in the same way by whoever does it, and kept when the rest is
-    interrupted. So the finished files are the same bytes whatever the interruptions and the number of workers, for the
-    same model, records, batches, number of threads and kind of processor.
+    Each shard of the records is encoded in the same way by whoever does it, and kept when the rest is interrupted. So
+    the files are the same bytes whatever the interruptions and the number of workers, for the same model, records,
+    batches, number of threads and kind of processor.
 
     Args:
         model: the model, or its folder or name; workers need the latter.
@@ -108,47 +108,40 @@ def encode(
         batch_size: how many records are embedded at once.
         shard_size: how many records a shard has; an interruption costs at most the work on one shard.
         workers: how many processes encode, by Ray; 0 encodes in this one.
-        cluster: the address of a running Ray cluster; None starts the workers on this machine. All its machines must
-            see the model, the data and the output under the same paths.
+        cluster: the address of a running Ray cluster, whose machines must see model, data and output under the same
+            paths; None starts the workers on this machine.
         device: where a model that is loaded here or by workers computes.
         threads: of each process; None is PyTorch's own choice, and 1 for workers.
         overwrite: replace an output of other records or of another model.
         progress: called after each batch, or after each shard of a worker.
 
     Raises:
-        DataError: there is nothing to encode, or the output is of something else.
-        DiskError: the disk refuses.
-        ModelError: the model has another number of embeddings for each record, or an embedding holds NaN.
-        OpenVSEError: Ray or pyarrow is needed and not installed.
-
-    Examples:
-        >>> encode("runs/mine/best", "photos", "photos.npy").count  # doctest: +SKIP
+        OpenVSEError: there is nothing to encode, the output is of something else, the disk refuses, an embedding holds
+            NaN, the records have different numbers of embeddings, or Ray or pyarrow is needed and not installed.
     """
     if min(batch_size, shard_size) < 1 or workers < 0:
-        raise DataError(
-            f"batch_size is {batch_size}, shard_size {shard_size} and workers {workers}: allowed are 1 and more, and "
-            f"0 and more for workers"
-        )
+        raise DataError("batch_size and shard_size must be 1 or more, and workers 0 or more")
     target = target_of(Path(out), form)
-    if target.form == "parquet":
-        import_parquet()
     loaded = _loaded(model, device)
     listing = list_records(data, kind=kind, videos=loaded.reads_videos)
-    count = threads or (1 if workers else torch.get_num_threads())
-    settings = Settings(
-        loaded.fingerprint, listing.kind, dtype, target.part_form, batch_size, count, loaded.device.type
-    )
-    shards = cut(listing.records, shard_size, settings)
-    run = _Run(target, listing, settings, shards, progress)
+    of_each = threads or (1 if workers else torch.get_num_threads())
+    about = loaded.fingerprint, listing.kind, dtype, target.part_form, batch_size, of_each, loaded.device.type
+    run = _Run(target, listing, Settings(*about), shard_size, progress)
     if run.is_finished(overwrite):
         return run.report(len(listing.records))
     with made(target.folder), locked(target.folder, "output", DataError):
-        if workers:
-            from openvse.encoding.cluster import encode_with_ray
+        if not workers:
+            return run(lambda todo: _here(loaded, run, todo))
+        source = _source_for_workers(model)
+        return run(lambda todo: _by_workers(run, todo, source, device, workers, cluster))
 
-            source = _source_for_workers(model)
-            return run(lambda todo: encode_with_ray(source, device, run.job(todo), workers, cluster))
-        return run(lambda todo: _here(loaded, run, todo))
+
+def _by_workers(
+    run: _Run, todo: Sequence[Shard], source: str, device: str, workers: int, cluster: str | None
+) -> Iterator[tuple[int, Done]]:
+    from openvse.encoding.cluster import encode_with_ray
+
+    return encode_with_ray(source, device, run.job(todo), workers, cluster)
 
 
 def _loaded(model: TwoTower | str | Path, device: str) -> TwoTower:
@@ -200,11 +193,12 @@ class _Run:
         target: Target,
         listing: Listing,
         settings: Settings,
-        shards: Sequence[Shard],
+        shard_size: int,
         progress: Callable[[EncodingProgress], None] | None,
     ) -> None:
         self.target, self.settings = target, settings
-        self._listing, self._shards, self._progress = listing, shards, progress
+        self._listing, self._progress = listing, progress
+        self._shards = shards = cut(listing.records, shard_size, settings)
         self._done: dict[int, Done] = {}
         self._count = self._kept = 0
         self._started = time.perf_counter()

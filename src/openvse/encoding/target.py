@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from openvse.encoding.parts import Form, Part, join_npy, write_parquet
+from openvse.encoding.parts import Form, Part, import_parquet, join_npy, write_parquet
 from openvse.errors import DataError
 from openvse.files import LOCK, replacing
 
@@ -147,15 +147,16 @@ def target_of(out: Path, form: Form | None) -> Target:
 
     Raises:
         DataError: the name and the form contradict each other, or a file is where the folder should be.
+        OpenVSEError: pyarrow is needed and not installed.
     """
     suffix = out.suffix.lower()
     by_name: Form | None = "npy" if suffix == ".npy" else "parquet" if suffix == ".parquet" else None
-    if by_name is not None and not out.is_dir():
-        if form not in (None, by_name):
-            raise DataError(
-                f"{out} names a file of {by_name}, not of {form}: leave --format out, or rename it"
-            )
-        return Target(out, by_name, single=True)
-    if out.is_file():
+    is_single = by_name is not None and not out.is_dir()
+    if is_single and form not in (None, by_name):
+        raise DataError(f"{out} names a file of {by_name}, not of {form}: leave --format out, or rename it")
+    if not is_single and out.is_file():
         raise DataError(f"{out} is a file: give a folder, or a file that ends with .npy or .parquet")
-    return Target(out, form or "npy", single=False)
+    chosen = by_name if is_single else form
+    if chosen == "parquet":
+        import_parquet()
+    return Target(out, chosen or "npy", single=is_single)

@@ -27,6 +27,10 @@ from openvse.search.writer import IndexWriter
 KEEP_SECONDS = 5.0
 """A kill costs at most this much work."""
 
+_NOT_INDEXABLE = (
+    "this model cannot be indexed: an index needs a fixed number of embeddings for each image, whose inner products "
+    "with those of a sentence are the scores; score images and sentences with model.score instead"
+)
 _IGNORE = "ignore"
 _SHORTEST, _LONGEST = 0.1, 86_400.0  # seconds of a segment
 _FEW_ROWS = 1024  # unused ones that are no reason to rewrite an index
@@ -115,27 +119,22 @@ def build_index(
         dtype: how a number is stored; None is that of the index, float32 for a new one.
         overwrite: replace an index that another model made, or that holds other folders.
         add: add the folders to those that the index holds.
-        ignore: patterns of files and folders to skip, beside those of ``.openvseignore``; see
-            ``openvse.media.ignoring.IgnoreRules``. None takes those that the index was last given.
-        segment_seconds: cut clips into segments of this length, each of which is an item; a model of images embeds the
-            middle frame of each. 0 keeps clips whole; None takes what the index was last given.
-        check: compare even a large index with its checksums first, and embed anew what is damaged.
+        ignore: patterns of files and folders to skip, beside those of ``.openvseignore``; see ``IgnoreRules``. None
+            takes those that the index was last given.
+        segment_seconds: cut clips into segments of this length, which are items (a model of images sees their middle
+            frames); 0 keeps clips whole, and None takes what the index was last given.
+        check: first compare even a large index with its checksums, and embed anew what is damaged.
         stored: features that may stand for images which have not changed since they were extracted.
-        model_place: where the model is, for whoever searches (``openvse.search.place_of``); None keeps what the index
-            says of the same model.
+        model_place: where the model is, for searches (``place_of``); None keeps what the index says of the same model.
         progress: called after every batch.
 
     Raises:
-        DataError: there is no image in the folder, or none that can be used; an ignore rule cannot be understood; or
-            ``segment_seconds`` is out of its range.
+        DataError: there is no image that can be used, or an ignore rule or ``segment_seconds`` is not allowed.
         ModelError: no index can serve the model.
         IndexFormatError: the index cannot be written, or is of another model or of other folders.
     """
     if not model.indexable:
-        raise ModelError(
-            "this model cannot be indexed: an index needs a fixed number of embeddings for each image, whose inner "
-            "products with those of a sentence are the scores; score images and sentences with model.score instead"
-        )
+        raise ModelError(_NOT_INDEXABLE)
     given = [folder] if isinstance(folder, str | Path) else list(folder)
     folders = [Path(each).resolve() for each in given]
     holds: Held = "sentences" if folders and all(each.is_file() for each in folders) else "images"

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.encode_options import (
+    Cluster,
+    FolderFormat,
+    Listed,
+    NumberType,
+    Output,
+    Overwrite,
+    Records,
+    ShardSize,
+    ThreadsOfEach,
+    Workers,
+)
+from openvse.cli.index_options import IndexModel
 from openvse.cli.options import Device, Json, Quiet
 from openvse.cli.stopping import going_on
 from openvse.errors import OpenVSEError
@@ -21,61 +33,21 @@ _FEW = 10  # records that cannot be used and are named one by one
 @app.command()
 @going_on("what was encoded is kept; run the same command again to continue")
 def encode(
-    model: Annotated[
-        str, typer.Argument(help="A model folder, a hub id, or a name that 'openvse models' lists.")
-    ],
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="A folder of images, at any depth; or a file that lists images or sentences: .txt with one a line, "
-            ".csv, .tsv, .jsonl or .parquet with a column such as path or text, and perhaps id."
-        ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(help="A file NAME.npy or NAME.parquet; or a folder, which gets files for each shard."),
-    ],
-    kind: Annotated[
-        Literal["images", "texts"] | None,
-        typer.Option(help="What a file lists. By default its columns, or its first line, tell."),
-    ] = None,
-    form: Annotated[
-        Literal["npy", "parquet"] | None,
-        typer.Option("--format", help="Format of the files in a folder. Default: npy."),
-    ] = None,
-    dtype: Annotated[
-        Literal["float32", "float16"], typer.Option(help="Number type of the embeddings.")
-    ] = "float32",
+    model: IndexModel,
+    data: Records,
+    out: Output,
+    kind: Listed = None,
+    form: FolderFormat = None,
+    dtype: NumberType = "float32",
     batch_size: Annotated[
         int, typer.Option(min=1, help="How many images or sentences are embedded at a time.")
     ] = 64,
-    shard_size: Annotated[
-        int,
-        typer.Option(
-            min=1, help="How many records a shard has. An interruption costs at most the work on one shard."
-        ),
-    ] = 1024,
-    workers: Annotated[
-        int,
-        typer.Option(min=0, help="How many processes encode, through Ray; 0 encodes in this process."),
-    ] = 0,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            help="Address of a running Ray cluster, or 'auto', whose machines all see the model, the data and --out. "
-            "By default the workers are on this machine."
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an output of other records or of another model.")
-    ] = False,
+    shard_size: ShardSize = 1024,
+    workers: Workers = 0,
+    cluster: Cluster = None,
+    overwrite: Overwrite = False,
     device: Device = "cpu",
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of CPU threads of each process. Default: chosen by PyTorch; 1 with workers."
-        ),
-    ] = None,
+    threads: ThreadsOfEach = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
