@@ -91,7 +91,7 @@ class Refinement:
         reasons = {
             "these conditions": bool(self.where),
             f"a score of {self.min_score} or more": self.min_score is not None,
-            f"a rank above {self.skip}": self.skip > 0,
+            f"a rank beyond {self.skip}": self.skip > 0,
         }
         given = " and ".join(reason for reason, is_given in reasons.items() if is_given)
         return f"no hit with {given}" if given else "no hit"

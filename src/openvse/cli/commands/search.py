@@ -285,7 +285,8 @@ def warn_of_gone(index: Index, results: Sequence[Sequence[Hit]]) -> None:
     gone = {hit.path: None for hits in results for hit in hits if not hit.path.is_file()}
     if gone:
         first = escaped(next(iter(gone)))
-        warn(f"{len(gone)} of the images found are no longer there (first: {first}): {remedy}")
+        are = "is" if len(gone) == 1 else "are"
+        warn(f"{len(gone)} of the images found {are} no longer there (first: {first}): {remedy}")
 
 
 def in_order(words: Sequence[str]) -> tuple[str | None, Path, Sequence[str]]:
