@@ -3,7 +3,7 @@
 One legend for every shape in the package:
 
     I images or videos    T texts              B items of either kind
-    Q questions           A answers to choose from
+    Q questions           A answers to choose from   R relevant pairs over all processes
     N local features of an item (grid cells, regions, frames, tokens), padded to the longest of a batch
     L local width         K embeddings per item   D joint width    P positive pairs
 
@@ -39,6 +39,10 @@ class Inputs:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def __getitem__(self, rows: slice) -> Inputs:
+        """Return some of the items, as a view."""
+        return Inputs(self.values[rows], None if self.mask is None else self.mask[rows])
 
     def to(self, device: torch.device | str) -> Inputs:
         """Return the same batch on ``device``."""
@@ -123,7 +127,7 @@ class Batch:
         texts: the T texts.
         positives: the pairs that belong together.
         image_keys: a number for each image, the same in every batch and process.
-        text_keys: a number for each text, the same in every batch and process.
+        partners: (image key, row of the text) for every relevant pair of a text here and an image of any process.
         description: the names of the pairs, for messages.
     """
 
@@ -131,7 +135,7 @@ class Batch:
     texts: Inputs
     positives: Bool[Tensor, "I T"]
     image_keys: Int[Tensor, "I"]
-    text_keys: Int[Tensor, "T"]
+    partners: Int[Tensor, "R 2"]
     description: str = ""
 
     def to(self, device: torch.device | str) -> Batch:
@@ -142,7 +146,7 @@ class Batch:
             texts=self.texts.to(device),
             positives=self.positives.to(device, non_blocking=True),
             image_keys=self.image_keys.to(device, non_blocking=True),
-            text_keys=self.text_keys.to(device, non_blocking=True),
+            partners=self.partners.to(device, non_blocking=True),
         )
 
 

@@ -92,7 +92,7 @@ def test_each_image_stands_once_and_its_captions_are_positives():
         [False, False, False, True],
     ]
     assert batch.image_keys.tolist() == [0, 2, 11]
-    assert batch.text_keys.tolist() == texts_of(batch)
+    assert batch.partners.tolist() == [[0, 0], [2, 1], [2, 2], [11, 3]]
     assert len(dataset) == 60
 
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
+from batches.test_pairs import dataset_of, texts_of
+from openvse.batches.pairs import BatchKey
 from openvse.functional import pad, set_max_scores
 from openvse.fusion import ScoreAttention
 from openvse.objectives import Contrast, Hardest, Hinge
 from openvse.similarities import Fused
 from openvse.training.distributed import gather_batch
 from openvse.types import EmbeddingSet, ScoredBatch
+from toy_data import make_corpus
 
 IMAGES = 5
 # Image 1 has two texts; process 0 holds images 0 and 1, process 1 the other three.
@@ -146,18 +150,28 @@ def test_one_process_gathers_nothing() -> None:
 
 
 def shared_work(rank: int, folder: str) -> None:
+    """Draw pairs of which texts 1 and 2 belong to images of both processes, and only text 1 was drawn with both."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-    vectors = EmbeddingSet(torch.randn(2, 1, 4), torch.ones(2, 1, dtype=torch.bool))
-    images, texts = torch.tensor([[0, 1], [2, 3]][rank]), torch.tensor([[0, 7], [1, 7]][rank])
-    gathered = gather_batch(vectors, vectors, torch.eye(2, dtype=torch.bool), images, texts)
-    torch.save(gathered.positives, f"{folder}/{rank}.pt")
+    corpus = make_corpus([(0, 0), (1, 1), (2, 1), (3, 2), (0, 2)], 4, 3)
+    batch = dataset_of(corpus)[BatchKey(np.arange(4), rank=rank, num_processes=2)]
+
+    def vectors(count: int) -> EmbeddingSet:
+        return EmbeddingSet(torch.zeros(count, 1, 4), torch.ones(count, 1, dtype=torch.bool))
+
+    embedded = vectors(len(batch.images)), vectors(len(batch.texts))
+    gathered = gather_batch(*embedded, batch.positives, batch.image_keys, batch.partners)
+    told = batch.image_keys.tolist(), texts_of(batch), gathered.positives
+    torch.save(told, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_a_text_of_images_on_two_processes_is_positive_to_both(tmp_path: Path) -> None:
+def test_a_text_is_positive_to_its_images_on_all_processes(tmp_path: Path) -> None:
     mp.spawn(shared_work, args=(str(tmp_path),), nprocs=2)
-    for rank in range(2):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        assert found.int().tolist() == [[1, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 1, 0, 1]]
+    told = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    images, texts = ([item for each in told for item in each[part]] for part in (0, 1))
+    assert images == [0, 2, 1, 3] and texts == [0, 1, 1, 2]
+    relevant = {(0, 0), (1, 1), (2, 1), (3, 2), (0, 2)}
+    expected = [[(image, text) in relevant for text in texts] for image in images]
+    assert all(each[2].tolist() == expected for each in told)

@@ -140,7 +140,8 @@ class PairDataset(Dataset[Batch]):
         Raises:
             DataError: there are fewer images than processes, or no image of the batch can be used.
         """
-        images = np.unique(self._pair_images[key.pairs])[key.rank :: key.num_processes]
+        everywhere = np.unique(self._pair_images[key.pairs])
+        images = everywhere[key.rank :: key.num_processes]
         if not len(images):
             raise DataError(
                 f"a batch of {len(key.pairs)} pairs has fewer images than the {key.num_processes} processes; "
@@ -150,28 +151,37 @@ class PairDataset(Dataset[Batch]):
         images = images[kept]
         pairs = key.pairs[np.isin(self._pair_images[key.pairs], images)]
         texts = np.unique(self._pair_texts[pairs])
+        partners, rows = self._partners(everywhere, texts)
         return Batch(
             images=inputs,
             texts=self._texts.take(texts),
-            positives=torch.from_numpy(self._positives(images, texts)),
+            positives=torch.from_numpy(_matrix(images, len(texts), partners, rows)),
             image_keys=torch.from_numpy(images),
-            text_keys=torch.from_numpy(texts),
+            partners=torch.from_numpy(np.stack((partners, rows), axis=1)),
             description=f"{len(pairs)} pairs: {self._name(int(pairs[0]))} to {self._name(int(pairs[-1]))}",
         )
 
     def _name(self, pair: int) -> str:
         return f"pair {pair} (image {self._image_ids[self._pair_images[pair]]})"
 
-    def _positives(
+    def _partners(
         self, images: Int[np.ndarray, "I"], texts: Int[np.ndarray, "T"]
-    ) -> Bool[np.ndarray, "I T"]:
-        """Mark every relevant pair of sorted images and texts, whether it was drawn or not."""
+    ) -> tuple[Int[np.ndarray, "R"], Int[np.ndarray, "R"]]:
+        """Return the image and the row of the text of every relevant pair of them, whether it was drawn or not."""
         counts = self._counts[texts]
-        columns = np.repeat(np.arange(len(texts)), counts)
-        within = np.arange(len(columns)) - np.repeat(counts.cumsum() - counts, counts)
+        rows = np.repeat(np.arange(len(texts)), counts)
+        within = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)
         partners = self._pair_images[self._by_text[np.repeat(self._starts[texts], counts) + within]]
-        rows = np.searchsorted(images, partners).clip(max=len(images) - 1)
-        relevant = images[rows] == partners
-        positives = np.zeros((len(images), len(texts)), dtype=bool)
-        positives[rows[relevant], columns[relevant]] = True
-        return positives
+        drawn = np.isin(partners, images)
+        return partners[drawn], rows[drawn]
+
+
+def _matrix(
+    images: Int[np.ndarray, "I"], num_texts: int, partners: Int[np.ndarray, "R"], rows: Int[np.ndarray, "R"]
+) -> Bool[np.ndarray, "I T"]:
+    """Mark the pairs whose image is one of these, which are sorted."""
+    places = np.searchsorted(images, partners).clip(max=len(images) - 1)
+    own = images[places] == partners
+    positives = np.zeros((len(images), num_texts), dtype=bool)
+    positives[places[own], rows[own]] = True
+    return positives

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from openvse.aggregators import Aggregator
 from openvse.encoders.base import Encoder
@@ -34,6 +35,22 @@ class Tower(nn.Module, Generic[EncoderT]):
         embedded: EmbeddingSet = self.aggregator(self.encoder(inputs))
         finish = normalize if self.aggregator.unit_length else at_least_single
         return replace(embedded, vectors=finish(embedded.vectors))
+
+
+def embed_in_chunks(tower: Tower[Any], inputs: Inputs, size: int) -> EmbeddingSet:
+    """Embed a large batch for training, a few items at a time, in the memory of a chunk.
+
+    No activations of a chunk are kept; the backward pass embeds it again, with the same random numbers. So the gradient
+    is that of the whole batch (Gao et al., Scaling deep contrastive learning batch size under memory limited setup,
+    2021), unless a part normalises over the batch.
+
+    Args:
+        tower: either side of a model.
+        inputs: the batch.
+        size: the number of items in a chunk.
+    """
+    parts = [inputs[start : start + size] for start in range(0, len(inputs), size)]
+    return EmbeddingSet.concatenate([checkpoint(tower, part, use_reentrant=False) for part in parts])
 
 
 def tower_curves(towers: Mapping[str, Tower[Any] | None]) -> dict[str, list[float]]:

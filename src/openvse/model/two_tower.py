@@ -22,7 +22,7 @@ from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.model.calibration import CALIBRATION, Calibration, read_calibration
 from openvse.model.mode import evaluating
-from openvse.model.tower import Tower
+from openvse.model.tower import Tower, embed_in_chunks
 from openvse.similarities import SIMILARITIES, ScaledCosine, Similarity
 from openvse.specs import TwoTowerSpec
 from openvse.types import EmbeddingSet, Inputs
@@ -41,6 +41,9 @@ class TwoTower(Model):
         similarity: the part that scores the embeddings of the two.
         spec: the parts of the model; None derives it from the modules.
         provenance: the origin of the model; see ``Model``.
+
+    Attributes:
+        chunk_size: the number of items that a training step embeds at a time; None embeds a batch at once.
 
     Examples:
         >>> model = openvse.load("runs/emoji/best")  # doctest: +SKIP
@@ -62,11 +65,15 @@ class TwoTower(Model):
         self.image = image
         self.text = text
         self.similarity = similarity
+        self.chunk_size: int | None = None
         self._calibration: Calibration | None = None
 
     def forward(self, images: Inputs, texts: Inputs) -> tuple[EmbeddingSet, EmbeddingSet]:
-        """Embed a batch of each modality."""
-        return self.image(images), self.text(texts)
+        """Embed a batch of each modality, in chunks if ``chunk_size`` is set and the model trains."""
+        if self.chunk_size is None or not (self.training and torch.is_grad_enabled()):
+            return self.image(images), self.text(texts)
+        size = self.chunk_size
+        return embed_in_chunks(self.image, images, size), embed_in_chunks(self.text, texts, size)
 
     def read_images(self, images: Sequence[ClipSource]) -> Inputs:
         """Decode images, or clips if the model reads them, into a batch for your own training loop.

@@ -20,7 +20,7 @@ from openvse.batches import (
 from openvse.corpus import Corpus, SharedTexts
 from openvse.datasets import open_corpus
 from openvse.encoders import TextEncoder, TokenStatesEncoder
-from openvse.errors import TrainingError
+from openvse.errors import RecipeError, TrainingError
 from openvse.evaluation import Member, Report, chance_metrics, embed_corpus, evaluate
 from openvse.features import FeatureStore
 from openvse.model import Model, TwoTower, tower_curves
@@ -98,7 +98,7 @@ class RetrievalTask(Task[Batch]):
         """Embed, gather over processes, score, and compute the objective of the phase."""
         objective = self.objectives[phase]
         images, texts = wrapped(batch.images, batch.texts)
-        gathered = gather_batch(images, texts, batch.positives, batch.image_keys, batch.text_keys)
+        gathered = gather_batch(images, texts, batch.positives, batch.image_keys, batch.partners)
         scores = self.model.similarity(gathered.images, gathered.texts)
         scored = ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts)
         return Step(
@@ -178,6 +178,18 @@ def _same_states(one: TextEncoder, other: TextEncoder) -> bool:
     return both and one.fingerprint == other.fingerprint
 
 
+def _set_chunks(model: TwoTower, size: int | None) -> None:
+    """Let training steps embed a batch in chunks; raise RecipeError if a part normalises over the batch."""
+    model.train()
+    for name, module in model.named_modules():
+        if size is not None and isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+            raise RecipeError(
+                f"recipe: training.chunk_size: {name} normalises over the batch, which would be a chunk: leave "
+                f"chunk_size out, or choose another part (such as projection: linear in place of residual_mlp)"
+            )
+    model.chunk_size = size
+
+
 def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     """Open data and features, and build model and objectives."""
     corpus = open_corpus(
@@ -192,6 +204,7 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     coverage = count_words(model.text.encoder, captions, inputs, "caption")
     # Data that the model does not suit are refused before hours of extraction.
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
+    _set_chunks(model, recipe.training.chunk_size)
     features = open_features(recipe, model.image.encoder, corpus, inputs)
     corpus = with_features(corpus, features)
     if shared := SharedTexts.of(corpus.relevance).describe():

@@ -112,6 +112,9 @@ class TrainingSpec(Strict):
     Attributes:
         batch_size: the number of positive pairs or questions in a batch, over all processes; the number of images if
             ``data.captions_per_image`` is set.
+        chunk_size: the number of images, and of sentences, that are embedded at a time; the loss and its gradient are
+            those of the whole batch. Memory follows the chunk, and every item is embedded twice. None embeds a batch at
+            once. For retrieval.
         phases: the phases, which run in order.
         plateau: how the learning rate is lowered when validation stagnates; None leaves it to the phases.
         average: the exponential moving mean of the weights that is validated and kept; None takes the weights as they
@@ -128,6 +131,7 @@ class TrainingSpec(Strict):
     """
 
     batch_size: int = Field(128, ge=2)
+    chunk_size: int | None = Field(None, ge=1)
     phases: tuple[PhaseSpec, ...] = Field(min_length=1)
     plateau: PlateauSpec | None = None
     average: AverageSpec | None = None

@@ -28,7 +28,7 @@ def gather_batch(
     texts: EmbeddingSet,
     positives: Bool[Tensor, "I T"],
     image_keys: Int[Tensor, "I"],
-    text_keys: Int[Tensor, "T"] | None = None,
+    partners: Int[Tensor, "R 2"] | None = None,
 ) -> Gathered:
     """Join the batches of all processes; with one process, return the arguments.
 
@@ -41,19 +41,18 @@ def gather_batch(
         positives: the local positive pairs.
         image_keys: a number for each image, which is the same in all processes: if two processes hold an image, it is
             a positive of its texts in both.
-        text_keys: the same for texts, for data in which a text can be relevant to images of several processes.
+        partners: (image key, row of the local text) for every relevant pair with an image of any process; None if the
+            local positives are all.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return Gathered(images, texts, positives)
-    all_keys = _gather_rows(image_keys)
-    # [all I, T]: an image is positive to a local text when it is one of the text's local positives.
-    same = (all_keys.unsqueeze(1) == image_keys.unsqueeze(0)).to(torch.float32)
-    columns = same @ positives.to(torch.float32) > 0
-    everywhere = _gather_rows(columns.T.contiguous()).T
-    if text_keys is not None:
-        keys = _gather_rows(text_keys)
-        copies = (keys.unsqueeze(1) == keys.unsqueeze(0)).to(torch.float32)
-        everywhere = everywhere.to(torch.float32) @ copies > 0
+    if partners is None:
+        rows, columns = positives.nonzero(as_tuple=True)
+        partners = torch.stack((image_keys[rows], columns), dim=1)
+    of_image = _gather_rows(image_keys).unsqueeze(1) == partners[:, 0]  # [all I, R]
+    of_text = partners[:, 1].unsqueeze(1) == torch.arange(len(texts), device=partners.device)  # [R, T]
+    local = of_image.float() @ of_text.float() > 0
+    everywhere = _gather_rows(local.T.contiguous()).T
     return Gathered(_gather_set(images), _gather_set(texts), everywhere)
 
 

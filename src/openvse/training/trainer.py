@@ -112,13 +112,26 @@ class Trainer:
                 self.average.load_state(state["average"])
             if self.begun is not None:
                 self.begun.compared.load_state(state["start"])
-            _set_random_state(state["random"][self.accelerator.process_index])
+            self._continue_random_numbers(state["random"])
         except (KeyError, IndexError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:160]
             raise TrainingError(
                 f"checkpoint {self.folder / 'last.pt'} does not fit this run ({reason}): resume with the recipe "
-                f"and the number of processes with which the run was started"
+                f"with which the run was started"
             ) from error
+
+    def _continue_random_numbers(self, states: list[dict[str, Any]]) -> None:
+        """Go on with the random numbers of this process; a process that the run did not have before begins anew."""
+        accelerator = self.accelerator
+        if accelerator.process_index < len(states):
+            _set_random_state(states[accelerator.process_index])
+        else:
+            torch.manual_seed(self.recipe.seed + accelerator.process_index + self.progress.global_step)
+        if accelerator.num_processes != len(states) and accelerator.is_main_process:
+            self.watcher.note(
+                f"the run had {len(states)} process(es) and goes on with {accelerator.num_processes}: its batches stay "
+                f"the same, augmentation and dropout draw other random numbers"
+            )
 
     def _train_epoch(self, log: MetricsLog | None) -> None:
         progress, spec = self.progress, self.recipe.training

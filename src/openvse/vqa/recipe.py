@@ -91,6 +91,10 @@ class VQARecipe(AnswererSpec, RunRecipe):
             )
         if self.training.plateau is not None and self.training.plateau.metric != "accuracy":
             raise ValueError("training.plateau.metric is not one of answering: set metric: accuracy")
+        if self.training.chunk_size is not None:
+            raise ValueError(
+                "training.chunk_size is for retrieval, whose loss needs the whole batch: remove it"
+            )
         if self.data.captions_per_image is not None:
             raise ValueError(
                 "data.captions_per_image is for retrieval, and questions are not captions: remove it"
