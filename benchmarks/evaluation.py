@@ -1,15 +1,20 @@
 """Ranks of 5,000 images x 25,000 texts x 1024 by counting, against sorting all candidates of every query.
 
-Run ``python benchmarks/evaluation.py [--images N] [--repeats N]``. The references are what released evaluation code
+Run ``python benchmarks/evaluation.py [--images N] [--repeats N] [--only sorting|product|growth]``. The references are
+what released evaluation code
 does, with embeddings in float64 as ``np.zeros`` makes them: VSE++ scores and sorts one query after the other,
 VSE-infinity makes one similarity matrix and sorts its rows and columns. The latter in float32 is a stronger
 reference than any of them. All find the same ranks, which is checked first.
+
+``product`` compares counting with the bare matrix product of the same embeddings, in the same run: for one embedding an
+image, and for three views of an image. ``growth`` measures counting for growing galleries, of width 256, and says what
+100,000 images and 500,000 texts would take.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -18,12 +23,16 @@ import numpy as np
 import torch
 
 from _measure import environment, median_times, peak_memory, table
-from openvse.evaluation import rank_by_counting
+from openvse.evaluation import evaluate, rank_by_counting
 from openvse.functional import normalize
-from openvse.types import Relevance
+from openvse.similarities import SetMax
+from openvse.types import EmbeddingSet, Relevance
 
 CAPTIONS = 5
 DIM = 1024
+NARROW = 256
+STRIP = 512
+LARGE = 100_000
 
 
 class Embedded(NamedTuple):
@@ -40,9 +49,9 @@ class FoundRanks(NamedTuple):
     t2i: np.ndarray
 
 
-def embed(num_images: int, dtype: type[np.floating]) -> Embedded:
+def embed(num_images: int, dtype: type[np.floating], width: int = DIM) -> Embedded:
     generator = torch.Generator().manual_seed(0)
-    images = torch.randn(num_images, DIM, generator=generator)
+    images = torch.randn(num_images, width, generator=generator)
     texts = images.repeat_interleave(CAPTIONS, 0)
     texts += 4 * torch.randn(texts.shape, generator=generator)
     return Embedded(*(normalize(side).numpy().astype(dtype, copy=False) for side in (images, texts)))
@@ -124,6 +133,94 @@ def report(num_images: int, repeats: int) -> str:
     return f"{size}; {environment()}\n\n{table(header, list(zip(WAYS, *columns, strict=True)))}"
 
 
+def bare_product(images: torch.Tensor, texts: torch.Tensor) -> None:
+    """Compute all products, 512 rows at a time into the same memory, and do nothing with them."""
+    strip = torch.empty(STRIP, len(texts))
+    for start in range(0, len(images), STRIP):
+        rows = images[start : start + STRIP]
+        torch.mm(rows, texts.T, out=strip[: len(rows)])
+
+
+def views_of(embedded: Embedded, count: int) -> tuple[EmbeddingSet, EmbeddingSet]:
+    """Return images with several views each, and texts with one."""
+    images, texts = torch.from_numpy(embedded.images), torch.from_numpy(embedded.texts)
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(len(images), count, DIM, generator=generator) / DIM**0.5
+    views = normalize(images.unsqueeze(1) + (0.5 * noise if count > 1 else 0.0))
+    exist = [
+        torch.ones(len(side), number, dtype=torch.bool) for side, number in ((images, count), (texts, 1))
+    ]
+    return EmbeddingSet(views, exist[0]), EmbeddingSet(texts.unsqueeze(1), exist[1])
+
+
+def count_sets(images: EmbeddingSet, texts: EmbeddingSet) -> None:
+    """Evaluate as openvse does, without the bootstrap."""
+    pairs = np.arange(len(texts))
+    relevance = Relevance(pairs // CAPTIONS, pairs, len(images), len(texts))
+    evaluate(images, texts, relevance, SetMax(), resamples=0)
+
+
+def product_report(num_images: int, repeats: int) -> str:
+    """Return the table of evaluation against the bare matrix product, for K = 1 and K = 3."""
+    rows = []
+    for count in (1, 3):
+        images, texts = views_of(embed(num_images, np.float32), count)
+        flat = images.vectors.flatten(0, 1), texts.vectors.flatten(0, 1)
+        with torch.inference_mode():
+            works = [partial(bare_product, *flat), partial(count_sets, images, texts)]
+            product, evaluated = median_times(works, repeats=repeats, warmup=0)
+        above = peak_memory(_count_views, partial(_views, num_images, count)) / 2**20
+        rows.append([f"K = {count}", product, evaluated, f"{evaluated / product:.2f}", f"{above:.1f}"])
+    size = f"{num_images:,} images x {CAPTIONS * num_images:,} texts x {DIM}, median of {repeats}"
+    header = [
+        "embeddings of an image",
+        "product, s",
+        "evaluation, s",
+        "ratio",
+        "peak MiB above the embeddings",
+    ]
+    return f"{size}; {environment()}\n\n{table(header, rows)}"
+
+
+def _views(num_images: int, count: int) -> tuple[EmbeddingSet, EmbeddingSet]:
+    return views_of(embed(num_images, np.float32), count)
+
+
+def _count_views(sets: tuple[EmbeddingSet, EmbeddingSet]) -> None:
+    count_sets(*sets)
+
+
+def growth_report(sizes: Sequence[int]) -> str:
+    """Return time and memory of counting for growing galleries, and what a hundred thousand images would take."""
+    rows, items, peaks = [], [], []
+    speed = 0.0
+    for size in sizes:
+        narrow = _narrow(size)
+        (seconds,) = median_times([partial(count, narrow)], repeats=1, warmup=0)
+        del narrow
+        above = peak_memory(count, partial(_narrow, size))
+        pairs = CAPTIONS * size**2
+        speed = pairs / seconds
+        items.append((1 + CAPTIONS) * size)
+        peaks.append(above)
+        rows.append(
+            [f"{size:,} x {CAPTIONS * size:,}", seconds, f"{speed / 1e6:,.0f}", f"{above / 2**20:.1f}"]
+        )
+    slope, base = np.polyfit(items, peaks, 1)
+    memory = (base + slope * (1 + CAPTIONS) * LARGE) / 2**20
+    hours = CAPTIONS * LARGE**2 / speed / 3600
+    header = ["images x texts", "seconds", "million pairs/s", "peak MiB above the embeddings"]
+    told = (
+        f"{slope:.0f} bytes an item. {LARGE:,} x {CAPTIONS * LARGE:,}, extrapolated: {hours:.2f} h, {memory:.0f} MiB "
+        f"above the embeddings"
+    )
+    return f"width {NARROW}; {environment()}\n\n{table(header, rows)}\n\n{told}"
+
+
+def _narrow(num_images: int) -> Embedded:
+    return embed(num_images, np.float32, NARROW)
+
+
 def _with_ratio(values: list[float]) -> list[str]:
     return [f"{value:.3g} ({value / values[-1]:.2g})" for value in values]
 
@@ -132,8 +229,14 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--images", type=int, default=5000)
     arguments.add_argument("--repeats", type=int, default=3)
+    arguments.add_argument("--only", choices=("sorting", "product", "growth"), default="sorting")
     chosen = arguments.parse_args()
-    print(report(chosen.images, chosen.repeats))
+    if chosen.only == "product":
+        print(product_report(chosen.images, chosen.repeats))
+    elif chosen.only == "growth":
+        print(growth_report([chosen.images, 2 * chosen.images, 4 * chosen.images]))
+    else:
+        print(report(chosen.images, chosen.repeats))
 
 
 if __name__ == "__main__":

@@ -71,6 +71,10 @@ def tiny_tree(folder: Path, **training: Any) -> dict[str, Any]:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Return the records of a run without the one that differs by machine and moment, the speed."""
+    """Return the records of a run without what differs by machine and moment: environment, time and speed."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in record.items() if key != "images_per_s"} for record in records]
+    return [
+        {key: value for key, value in record.items() if key != "images_per_s"}
+        for record in records
+        if record["kind"] not in ("environment", "time")
+    ]

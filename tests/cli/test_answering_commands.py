@@ -205,3 +205,19 @@ def test_answerers_are_compared_question_by_question(
     assert sum(found["signs"]["questions"][key] for key in ("better", "worse", "equal")) == 18
     assert "s answer, accuracy " in (tmp_path / "out" / "comparison.html").read_text()
     assert "--folds is for retrieval" in refused(*words, "--folds", "2")
+
+
+def test_the_report_shows_figures_and_answers(answered: Path, invoke: Invoke, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    result = invoke("report", answered / "run", "--out", out, "--examples", 2)
+    assert result.exit_code == 0, result.output
+    page = out.read_text()
+    for text in (
+        "most frequent answer",
+        "untrained",
+        "accuracy (validation)",
+        "what colour is it",
+        "probability",
+    ):
+        assert text in page, text
+    assert page.count("<h2>Best and worst queries</h2>") == 1

@@ -150,7 +150,7 @@ def test_bad_runs_get_one_line(
     (half / "best" / "model.safetensors").unlink()
     assert "it has no model.safetensors" in refused("compare", run, half, *on)
     assert "names no row of its own" in refused("compare", run, "mine=", *on)
-    assert "--features is given 3 times for 2 runs" in refused(
+    assert "--features is given 3 times for 2 models" in refused(
         "compare", run, others / "noisy", *on, *(["--features", run / "features"] * 3)
     )
     other = write_album(tmp_path / "other", 5)
@@ -182,4 +182,38 @@ def test_an_unfinished_run_is_told(trained: Path, tmp_path: Path) -> None:
     log.write_text("\n".join([*lines, '{"kind": "validation", "epo']))
     assert find_run(str(folder)).unfinished() == (
         f"{folder} has finished 1 of 2 epochs: its best model so far is measured"
+    )
+
+
+def test_ensembles_and_reranking_have_the_figures_of_evaluate(
+    invoke: Invoke, trained: Path, others: Path
+) -> None:
+    run, noisy, seed = trained / "run", others / "noisy", others / "mine_s1"
+    on = (trained / "album", "--split", "all", "--json", "-q")
+    words = (run, f"{run}+{noisy}", f"both={run}+{noisy}~{seed}", "--on", *on, "--rerank-top", 5)
+    result = invoke("compare", *words, "--resamples", 100)
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["result"]["rows"]
+    assert [row["name"] for row in rows] == ["run", "run + noisy", "both"]
+    best = [run / "best", noisy / "best"]
+    mean, again = (
+        json.loads(invoke("evaluate", *best, *on, *rerank).stdout)["result"]["report"]
+        for rerank in ((), ("--rerank", seed / "best", "--rerank-top", 5))
+    )
+    assert [row["runs"][0]["metrics"] for row in rows[1:]] == [mean["metrics"], again["metrics"]]
+    assert rows[2]["runs"][0]["model"] == again["model"]
+
+
+def test_names_of_several_models(trained: Path, others: Path, refused: Callable[..., str]) -> None:
+    run, noisy = trained / "run", others / "noisy"
+    (row,) = parse_rows([f"{run}+{noisy}~{run}"]).values()
+    assert row[0].name == "run + noisy ~ run"
+    assert row[0].models == tuple(str(path / "best") for path in (run, noisy, run))
+    on = ("--on", trained / "album")
+    assert "write RUN+RUN for the mean of scores, and RUN~MODEL" in refused("compare", run, f"{run}+", *on)
+    assert "write RUN+RUN for the mean" in refused("compare", run, f"{run}~{noisy}~{run}", *on)
+    stores = ("--features", run, "--features", run)
+    line = refused("compare", run, f"{run}+{noisy}", *on, *stores)
+    assert line.startswith(
+        "--features is given 2 times for 3 models: give it once for all, or once per model"
     )

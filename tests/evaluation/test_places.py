@@ -117,6 +117,28 @@ def test_metrics_equal_trec_eval(graded: bool) -> None:
         np.testing.assert_allclose(found.places.columns(), expected, atol=1e-9)
 
 
+def test_missing_items_count_as_in_trec_eval() -> None:
+    """Relevant items that are not in the gallery count among the R of their query, and are never found."""
+    trec = pytest.importorskip("pytrec_eval", reason="the extra 'dev' is not installed")
+    generator = np.random.default_rng(1)
+    gains = (generator.random((30, 60)) < 0.1).astype(np.float64)
+    gains[:, 0] = 1
+    scores = generator.integers(-6, 7, size=gains.shape).astype(np.float32)
+    ranks, _ = rank_all(scores, gains, graded=False)
+    assert ranks.i2t.places is not None
+    missing = np.repeat(np.arange(0, 30, 2), 2)  # two items of every other query
+    found = ranks.i2t.places.with_missing(missing)
+    for query, row in enumerate(found.columns()):
+        names = [f"{9 - int(gain)}-{item}" for item, gain in enumerate(gains[query])]
+        relevant = {name: int(gain) for name, gain in zip(names, gains[query], strict=True)}
+        relevant |= {f"missing-{n}": 1 for n in range((missing == query).sum())}
+        cut = f"map_cut_{sum(relevant.values())}"
+        judged = trec.RelevanceEvaluator({"q": relevant}, {cut, "Rprec", "ndcg_cut_10", "recip_rank"})
+        told = judged.evaluate({"q": dict(zip(names, scores[query].tolist(), strict=True))})["q"]
+        expected = [told[cut], *(told[name] for name in ("Rprec", "ndcg_cut_10", "recip_rank"))]
+        np.testing.assert_allclose(row, expected, atol=1e-9)
+
+
 def test_chance_is_the_mean_over_all_orders() -> None:
     gains = np.array([[1.0, 2.0, 0.0, 0.0, 3.0]])
     orders = [rank_all(np.array([order], dtype=np.float32), gains) for order in permutations(range(5))]

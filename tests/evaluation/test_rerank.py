@@ -124,3 +124,26 @@ def test_other_items_are_refused() -> None:
 def test_a_similarity_of_blocks_only_cannot_rank_again() -> None:
     with pytest.raises(ModelError, match="a similarity that scores listed pairs"):
         run(Reranker(Member(STRONG.images, STRONG.texts, set_max_scores), 3))
+
+
+def test_the_first_results_are_those_of_the_new_order() -> None:
+    report = evaluate(
+        WEAK.images,
+        WEAK.texts,
+        RELEVANCE,
+        WEAK.similarity,
+        reranker=Reranker(STRONG, 4),
+        resamples=0,
+        keep=3,
+    )
+    assert report.outcomes is not None
+    proposed, again = matrix(WEAK), matrix(STRONG)
+    for side, first, second in (
+        (report.outcomes.i2t, proposed, again),
+        (report.outcomes.t2i, proposed.T, again.T),
+    ):
+        for query, found, scores in zip(side.queries, side.found, side.scores, strict=True):
+            head = first[query].argsort(descending=True)[:4]
+            order = head[second[query][head].argsort(descending=True)][:3]
+            assert found.tolist() == order.tolist()
+            np.testing.assert_allclose(scores, second[query][order], rtol=1e-6)

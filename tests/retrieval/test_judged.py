@@ -62,12 +62,15 @@ def test_crisscrossed_captions_equal_a_loop(items: NumberedItems, tmp_path: Path
         found = report.retrieval[side]
         assert [*found.metrics.values()] == recalls, side
         assert (found.queries, found.gallery) == (queries, gallery), side
+        assert found.intervals.keys() == found.metrics.keys(), side
+        for name, (low, high) in found.intervals.items():
+            assert 0 <= low <= found.metrics[name] <= high <= 100, (side, name)
     assert {name: one.pairs for name, one in report.correlations.items()} == {
         "image-text": 10,
         "text-text": 5,
         "image-image": 4,
     }
-    assert "| image to text |" in report.to_markdown()
+    assert "| image to text |" in report.to_markdown() and " to 100.0 |" in report.to_markdown()
     assert json.loads(report.to_json())["model"] == "abc"
 
 
@@ -95,10 +98,13 @@ def test_eccv_caption_on_its_tiny_files(items: NumberedItems, tmp_path: Path) ->
     report = judge_eccv_caption(items, SetMax(), read_eccv_caption(write_eccv(tmp_path)))
     assert [(one.queries, one.gallery) for one in report.retrieval.values()] == [(2, 8), (2, 4)]
     assert report.problems == ()
+    for one in report.retrieval.values():
+        assert one.intervals.keys() == one.metrics.keys() == {"map_at_r", "rprecision", "r1"}
+        assert all(low <= one.metrics[name] <= high for name, (low, high) in one.intervals.items())
     (tmp_path / "original_caption_to_image.json").unlink()
     whole = judge_eccv_caption(items, SetMax(), read_eccv_caption(tmp_path))
     assert whole.retrieval["image to text"].gallery == 9
-    assert "which lists 25,000, is not there" in whole.notes[-1]
+    assert any("which lists 25,000, is not there" in note for note in whole.notes)
     (tmp_path / "eccv_image_to_caption.json").write_text('{"1": [2]}')
     with pytest.raises(DataError, match="names none of the images and captions of this data set"):
         judge_eccv_caption(items, SetMax(), read_eccv_caption(tmp_path))

@@ -58,6 +58,11 @@ def training_sample(corpus: Corpus) -> dict[str, Any]:
     return {"images": len(corpus), "sample": base64.b64encode(kept.tobytes()).decode()}
 
 
+def remembers_training(provenance: Mapping[str, Any]) -> bool:
+    """Return whether a model says which images it was trained on; models of earlier versions do not."""
+    return _stated(provenance) is not None
+
+
 def seen_in_training(provenance: Mapping[str, Any], corpus: Corpus) -> Seen:
     """Return how much of a corpus a model has seen; nothing if it does not say what it was trained on.
 
@@ -65,14 +70,21 @@ def seen_in_training(provenance: Mapping[str, Any], corpus: Corpus) -> Seen:
         provenance: the provenance of the model, which is not checked.
         corpus: the corpus to evaluate on.
     """
+    if (stated := _stated(provenance)) is None:
+        return Seen(0, 0)
+    hashes, (count, sample) = _hashes(corpus), stated
+    if count > len(sample):
+        hashes = hashes[hashes <= sample.max()]
+    return Seen(len(hashes), int(np.isin(hashes, sample).sum()))
+
+
+def _stated(provenance: Mapping[str, Any]) -> tuple[int, UInt[np.ndarray, "S"]] | None:
+    """Return the number of training images and the sample of them that a model remembers; None if it has none."""
     data = provenance.get("data")
     stated = data.get("trained_on") if isinstance(data, Mapping) else None
     if not isinstance(stated, Mapping) or (sample := _read(stated)) is None:
-        return Seen(0, 0)
-    hashes = _hashes(corpus)
-    if stated["images"] > len(sample):
-        hashes = hashes[hashes <= sample.max()]
-    return Seen(len(hashes), int(np.isin(hashes, sample).sum()))
+        return None
+    return stated["images"], sample
 
 
 def _hashes(corpus: Corpus) -> UInt[np.ndarray, "I"]:

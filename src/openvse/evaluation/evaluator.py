@@ -76,8 +76,8 @@ def evaluate(
         progress: a function that is called after every block of scores.
 
     Raises:
-        DataError: embeddings and relevance disagree, nothing is relevant, there are too many folds, or ``every`` or
-            ``keep`` is given with a reranker.
+        DataError: embeddings and relevance disagree, nothing is relevant, there are too many folds, or ``every`` is
+            given with a reranker.
         ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
     members = [Member(images, texts, similarity), *others]

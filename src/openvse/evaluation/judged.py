@@ -14,6 +14,7 @@ from torch import Tensor
 
 from openvse.errors import DataError, ModelError
 from openvse.evaluation.ensemble import Scorer
+from openvse.evaluation.grouped import grouped_intervals
 from openvse.evaluation.metrics import RECALL_AT, recall_at_k
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.ranking import QueryRanks, rank_by_counting
@@ -38,11 +39,13 @@ class Direction:
         queries: the number of queries that have a positive item.
         gallery: the number of candidates of a query.
         metrics: in percent.
+        intervals: the lower and upper bound of each metric, from a bootstrap over the images of the queries.
     """
 
     queries: int
     gallery: int
     metrics: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,10 +100,13 @@ class JudgedReport:
             "queries",
             "gallery",
         ]
-        rows = [
-            [side, *(f"{one.metrics[name]:.1f}" for name in names), f"{one.queries:,}", f"{one.gallery:,}"]
-            for side, one in self.retrieval.items()
-        ]
+        rows = []
+        for side, one in self.retrieval.items():
+            figures = [f"{one.metrics[name]:.1f}" for name in names]
+            rows.append([side, *figures, f"{one.queries:,}", f"{one.gallery:,}"])
+            if one.intervals:
+                bounds = [one.intervals[name] for name in names]
+                rows.append(["", *(f"{low:.1f} to {high:.1f}" for low, high in bounds), "", ""])
         sections = [f"# {self.protocol} on {self.name}", markdown_table(header, rows)]
         if self.correlations:
             told = [
@@ -167,26 +173,47 @@ def rank_among(
         return rank_by_counting(score, pairs, block_size=block_size, every=every).i2t
 
 
-def recalls(ranked: QueryRanks) -> Direction:
-    """Return R@1, R@5 and R@10 of one direction."""
+def recalls(
+    ranked: QueryRanks, images: Int[np.ndarray, "Q"], *, resamples: int = BOOTSTRAPS, seed: int = 0
+) -> Direction:
+    """Return R@1, R@5 and R@10 of one direction, with intervals.
+
+    Args:
+        ranked: the ranks.
+        images: the image that each of its queries is or belongs to; they are drawn together.
+        resamples: the number of resamples for the intervals; 0 leaves them out.
+        seed: the seed of the draws.
+    """
     metrics = {f"r{k}": recall_at_k(ranked.ranks, k) for k in RECALL_AT}
-    return Direction(len(ranked.queries), ranked.num_candidates, metrics)
+    found = np.column_stack([ranked.ranks <= k for k in RECALL_AT]).astype(np.float64)
+    intervals = grouped_intervals(found, list(metrics), images, resamples=resamples, seed=seed)
+    return Direction(len(ranked.queries), ranked.num_candidates, metrics, intervals)
 
 
-def precisions(ranked: QueryRanks, missing: Int[np.ndarray, "M"]) -> Direction:
-    """Return mAP@R, R-Precision and R@1 of one direction whose positives are all placed.
+def precisions(
+    ranked: QueryRanks,
+    missing: Int[np.ndarray, "M"],
+    images: Int[np.ndarray, "Q"],
+    *,
+    resamples: int = BOOTSTRAPS,
+    seed: int = 0,
+) -> Direction:
+    """Return mAP@R, R-Precision and R@1 of one direction whose positives are all placed, with intervals.
 
     Args:
         ranked: the ranks, with places.
         missing: the query of each positive item that is not in the gallery; R counts these items, too.
+        images: the image that each of its queries is or belongs to; they are drawn together.
+        resamples: the number of resamples for the intervals; 0 leaves them out.
+        seed: the seed of the draws.
     """
     assert ranked.places is not None
-    columns = ranked.places.with_missing(missing).columns()
-    means = dict(zip(SEVERAL, 100.0 * columns.mean(axis=0), strict=True))
-    metrics = {name: float(means[name]) for name in ("map_at_r", "rprecision")}
-    return Direction(
-        len(ranked.queries), ranked.num_candidates, {**metrics, "r1": recall_at_k(ranked.ranks, 1)}
-    )
+    every = ranked.places.with_missing(missing).columns()
+    names = ("map_at_r", "rprecision")
+    columns = np.column_stack([*(every[:, SEVERAL.index(name)] for name in names), ranked.ranks <= 1])
+    metrics = dict(zip((*names, "r1"), (100.0 * columns.mean(axis=0)).tolist(), strict=True))
+    intervals = grouped_intervals(columns, list(metrics), images, resamples=resamples, seed=seed)
+    return Direction(len(ranked.queries), ranked.num_candidates, metrics, intervals)
 
 
 def score_listed(

@@ -119,7 +119,7 @@ def bootstrap_replicates(
     asked = np.searchsorted(ranks.t2i.queries, relevance.texts)
     of_texts = share[:, None] * _columns(ranks.t2i)[asked]
     totals = np.column_stack([_columns(ranks.i2t), *(np.bincount(unit, column) for column in of_texts.T)])
-    sums = _resampled_sums(totals, resamples, np.random.default_rng(seed))
+    sums = resampled_sums(totals, resamples, np.random.default_rng(seed))
     width = totals.shape[1] // 2
     replicates: Replicates = {}
     for name, half in (("i2t", sums[:, :width]), ("t2i", sums[:, width:])):
@@ -174,7 +174,7 @@ def _places(ranks: Ranks | None) -> dict[str, Places]:
     return {name: places for name, places in sides.items() if places is not None}
 
 
-def _resampled_sums(
+def resampled_sums(
     totals: Float[np.ndarray, "U C"], resamples: int, generator: np.random.Generator
 ) -> Float[np.ndarray, "R C"]:
     """Sum the rows drawn for each resample, holding a bounded number of weights at a time."""

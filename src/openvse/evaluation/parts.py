@@ -14,7 +14,7 @@ from torch import Tensor
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member, mean_scores
 from openvse.evaluation.ranking import QueryRanks, Ranks, SeeBlock, rank_by_counting
-from openvse.evaluation.rerank import Proposals, Reranker, rerank
+from openvse.evaluation.rerank import Best, Proposals, Reranker, rerank
 from openvse.types import OnProgress, Relevance
 
 
@@ -45,11 +45,13 @@ class QueryOutcomes:
         queries: the query of each row, ascending; queries without a relevant candidate are left out.
         ranks: the rank of its best relevant candidate.
         found: its first candidates, best first.
+        scores: their scores.
     """
 
     queries: Int[np.ndarray, "Q"]
     ranks: Int[np.ndarray, "Q"]
     found: Int[np.ndarray, "Q top"]
+    scores: Float[np.ndarray, "Q top"]
 
 
 @dataclass(frozen=True)
@@ -124,10 +126,10 @@ def rank_part(
         progress: a function that is called after every block.
 
     Raises:
-        DataError: ``every`` or ``keep`` is given with a reranker.
+        DataError: ``every`` is given with a reranker.
     """
     relevance, again = part.relevance, part.reranker
-    if again is not None and (every or keep):
+    if again is not None and every:
         raise DataError(
             "reranking places only the best relevant candidate: leave out mAP@R and the like with it"
         )
@@ -155,8 +157,9 @@ def rank_part(
     if proposals is None:
         return RankedPart(ranks)
     if again is None:
-        return RankedPart(ranks, outcomes=_outcomes(part, ranks, proposals))
-    return RankedPart(*rerank(ranks, proposals, again, relevance, device, progress))
+        return RankedPart(ranks, outcomes=_outcomes(part, ranks, proposals, keep))
+    ranks, seconds = rerank(ranks, proposals, again, relevance, device, progress)
+    return RankedPart(ranks, seconds, _outcomes(part, ranks, proposals, keep) if keep else None)
 
 
 def join_outcomes(parts: Sequence[Outcomes]) -> Outcomes:
@@ -164,14 +167,15 @@ def join_outcomes(parts: Sequence[Outcomes]) -> Outcomes:
     return Outcomes(_joined([part.i2t for part in parts]), _joined([part.t2i for part in parts]))
 
 
-def _outcomes(part: Part, ranks: Ranks, proposals: Proposals) -> Outcomes:
-    def one(ranked: QueryRanks, found: Tensor, queries: np.ndarray, candidates: np.ndarray) -> QueryOutcomes:
-        first = candidates[found.cpu().numpy()[ranked.queries]]
-        return QueryOutcomes(queries[ranked.queries], ranked.ranks, first)
+def _outcomes(part: Part, ranks: Ranks, proposals: Proposals, keep: int) -> Outcomes:
+    def one(ranked: QueryRanks, best: Best, queries: np.ndarray, candidates: np.ndarray) -> QueryOutcomes:
+        first = best.positions[:, :keep], best.scores[:, :keep]
+        found, scores = (each.cpu().numpy()[ranked.queries] for each in first)
+        return QueryOutcomes(queries[ranked.queries], ranked.ranks, candidates[found], scores)
 
     return Outcomes(
-        one(ranks.i2t, proposals.i2t.positions, part.images, part.texts),
-        one(ranks.t2i, proposals.t2i.positions, part.texts, part.images),
+        one(ranks.i2t, proposals.i2t, part.images, part.texts),
+        one(ranks.t2i, proposals.t2i, part.texts, part.images),
     )
 
 
@@ -183,4 +187,5 @@ def _joined(parts: Sequence[QueryOutcomes]) -> QueryOutcomes:
         queries[order],
         np.concatenate([part.ranks for part in parts])[order],
         np.concatenate([part.found[:, :width] for part in parts])[order],
+        np.concatenate([part.scores[:, :width] for part in parts])[order],
     )

@@ -109,7 +109,7 @@ def rank_by_counting(
         if len(pair[0]):
             scores = scores.index_put(pair, scores.new_tensor(-torch.inf))
         i2t.add(rows, scores)
-        t2i.add(columns, scores.T)
+        t2i.add(columns, scores, by_column=True)
     return Ranks(i2t.ranks(relevance.num_texts), t2i.ranks(relevance.num_images))
 
 
@@ -172,12 +172,17 @@ class _Counter:
         self._level = queries.new_zeros(num_queries)
         self._others = None if gains is None else PlaceCounter(queries, relevant, gains, num_queries)
 
-    def add(self, queries: slice, scores: Float[Tensor, "Q C"]) -> None:
-        """Count a block, whose relevant pairs hold -inf."""
-        self._ahead[queries] += (scores > self._best[queries]).sum(dim=1)
-        self._level[queries] += (scores >= self._best[queries]).sum(dim=1)
+    def add(self, queries: slice, scores: Float[Tensor, "R C"], *, by_column: bool = False) -> None:
+        """Count a block, whose relevant pairs hold -inf; its rows are the queries, or its columns."""
+        best, along = self._best[queries], 0 if by_column else 1
+        best = best.T if by_column else best
+        # A comparison that writes 0.0 and 1.0 and its sum are several times as fast as one that writes booleans. The
+        # counts are exact: a block has far fewer than 2^24 candidates.
+        marks = torch.empty_like(scores)
+        self._ahead[queries] += torch.gt(scores, best, out=marks).sum(dim=along).long()
+        self._level[queries] += torch.ge(scores, best, out=marks).sum(dim=along).long()
         if self._others is not None:
-            self._others.add(queries, scores)
+            self._others.add(queries, scores.T if by_column else scores)
 
     def ranks(self, num_candidates: int) -> QueryRanks:
         """Return the ranks of the queries that have a relevant candidate."""

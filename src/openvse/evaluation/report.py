@@ -16,7 +16,15 @@ from openvse.output.documents import CONFIDENCE, markdown_table, write_report
 
 _RECALLS = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT), "rsum"]
 
-_TITLES = {"map_at_r": "mAP@R", "rprecision": "R-P", "ndcg10": "nDCG@10", "mrr": "MRR", "meanr": "MeanR"}
+_TITLES = {
+    "map_at_r": "mAP@R",
+    "rprecision": "R-P",
+    "ndcg10": "nDCG@10",
+    "mrr": "MRR",
+    "meanr": "MeanR",
+    "medr": "MedR",
+    "nmr": "nMR",
+}
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,7 @@ class Report:
             markdown_table(["", *map(metric_title, _RECALLS)], self._recall_rows()),
             markdown_table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], self._rank_rows()),
             *self._several(),
-            "\n".join(f"- {line}" for line in self._protocol_lines()),
+            "\n".join(f"- {line}" for line in self.protocol_lines()),
         ]
         if self.reliability:
             sections.append(self.reliability.to_markdown())
@@ -164,7 +172,8 @@ class Report:
         rows.append(["chance", *(f"{self.chance[name]:.1f}" for name in names)])
         yield markdown_table(["all relevant items", *map(metric_title, names)], rows)
 
-    def _protocol_lines(self) -> Iterator[str]:
+    def protocol_lines(self) -> Iterator[str]:
+        """Yield how the evaluation was done, a line at a time."""
         protocol, remarks = self.protocol, self.remarks
         folds = f", mean of {protocol.folds} folds" if protocol.folds > 1 else ""
         yield f"{protocol.num_images:,} images, {protocol.num_texts:,} texts{folds}"

@@ -49,8 +49,8 @@ class Proposals:
     """
 
     def __init__(self, num_images: int, num_texts: int, top: int, device: torch.device | str) -> None:
-        self.i2t = _Best(num_images, min(top, num_texts), device)
-        self.t2i = _Best(num_texts, min(top, num_images), device)
+        self.i2t = Best(num_images, min(top, num_texts), device)
+        self.t2i = Best(num_texts, min(top, num_images), device)
 
     def see(self, rows: slice, columns: slice, scores: Float[Tensor, "i t"]) -> None:
         """Take a block of scores."""
@@ -62,20 +62,32 @@ class Proposals:
         return _text_queries(self.t2i)
 
 
-class _Best:
-    """The best candidates of one direction: their scores and their positions, ``[Q, top]``."""
+class Best:
+    """The best candidates of one direction: their scores and their positions, ``[Q, top]``.
+
+    Args:
+        num_queries: Q.
+        top: the number of candidates per query.
+        device: the device of the scores.
+    """
 
     def __init__(self, num_queries: int, top: int, device: torch.device | str) -> None:
         self.scores = torch.full((num_queries, top), -torch.inf, device=device)
         self.positions = torch.zeros(num_queries, top, dtype=torch.int64, device=device)
 
     def see(self, queries: slice, first: int, scores: Float[Tensor, "q c"]) -> None:
+        """Take the scores of some queries with consecutive candidates, of which ``first`` is the first."""
         top = self.scores.shape[1]
         best, place = scores.float().topk(min(top, scores.shape[1]), dim=1)
         merged = torch.cat([self.scores[queries], best], dim=1)
         positions = torch.cat([self.positions[queries], place + first], dim=1)
         self.scores[queries], chosen = merged.topk(top, dim=1)
         self.positions[queries] = positions.gather(1, chosen)
+
+    def sort_by(self, scores: Float[Tensor, "Q top"]) -> None:
+        """Give the candidates other scores, and put the best one first again."""
+        self.scores, order = scores.sort(dim=1, descending=True, stable=True)
+        self.positions = self.positions.gather(1, order)
 
 
 @torch.inference_mode()
@@ -101,7 +113,7 @@ def rerank(
         progress: a function that is called after every block of pairs.
 
     Returns:
-        The new ranks, and the seconds that scoring took.
+        The new ranks, and the seconds that scoring took. The proposals are in their new order.
     """
     started = time.perf_counter()
     member, weight = reranker.member, reranker.weight
@@ -111,22 +123,25 @@ def rerank(
     t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, device, told)
     seconds = time.perf_counter() - started
     relevant = RelevantPairs(relevance)
-    return Ranks(
+    again = Ranks(
         _again(ranks.i2t, i2t, relevant(*of_images)),
         _again(ranks.t2i, t2i, relevant(*of_texts)),
-    ), seconds
+    )
+    proposals.i2t.sort_by(i2t)
+    proposals.t2i.sort_by(t2i)
+    return again, seconds
 
 
 Grid = tuple[Int[Tensor, "Q top"], Int[Tensor, "Q top"]]
 """The image and text of every proposal."""
 
 
-def _image_queries(best: _Best) -> Grid:
+def _image_queries(best: Best) -> Grid:
     images = torch.arange(len(best.positions), device=best.positions.device)
     return images.unsqueeze(1).expand_as(best.positions), best.positions
 
 
-def _text_queries(best: _Best) -> Grid:
+def _text_queries(best: Best) -> Grid:
     texts = torch.arange(len(best.positions), device=best.positions.device)
     return best.positions, texts.unsqueeze(1).expand_as(best.positions)
 

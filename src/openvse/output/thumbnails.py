@@ -12,11 +12,16 @@ THUMBNAIL_PX = 360
 """The longer side of a thumbnail: twice its size on the page, for dense screens."""
 
 
-def thumbnail(path: ImageFile | ClipSegment) -> str | None:
-    """Return an image, or the middle frame of a clip or segment, as a small data URI; None if it cannot be read."""
+def thumbnail(path: ImageFile | ClipSegment, *, side: int = THUMBNAIL_PX) -> str | None:
+    """Return an image, or the middle frame of a clip or segment, as a small data URI; None if it cannot be read.
+
+    Args:
+        path: the image, clip or segment.
+        side: the longer side in pixels.
+    """
     try:
         image = read_poster(path)
     except OpenVSEError:  # also where this machine reads no videos: the hits stand beside their scores
         return None
-    image.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
+    image.thumbnail((side, side))
     return image_uri(image, quality=80)

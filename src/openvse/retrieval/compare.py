@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -12,12 +13,13 @@ from openvse.batches import with_features
 from openvse.corpus import Corpus, seen_in_training
 from openvse.datasets import open_corpus
 from openvse.errors import DataError
-from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row, Shown, embed_corpus, evaluate
+from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row, Shown, embed_ensemble
 from openvse.evaluation.parts import Outcomes, QueryOutcomes
 from openvse.evaluation.win_loss import largest_changes
 from openvse.features import open_store
 from openvse.model import TwoTower
-from openvse.training.kind import Request
+from openvse.retrieval.evaluate import report_on
+from openvse.training.kind import LoadedRun, Request
 from openvse.types import FeatureSource
 
 _KEPT = 1
@@ -97,11 +99,11 @@ class ComparedTowers:
         return Shown(self.corpus.captions[position])
 
 
-def compare_towers(models: Iterable[tuple[str, TwoTower]], request: Request) -> ComparedTowers:
-    """Rank the same images and texts with each model, one model in memory at a time.
+def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> ComparedTowers:
+    """Rank the same images and texts with each run, one run in memory at a time.
 
     Args:
-        models: the name of each run and its model.
+        loaded: the runs; their models are two towers.
         request: what to compare on; ``request.features`` holds one store for all models, or one a model.
 
     Raises:
@@ -113,30 +115,24 @@ def compare_towers(models: Iterable[tuple[str, TwoTower]], request: Request) -> 
     corpus = corpus if request.split == "all" else corpus.split(request.split)
     runs: list[MeasuredRun] = []
     outcomes: list[Outcomes] = []
-    for number, (source, model) in enumerate(models):
-        store = open_store(request.store(number), model.image.encoder)
-        corpus = _same_images(corpus, store, source, is_first=not runs)
-        embedded = embed_corpus(
-            model, corpus, store, batch_size=request.batch_size, progress=request.progress
+    done = 0
+    for run in loaded:
+        models = cast("tuple[TwoTower, ...]", run.models)
+        stores = [open_store(request.store(done + n), model.image.encoder) for n, model in enumerate(models)]
+        done += len(models)
+        for store in stores:
+            corpus = _same_images(corpus, store, run.source, is_first=not runs)
+        embedded = embed_ensemble(
+            models, corpus, stores, batch_size=request.batch_size, progress=request.progress
         )
-        corpus = _same_images(corpus, None, source, is_first=not runs, kept=embedded.corpus)
-        report = evaluate(
-            embedded.images,
-            embedded.texts,
-            corpus.relevance,
-            model.similarity,
-            folds=request.folds,
-            resamples=request.resamples,
-            seed=request.seed,
-            keep=_KEPT,
-            progress=request.progress,
-        )
+        corpus = _same_images(corpus, None, run.source, is_first=not runs, kept=embedded.corpus)
+        report = report_on(models, embedded, replace(request, rerank=run.rerank, keep=_KEPT), corpus.name)
         assert report.outcomes is not None
         outcomes.append(report.outcomes)
         queries = {"i2t": -1.0 * report.outcomes.i2t.ranks, "t2i": -1.0 * report.outcomes.t2i.ranks}
-        warnings = tuple(_warnings(source, model, corpus))
-        metrics = report.metrics
-        runs.append(MeasuredRun(source, model.fingerprint, metrics, report.replicates, queries, warnings))
+        warnings = tuple(_warnings(run.source, models, corpus))
+        measured = report.metrics, report.replicates, queries, warnings
+        runs.append(MeasuredRun(run.source, report.model, *measured))
     return ComparedTowers(corpus, request, tuple(runs), tuple(outcomes))
 
 
@@ -162,6 +158,7 @@ def _place(rank: float, runs: int) -> str:
     return "first hit" if rank == 1 else f"first hit; right at {rank:.4g}{mean}"
 
 
-def _warnings(source: str, model: TwoTower, corpus: Corpus) -> Iterator[str]:
-    if line := seen_in_training(model.provenance, corpus).describe(source):
-        yield line
+def _warnings(source: str, models: Sequence[TwoTower], corpus: Corpus) -> Iterator[str]:
+    for model in models:
+        if line := seen_in_training(model.provenance, corpus).describe(source):
+            yield line

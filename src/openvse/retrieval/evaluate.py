@@ -39,10 +39,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RetrievalEvaluation:
-    """A retrieval report; see ``training.kind.Evaluation``."""
+    """A retrieval report; see ``training.kind.Evaluation``. ``corpus`` holds the images that could be read."""
 
     report: Report | JudgedReport
     warnings: tuple[str, ...] = ()
+    corpus: Corpus | None = None
 
     def to_markdown(self) -> str:
         """Return the report's table."""
@@ -99,12 +100,21 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         return _judged(judge, models[0], embedded, request, leaks)
     size = len(embedded.corpus), len(embedded.corpus.captions)
     other = () if protocol is None else filter(None, [protocol.mismatch(*size)])
-    report = _report(models, embedded, request, chosen.name)
+    report = report_on(models, embedded, request, chosen.name)
     warnings = (*leaks, *other)
-    return RetrievalEvaluation(replace(report, problems=(*warnings, *report.problems)), warnings)
+    problems = (*warnings, *report.problems)
+    return RetrievalEvaluation(replace(report, problems=problems), warnings, embedded.corpus)
 
 
-def _report(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Request, name: str) -> Report:
+def report_on(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Request, name: str) -> Report:
+    """Rank embedded images and texts as a request says.
+
+    Args:
+        models: the models that embedded them; with ``request.rerank`` the last one reranks.
+        embedded: their embeddings.
+        request: folds, reranking, bootstrap and what to keep.
+        name: the data set and split.
+    """
     first, *others = embedded.members
     relevance = embedded.corpus.relevance
     curve = models[0].calibration if len(models) == request.folds == 1 else None
@@ -120,6 +130,9 @@ def _report(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Req
         name=name,
         model=", ".join(model.fingerprint for model in models),
         folds=request.folds,
+        resamples=request.resamples,
+        seed=request.seed,
+        keep=request.keep,
         published=_published(models, relevance.num_images, request.folds),
         problems=embedded.corpus.problems,
         see=None if shown is None else shown.see,

@@ -33,6 +33,9 @@ Pairs = tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]
 """Query and candidate of each pair."""
 
 
+_INTERVALS = f"intervals: bootstrap over the images of the queries, {BOOTSTRAPS:,} resamples, seed 0"
+
+
 @dataclass(frozen=True)
 class NumberedItems:
     """Embedded images and texts with COCO's numbers.
@@ -52,6 +55,10 @@ class NumberedItems:
     image_numbers: Int[np.ndarray, "I"]
     text_numbers: Int[np.ndarray, "T"]
     text_images: Int[np.ndarray, "T"]
+
+    def images_of(self, queries: Int[np.ndarray, "Q"], *, are_texts: bool) -> Int[np.ndarray, "Q"]:
+        """Return the image of each query: that of a text, or the image itself."""
+        return self.text_images[queries] if are_texts else queries
 
     def with_texts(self, kept: Bool[np.ndarray, "T"]) -> NumberedItems:
         """Return the items with some of the texts."""
@@ -112,24 +119,22 @@ def judge_cxc(
     }
     text, image = _positive(found["sits"])
     co_captions = _co_captions(items.text_images, found["sts"])
+    same_texts = _both_ways(_joined(_positive(found["sts"]), co_captions))
+    same_images = _both_ways(_positive(found["sis"]))
+    images, texts = items.images, items.texts
     directions = {
-        "image to text": rank_among(items.images, items.texts, (image, text), similarity),
-        "text to image": rank_among(items.texts, items.images, (text, image), similarity, swapped=True),
-        "text to text": rank_among(
-            items.texts,
-            items.texts,
-            _both_ways(_joined(_positive(found["sts"]), co_captions)),
-            similarity,
-            itself=True,
-        ),
-        "image to image": rank_among(
-            items.images, items.images, _both_ways(_positive(found["sis"])), similarity, itself=True
-        ),
+        "image to text": ((image, text), rank_among(images, texts, (image, text), similarity)),
+        "text to image": ((text, image), rank_among(texts, images, (text, image), similarity, swapped=True)),
+        "text to text": (same_texts, rank_among(texts, texts, same_texts, similarity, itself=True)),
+        "image to image": (same_images, rank_among(images, images, same_images, similarity, itself=True)),
     }
     return JudgedReport(
         protocol="Crisscrossed Captions",
         name=items.corpus.name,
-        retrieval={name: recalls(ranked) for name, ranked in directions.items()},
+        retrieval={
+            name: recalls(ranked, items.images_of(np.unique(pairs[0]), are_texts=name.startswith("text")))
+            for name, (pairs, ranked) in directions.items()
+        },
         correlations=dict(_correlations(items, found, similarity)),
         model=model,
         problems=tuple(problems),
@@ -140,6 +145,7 @@ def judge_cxc(
             f"Spearman: {BOOTSTRAPS:,} samples of half the queries (the first items), one pair of each; mean ± "
             f"standard deviation",
             "ties are pessimistic",
+            _INTERVALS,
         ),
     )
 
@@ -159,7 +165,7 @@ def judge_eccv_caption(
         DataError: the positives are of other images.
     """
     problems = [*items.corpus.problems]
-    notes = ["queries are those of ECCV Caption; ties are pessimistic"]
+    notes = ["queries are those of ECCV Caption; ties are pessimistic", _INTERVALS]
     if judged.captions is None:
         notes.append(
             "the gallery has all captions: original_caption_to_image.json, which lists 25,000, is not there"
@@ -196,7 +202,9 @@ def judge_eccv_caption(
                 f"{name}: {lost:,} of {len(positives):,} queries are not in the data set and are left out"
             )
         ranked = rank_among(asking[0], asked[0], (queries, relevant), similarity, every=True, swapped=swapped)
-        retrieval[name] = precisions(ranked, np.searchsorted(np.unique(queries), missing))
+        distinct = np.unique(queries)
+        of_queries = items.images_of(distinct, are_texts=swapped)
+        retrieval[name] = precisions(ranked, np.searchsorted(distinct, missing), of_queries)
     return JudgedReport(
         "ECCV Caption", items.corpus.name, retrieval, {}, model, tuple(problems), tuple(notes)
     )

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs import ModelSpec, RunRecipe, TwoTowerSpec
-from openvse.training.kind import Compared, Evaluation, Request, TaskKind
+from openvse.training.kind import Compared, Evaluation, LoadedRun, Request, TaskKind
 
 if TYPE_CHECKING:
     from openvse.evaluation import Report
+    from openvse.evaluation.findings import Findings
     from openvse.model import Model, TwoTower
     from openvse.retrieval.evaluate import RetrievalEvaluation
     from openvse.training.inputs import RunInputs
@@ -42,11 +43,17 @@ class Retrieval(TaskKind):
 
         return evaluate_towers(cast("Sequence[TwoTower]", models), request)
 
-    def compare(self, models: Iterable[tuple[str, Model]], request: Request) -> Compared:
+    def findings(self, evaluation: Evaluation, count: int) -> Findings:
+        """Return the figures, and the best and the worst queries of both directions."""
+        from openvse.retrieval.findings import findings_of
+
+        return findings_of(cast("RetrievalEvaluation", evaluation), count)
+
+    def compare(self, runs: Iterable[LoadedRun], request: Request) -> Compared:
         """Rank the same images and sentences with each model."""
         from openvse.retrieval.compare import compare_towers
 
-        return compare_towers(cast("Iterable[tuple[str, TwoTower]]", models), request)
+        return compare_towers(runs, request)
 
     def score(self, evaluation: Evaluation) -> tuple[str, float]:
         """Return RSUM."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,31 @@ class NamedRun:
         model: the folder of its model, or its hub id.
         folder: the folder of the run; None if only a model is known.
         recipe: its recipe without the seed; None if it is not known.
+        others: further models whose scores are averaged with its own.
+        reranker: a model that re-ranks its best results; None if there is none.
     """
 
     source: str
     model: str
     folder: Path | None = None
     recipe: str | None = None
+    others: tuple[NamedRun, ...] = ()
+    reranker: NamedRun | None = None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The folders or hub ids of all its models; a re-ranking one is the last."""
+        again = () if self.reranker is None else (self.reranker.model,)
+        return self.model, *(other.model for other in self.others), *again
 
     @property
     def name(self) -> str:
-        """The name in tables: the folder's, without ``best``, or the hub id."""
+        """The name in tables: the folder's, without ``best``, or the hub id; that of several models names all."""
+        names = " + ".join([self._own_name, *(other.name for other in self.others)])
+        return names if self.reranker is None else f"{names} ~ {self.reranker.name}"
+
+    @property
+    def _own_name(self) -> str:
         return self.model if self.folder is None else self.folder.name
 
     def unfinished(self) -> str:
@@ -51,6 +66,28 @@ class NamedRun:
         if not planned or not done or done >= planned:
             return ""
         return f"{self.source} has finished {done} of {planned} epochs: its best model so far is measured"
+
+
+def find_runs(source: str) -> NamedRun:
+    """Return a run, several whose scores are averaged (``RUN+RUN``), or one with a re-ranking model (``RUN~MODEL``).
+
+    Args:
+        source: as ``find_run`` takes it, or several of those.
+
+    Raises:
+        OpenVSEError: a name is missing beside + or ~, or see ``find_run``.
+    """
+    if Path(source).exists() or not {"+", "~"} & set(source):
+        return find_run(source)
+    averaged, again, reranker = source.partition("~")
+    words = averaged.split("+")
+    if not all(words) or (again and (not reranker or {"+", "~"} & set(reranker))):
+        raise OpenVSEError(
+            f"{source!r} cannot be read: write RUN+RUN for the mean of scores, and RUN~MODEL for a model that re-ranks"
+        )
+    first, *others = map(find_run, words)
+    again_by = find_run(reranker) if again else None
+    return replace(first, source=source, recipe=None, others=tuple(others), reranker=again_by)
 
 
 def find_run(source: str) -> NamedRun:
@@ -83,7 +120,7 @@ def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[N
     Runs whose recipes differ at most in the seed make one row, with the name of the first run without its seed.
 
     Args:
-        words: runs and models; ``NAME=RUN,RUN`` makes a row of its own of several runs.
+        words: runs and models, as ``find_runs`` takes them; ``NAME=RUN,RUN`` makes a row of its own of several runs.
         apart: whether each run has a row of its own, whatever its recipe.
 
     Raises:
@@ -94,7 +131,7 @@ def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[N
     for word in words:
         name, equals, listed = word.partition("=")
         if not equals or Path(word).exists():
-            run = find_run(word)
+            run = find_runs(word)
             groups.setdefault(
                 f"recipe {run.recipe}" if run.recipe and not apart else f"run {word}", []
             ).append(run)
@@ -105,7 +142,7 @@ def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[N
                 f"{word!r} names no row of its own: write NAME=RUN,RUN with a new name and its runs"
             )
         given[f"row {name}"] = name
-        groups[f"row {name}"] = [find_run(source) for source in sources]
+        groups[f"row {name}"] = [find_runs(source) for source in sources]
     _refuse_twice([run for group in groups.values() for run in group])
     names = {key: given.get(key) or _group_name(group) for key, group in groups.items()}
     return {
@@ -117,7 +154,10 @@ def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[N
 
 
 def _refuse_twice(runs: Sequence[NamedRun]) -> None:
-    models = [str(Path(run.model).resolve()) if Path(run.model).exists() else run.model for run in runs]
+    models = [
+        "+".join(str(Path(model).resolve()) if Path(model).exists() else model for model in run.models)
+        for run in runs
+    ]
     for model, run in zip(models, runs, strict=True):
         if models.count(model) > 1:
             raise OpenVSEError(f"{run.source} is named twice: name each run once")

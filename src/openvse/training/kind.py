@@ -14,6 +14,7 @@ from openvse.types import OnProgress
 
 if TYPE_CHECKING:
     from openvse.evaluation import Comparison, Examples, MeasuredRun, Row
+    from openvse.evaluation.findings import Findings
     from openvse.evaluation.protocols import TestProtocol
     from openvse.model import Model
     from openvse.training.inputs import RunInputs
@@ -41,6 +42,7 @@ class Request:
         annotations: the files that the protocol needs besides the data set.
         resamples: the number of resamples of the bootstrap.
         seed: the seed of the bootstrap.
+        keep: the number of first results of each query to keep, for a report that shows them.
     """
 
     data: str
@@ -59,12 +61,28 @@ class Request:
     annotations: Path | None = None
     resamples: int = 1000
     seed: int = 0
+    keep: int = 0
 
     def store(self, number: int) -> Path | None:
         """Return the feature store of the model with this number, counted from 0; None to read the images."""
         if len(self.features) == 1:
             return self.features[0]
         return self.features[number] if self.features else None
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run of a comparison, with its models in memory.
+
+    Attributes:
+        source: the run, as it was named.
+        models: its model, or several models whose scores are averaged; if ``rerank``, the last one re-ranks.
+        rerank: whether the last model re-ranks the best results of the others.
+    """
+
+    source: str
+    models: tuple[Model, ...]
+    rerank: bool = False
 
 
 @runtime_checkable
@@ -145,12 +163,24 @@ class TaskKind(ABC):
             "models of this task have no metric by which one can be chosen: evaluate them instead"
         )
 
-    def compare(self, models: Iterable[tuple[str, Model]], request: Request) -> Compared:
-        """Measure each model on the same test set, one in memory at a time.
+    def findings(self, evaluation: Evaluation, count: int) -> Findings:
+        """Return what a report shows of an evaluation of one model.
 
         Args:
-            models: the name of each run and its model.
-            request: what to compare on.
+            evaluation: what ``evaluate`` returned for a request that keeps first results.
+            count: the number of best and of worst queries of each kind.
+
+        Raises:
+            ModelError: the task has no report, or nothing was measured.
+        """
+        raise ModelError("models of this task have no report: evaluate them instead")
+
+    def compare(self, runs: Iterable[LoadedRun], request: Request) -> Compared:
+        """Measure each run on the same test set, one in memory at a time.
+
+        Args:
+            runs: the runs.
+            request: what to compare on; its stores are one for all models, or one for each model of each run.
 
         Raises:
             ModelError: the task has no comparison.

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from openvse.encoders import Coverage
 from openvse.files import refusal_of_disk, write_whole, writing
 
-ENDS_EPOCH = ("validation", "curves")
+ENDS_EPOCH = ("validation", "curves", "time")
 """The kinds of records that are written once per epoch, after its last step."""
 
 
@@ -143,6 +143,14 @@ class MetricsLog:
     def write_coverage(self, coverage: Coverage) -> None:
         """Add the record of the words that the text encoder knows (``"kind": "vocabulary"``)."""
         self._append({"kind": "vocabulary", "epoch": 0, "global_step": 0, **asdict(coverage)})
+
+    def write_environment(self, epoch: int, global_step: int, facts: Mapping[str, str]) -> None:
+        """Add the record of a session (``"kind": "environment"``): software, machine and start; not for TensorBoard."""
+        self._append({"kind": "environment", "epoch": epoch, "global_step": global_step, **facts})
+
+    def write_time(self, epoch: int, global_step: int, seconds: float) -> None:
+        """Add the record of the training time up to the end of an epoch (``"kind": "time"``), in seconds."""
+        self._append({"kind": "time", "epoch": epoch, "global_step": global_step, "seconds": seconds})
 
     def write_phase(self, epoch: int, global_step: int, phase: int, changes: Mapping[str, object]) -> None:
         """Add the record of a phase that begins (``"kind": "phase"``), with the settings that it changes."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 
 from openvse.corpus import seen_in_training
 from openvse.datasets import open_questions
-from openvse.errors import DataError
+from openvse.errors import DataError, ModelError
 from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row, Shown
 from openvse.evaluation.win_loss import largest_changes
 from openvse.features import open_store
-from openvse.training.kind import Request
+from openvse.training.kind import LoadedRun, Request
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import are_votes, main_answers
 from openvse.vqa.evaluator import ScoredAnswers, score_answers
@@ -70,11 +71,19 @@ class ComparedAnswerers:
         return next(s for run, s in zip(self.runs, self.scored, strict=True) if run is row.runs[0])
 
 
-def compare_answerers(models: Iterable[tuple[str, Answerer]], request: Request) -> ComparedAnswerers:
+def _only_model(run: LoadedRun) -> Answerer:
+    if len(run.models) > 1:
+        raise ModelError(
+            f"{run.source} has several models, and a model that answers questions is compared by itself: name one model"
+        )
+    return cast(Answerer, run.models[0])
+
+
+def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> ComparedAnswerers:
     """Answer the same questions with each model, one model in memory at a time.
 
     Args:
-        models: the name of each run and its model.
+        loaded: the runs, each of one answerer.
         request: what to compare on; ``request.features`` holds one store for all models, or one a model.
 
     Raises:
@@ -89,7 +98,8 @@ def compare_answerers(models: Iterable[tuple[str, Answerer]], request: Request) 
     asked = every if request.split == "all" else every.split(request.split)
     runs: list[MeasuredRun] = []
     scored: list[ScoredAnswers] = []
-    for number, (source, model) in enumerate(models):
+    for number, run in enumerate(loaded):
+        source, model = run.source, _only_model(run)
         store = None if model.image is None else open_store(request.store(number), model.image.encoder)
         found = predict(model, asked, store, batch_size=request.batch_size, progress=request.progress)
         answers = {guess.question_id: guess.answer for guess in found}

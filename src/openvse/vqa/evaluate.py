@@ -27,12 +27,21 @@ NO_ANSWERS = "there are no answers to compare with, so that nothing is measured;
 
 @dataclass(frozen=True)
 class AnswersEvaluation:
-    """Predictions, and a report if there are answers to compare with; see ``training.kind.Evaluation``."""
+    """Predictions, and a report if there are answers to compare with; see ``training.kind.Evaluation``.
+
+    Attributes:
+        report: the report; None if no question has an answer.
+        questions: the questions that the model could answer.
+        answers: its answers.
+        warnings: what a user should read first.
+        probabilities: the probability of each answer.
+    """
 
     report: AnswerReport | None
     questions: QuestionSet
     answers: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    probabilities: tuple[float, ...] = ()
 
     def to_markdown(self) -> str:
         """Return the table of the report; nothing if there is no report."""
@@ -79,36 +88,39 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     )
     check_data(protocol, questions.name)
     chosen = questions if request.split == "all" else questions.split(request.split)
-    kept, answers = _answer(model, chosen, store, request)
+    kept, answers, probabilities = _answer(model, chosen, store, request)
     left_out = len(chosen) - len(kept)
     warnings = (f"{left_out} question(s) are left out: their images cannot be used",) if left_out else ()
     told = [seen_in_training(model.provenance, kept.as_corpus()).describe("the model")]
     told += [] if protocol is None else [protocol.mismatch(len(kept), 0)]
     warnings, problems = (*warnings, *filter(None, told)), (*filter(None, told), *kept.problems)
     if not any(question.answers for question in kept.questions):
-        return AnswersEvaluation(None, kept, answers, (*warnings, NO_ANSWERS))
+        return AnswersEvaluation(None, kept, answers, (*warnings, NO_ANSWERS), probabilities)
     report = evaluate_answers(
         replace(kept, problems=problems),
         answers,
         training=_training(questions),
         vocabulary=model.answers,
         wordnet=WordNet(wordnet) if (wordnet := find_wordnet()) else None,
+        resamples=request.resamples,
+        seed=request.seed,
         model=model.fingerprint,
         published=published_for(model.provenance, {"num_questions": len(kept)}),
         exchanged=_answer(model, kept.exchange_images(), store, request)[1] if request.exchanged else None,
     )
-    return AnswersEvaluation(report, kept, answers, warnings)
+    return AnswersEvaluation(report, kept, answers, warnings, probabilities)
 
 
 def _answer(
     model: Answerer, questions: QuestionSet, store: FeatureSource | None, request: Request
-) -> tuple[QuestionSet, tuple[str, ...]]:
-    """Return the questions that the model can answer, and its answers."""
+) -> tuple[QuestionSet, tuple[str, ...], tuple[float, ...]]:
+    """Return the questions that the model can answer, its answers, and their probabilities."""
     found = predict(model, questions, store, batch_size=request.batch_size, progress=request.progress)
-    predicted = {guess.question_id: guess.answer for guess in found}
+    predicted = {guess.question_id: guess for guess in found}
     kept = np.flatnonzero([question.question_id in predicted for question in questions.questions])
     chosen = questions.select(kept)
-    return chosen, tuple(predicted[question.question_id] for question in chosen.questions)
+    guesses = [predicted[question.question_id] for question in chosen.questions]
+    return chosen, tuple(each.answer for each in guesses), tuple(each.probability for each in guesses)
 
 
 def _training(questions: QuestionSet) -> QuestionSet | None:

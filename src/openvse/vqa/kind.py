@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from openvse.errors import ModelError
 from openvse.specs import ModelSpec, RunRecipe
-from openvse.training.kind import Compared, Evaluation, Request, TaskKind
+from openvse.training.kind import Compared, Evaluation, LoadedRun, Request, TaskKind
 from openvse.vqa.recipe import AnswererSpec, VQARecipe
 
 if TYPE_CHECKING:
+    from openvse.evaluation.findings import Findings
     from openvse.model import Model
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
@@ -43,11 +44,17 @@ class VQA(TaskKind):
 
         return evaluate_answerer(cast("Sequence[Answerer]", models), request)
 
-    def compare(self, models: Iterable[tuple[str, Model]], request: Request) -> Compared:
+    def findings(self, evaluation: Evaluation, count: int) -> Findings:
+        """Return the figures, and the questions that the model answers right or wrong most confidently."""
+        from openvse.vqa.findings import findings_of
+
+        return findings_of(cast("AnswersEvaluation", evaluation), count)
+
+    def compare(self, runs: Iterable[LoadedRun], request: Request) -> Compared:
         """Answer the same questions with each model."""
         from openvse.vqa.compare import compare_answerers
 
-        return compare_answerers(cast("Iterable[tuple[str, Answerer]]", models), request)
+        return compare_answerers(runs, request)
 
     def score(self, evaluation: Evaluation) -> tuple[str, float]:
         """Return the accuracy; raise ModelError where there are no answers to compare with."""

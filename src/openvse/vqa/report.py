@@ -93,7 +93,7 @@ class AnswerReport:
         sections = [
             f"# Answers{f' to {self.protocol.name}' if self.protocol.name else ''}",
             markdown_table(["", *(_title(name) for name in self.scores)], self._rows()),
-            "\n".join(f"- {line}" for line in self._protocol_lines()),
+            "\n".join(f"- {line}" for line in self.protocol_lines()),
             *self._types(),
         ]
         if self.problems:
@@ -123,7 +123,8 @@ class AnswerReport:
             if more := len(self.question_types) - len(shown):
                 yield f"{more} rarer types are in report.json."
 
-    def _protocol_lines(self) -> Iterator[str]:
+    def protocol_lines(self) -> Iterator[str]:
+        """Yield how the evaluation was done, a line at a time."""
         protocol = self.protocol
         kinds = [f"{kind} {count:,}" for kind, count in protocol.num_questions.items() if kind != "all"]
         listed = f" ({', '.join(kinds)})" if kinds else ""

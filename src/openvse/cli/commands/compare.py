@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Device, Json, Quiet, Threads
+from openvse.cli.options import AllowOutside, Device, Json, Quiet, RerankTop, RerankWeight, Threads
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
     from openvse.evaluation import Comparison, Examples
-    from openvse.model import Model
     from openvse.tasks.runs import NamedRun
-    from openvse.training.kind import Compared, Request
+    from openvse.training.kind import Compared, LoadedRun, Request
 
 PAGE, VALUES, TABLES = "comparison.html", "comparison.json", "comparison.md"
 
@@ -27,7 +26,7 @@ def compare(
         list[str],
         typer.Argument(
             help="Runs or models, the baseline first. Runs of one recipe with several seeds make one row; "
-            "NAME=RUN,RUN makes a row of any runs."
+            "NAME=RUN,RUN makes a row of any runs. RUN+RUN averages scores, and RUN~MODEL lets a model re-rank."
         ),
     ],
     on: Annotated[
@@ -48,6 +47,8 @@ def compare(
         bool, typer.Option("--apart", help="A row for each run, also for seeds of one recipe.")
     ] = False,
     folds: Annotated[int, typer.Option(min=1, help="Average over so many equal folds (COCO 1K: 5).")] = 1,
+    rerank_top: RerankTop = 20,
+    rerank_weight: RerankWeight = 1.0,
     resamples: Annotated[int, typer.Option(min=100, help="Resamples of the bootstrap.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     allow_outside: AllowOutside = False,
@@ -73,6 +74,8 @@ def compare(
             allow_outside=allow_outside,
             batch_size=batch_size,
             progress=progress.show,
+            rerank_top=rerank_top,
+            rerank_weight=rerank_weight,
             resamples=resamples,
             seed=seed,
         )
@@ -108,13 +111,15 @@ def say(
 def check_place(rows: Mapping[str, Sequence[NamedRun]], features: Sequence[Path], out: Path | None) -> None:
     """Refuse what would fail only after hours: one row, a wrong number of stores, a comparison that is there."""
     count = sum(map(len, rows.values()))
+    models = sum(len(run.models) for group in rows.values() for run in group)
     if len(rows) < 2:
         raise OpenVSEError(
             f"there is one row, {next(iter(rows))}, of {count} run(s): name runs of another recipe, or give --apart"
         )
-    if len(features) not in (0, 1, count):
+    if len(features) not in (0, 1, models):
         raise OpenVSEError(
-            f"--features is given {len(features)} times for {count} runs: give it once for all, or once per run"
+            f"--features is given {len(features)} times for {models} models: give it once for all, or once per model, "
+            f"in their order"
         )
     there = [name for name in (PAGE, VALUES, TABLES) if out is not None and (out / name).exists()]
     if there:
@@ -127,20 +132,23 @@ def measure(rows: Mapping[str, Sequence[NamedRun]], request: Request, device: st
     """Measure the runs of all rows, one model in memory at a time."""
     from openvse.tasks import kind_of
     from openvse.tasks.load import load
+    from openvse.training.kind import LoadedRun
 
     named = [run for group in rows.values() for run in group]
-    first = load(named[0].model, device=device)
+    first = load(named[0].models[0], device=device)
 
-    def loaded() -> Iterator[tuple[str, Model]]:
-        yield named[0].source, first
-        for run in named[1:]:
-            model = load(run.model, device=device)
-            if model.task != first.task:
-                raise OpenVSEError(
-                    f"{run.source} is for another task ({model.task}) than {named[0].source} ({first.task}): compare "
-                    f"models of one task"
-                )
-            yield run.source, model
+    def loaded() -> Iterator[LoadedRun]:
+        for run in named:
+            models = [
+                first if name == named[0].models[0] else load(name, device=device) for name in run.models
+            ]
+            for model in models:
+                if model.task != first.task:
+                    raise OpenVSEError(
+                        f"{run.source} is for another task ({model.task}) than {named[0].source} ({first.task}): "
+                        f"compare models of one task"
+                    )
+            yield LoadedRun(run.source, tuple(models), run.reranker is not None)
 
     return kind_of(first.task).compare(loaded(), request)
 

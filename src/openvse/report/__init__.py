@@ -1,0 +1,21 @@
+"""Reports on runs: one web page, or rows of a table, about what was trained, how it went and what it reaches."""
+
+from __future__ import annotations
+
+from openvse.report.measure import MeasuredReport, measure_run
+from openvse.report.page import report_page
+from openvse.report.records import RunRecords, read_records
+from openvse.report.rows import latex_rows, markdown_rows
+from openvse.report.run import ReportedRun, read_run
+
+__all__ = [
+    "MeasuredReport",
+    "ReportedRun",
+    "RunRecords",
+    "latex_rows",
+    "markdown_rows",
+    "measure_run",
+    "read_records",
+    "read_run",
+    "report_page",
+]

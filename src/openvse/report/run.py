@@ -1,0 +1,138 @@
+"""A run as a report shows it: its model, its recipe, its records, and what to evaluate it on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import yaml
+
+from openvse.errors import OpenVSEError
+from openvse.model import read_config
+from openvse.model.folder import ModelConfig
+from openvse.report.records import METRICS, RunRecords, read_records
+from openvse.tasks.load import find_model
+from openvse.tasks.run import RECIPE
+from openvse.tasks.runs import NamedRun, find_run
+from openvse.training.inputs import AUTO
+
+
+@dataclass(frozen=True)
+class ReportedRun:
+    """A run, or a model without its run.
+
+    Attributes:
+        named: the run, as it was named.
+        model: the folder of its model.
+        config: the description of its model.
+        recipe: its recipe; None for a model without its run.
+        records: its records; None for a model without its run.
+    """
+
+    named: NamedRun
+    model: Path
+    config: ModelConfig
+    recipe: Mapping[str, Any] | None = None
+    records: RunRecords | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the run in titles and legends."""
+        return self.named.name
+
+    @property
+    def best_epoch(self) -> int | None:
+        """The epoch of its best model."""
+        validation = self.config.provenance.get("validation")
+        epoch = validation.get("epoch") if isinstance(validation, Mapping) else None
+        return epoch if isinstance(epoch, int) else None
+
+    def data(self) -> str:
+        """Return the source of the data that it was trained on.
+
+        Raises:
+            OpenVSEError: it does not say.
+        """
+        source = _at(self.recipe, "data", "source")
+        if not isinstance(source, str):
+            raise OpenVSEError(
+                f"{self.named.source} does not say where its data are: give --on DATA, or --no-test to leave out the "
+                f"figures on a test set"
+            )
+        return source
+
+    def store(self) -> Path | None:
+        """Return the feature store that it was trained with; None if the images are read.
+
+        Raises:
+            OpenVSEError: the store is not there any more.
+        """
+        stated = _at(self.recipe, "data", "features")
+        if not isinstance(stated, str):
+            return None
+        places = [Path(stated)]
+        if self.named.folder is not None:
+            places = (
+                [self.named.folder / "features"] if stated == AUTO else [*places, self.named.folder / stated]
+            )
+        found = next((place for place in places if place.exists()), None)
+        if found is None and stated != AUTO:
+            raise OpenVSEError(
+                f"{self.named.source} was trained with the feature store {stated}, which is not there: give "
+                f"--features STORE, or --no-test"
+            )
+        return found
+
+    def seconds(self) -> tuple[float, bool] | None:
+        """Return the training time in seconds, and whether it was recorded or follows from speeds; None if unknown."""
+        if self.records is None:
+            return None
+        if (recorded := self.records.seconds()) is not None:
+            return recorded, True
+        size = _at(self.recipe, "training", "batch_size")
+        by_speed = self.records.seconds_by_speed(size) if isinstance(size, int) else None
+        return None if by_speed is None else (by_speed, False)
+
+    def command(self) -> str | None:
+        """Return the command that trains the same again."""
+        if self.named.folder is None or self.recipe is None:
+            return None
+        return f"openvse train {quote(str(self.named.folder / RECIPE))} --out AGAIN"
+
+
+def read_run(source: str) -> ReportedRun:
+    """Read what a run says about itself.
+
+    Args:
+        source: the folder of a run; or a model folder, such as one without its run, or a name that ``load`` takes.
+
+    Raises:
+        OpenVSEError: there is no such run, it has no model or no records yet, or a file of it is damaged.
+    """
+    named = find_run(source)
+    model = find_model(named.model)
+    recipe, records = None, None
+    if named.folder is not None and (named.folder / RECIPE).is_file():
+        recipe = _read_recipe(named.folder / RECIPE)
+        records = read_records(named.folder / METRICS)
+    return ReportedRun(named, model, read_config(model), recipe, records)
+
+
+def _read_recipe(path: Path) -> Mapping[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise OpenVSEError(f"{path} cannot be read ({reason}): restore it, or name another run") from error
+    if not isinstance(tree, dict):
+        raise OpenVSEError(f"{path} is not a recipe: restore it, or name another run")
+    return tree
+
+
+def _at(tree: Mapping[str, Any] | None, *keys: str) -> object:
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree

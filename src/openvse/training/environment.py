@@ -1,0 +1,69 @@
+"""The machine and the software of a run, as its records keep them."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from openvse import __version__
+
+_GIT_S = 5
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """Return what a run was made with: versions, commit, machine, device and the time of its start (UTC).
+
+    Args:
+        device: the device on which the run trains.
+    """
+    return {
+        "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        "openvse": __version__,
+        "commit": source_commit(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": _device_name(device),
+    }
+
+
+def source_commit(folder: Path = Path(__file__).parents[3]) -> str:
+    """Return the commit of the openvse that runs, with "+changes" if its files differ from it; "" if unknown.
+
+    Args:
+        folder: where a checkout of openvse would have its ``.git``.
+    """
+    try:
+        written = metadata.distribution("openvse").read_text("direct_url.json")
+        stated = json.loads(written or "{}").get("vcs_info", {}).get("commit_id", "")
+    except (metadata.PackageNotFoundError, ValueError, AttributeError):
+        stated = ""
+    if not (folder / ".git").exists():
+        return str(stated)
+    commit, changed = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "--", "src")
+    return f"{commit}+changes" if commit and changed else commit
+
+
+def _git(folder: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=_GIT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return device.type
+    count = torch.get_num_threads()
+    return f"CPU, {count} thread{'s' if count > 1 else ''}"

@@ -1,0 +1,234 @@
+"""``openvse report`` on the shared run: the page, the tables, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from album import digest
+from click.testing import Result
+
+pytestmark = pytest.mark.medium
+
+Invoke = Callable[..., Result]
+
+
+class Page(HTMLParser):
+    """The tags of a page, and its text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.source = path.read_text()
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def page(trained: Path, invoke: Invoke, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the report of the shared run."""
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    result = invoke("report", trained / "run", "--out", path, "--examples", 3)
+    assert result.exit_code == 0, result.output
+    assert f"written: {path}" in result.stderr.replace("\n", "") and not result.stdout
+    return path
+
+
+def test_the_page_tells_of_data_training_figures_and_queries(page: Path, trained: Path) -> None:
+    found = Page(page)
+    for text in (
+        "openvse report: run",
+        "album: 12 train, 4 validation, 4 test images",
+        "none found among those that could be checked",
+        "below a figure: its 95% interval",
+        "untrained",
+        "chance",
+        f"openvse train {trained / 'run' / 'recipe.yaml'} --out AGAIN",
+        "loss",
+        "RSUM (validation)",
+        "Learned pooling",
+        "Texts asking for images",
+        "Images asking for texts",
+        "The whole recipe",
+        "validation not counted",
+    ):
+        assert text in found.text, text
+    assert re.search(r"Started\d{4}-\d\d-\d\d", found.text)
+    assert "CPU, 1 thread" in found.text
+    assert "leaky" not in [attributes.get("class") for _, attributes in found.tags]
+
+
+def test_the_page_needs_no_network_and_no_script(page: Path) -> None:
+    found = Page(page)
+    images = [attributes["src"] for tag, attributes in found.tags if tag == "img"]
+    assert images
+    assert all(source is not None and source.startswith("data:image/webp;base64,") for source in images)
+    assert not any(tag in ("script", "link", "iframe") for tag, _ in found.tags)
+    assert "http" not in re.sub(r"base64,[\w+/=]+", "", found.source)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_asks_nobody_and_a_phone_is_wide_enough(page: Path, scheme: str) -> None:
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+    from playwright.sync_api import sync_playwright
+
+    asked: list[str] = []
+    said: list[str] = []
+    with sync_playwright() as player:
+        started = player.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        tab = started.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme).new_page()
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.goto(page.as_uri())
+        width = tab.evaluate("document.documentElement.scrollWidth")
+        broken = tab.evaluate("[...document.images].filter(image => !image.naturalWidth).length")
+        colours = tab.evaluate(
+            "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+        )
+        started.close()
+    assert [url for url in asked if not url.startswith("data:")] == [page.as_uri()]
+    assert said == [] and broken == 0
+    assert width == 390
+    ink, paper = (sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours)
+    assert ink + 400 < paper if scheme == "light" else paper + 400 < ink
+
+
+def test_figures_are_those_of_evaluate(trained: Path, invoke: Invoke) -> None:
+    said = json.loads(invoke("report", trained / "run", "--format", "markdown", "--json", "-q").stdout)
+    (run,) = said["result"]["runs"]
+    words = trained / "run" / "best", trained / "album", "--features", trained / "run" / "features"
+    report = json.loads(invoke("evaluate", *words, "--json", "-q").stdout)["result"]["report"]
+    assert (run["metrics"], run["model"]) == (report["metrics"], report["model"])
+    assert run["intervals"] == report["intervals"]
+    assert run["beside"] == {"chance": report["chance"]}
+    assert run["before"]["label"] == "untrained" and run["before"]["metrics"] != run["metrics"]
+    assert said["result"]["written"] is None
+
+
+def test_rows_in_markdown_and_latex(trained: Path, invoke: Invoke, tmp_path: Path) -> None:
+    words = ("report", trained / "run", "--no-untrained")
+    table = invoke(*words, "--format", "markdown").stdout
+    assert table.startswith("|  | RSUM | i2t R@1 |") and "| **run** | **" in table
+    assert "- on album/test: 4 images, 5 texts" in table or "- on album/test: 4 images, " in table
+    out = tmp_path / "rows.tex"
+    assert invoke(*words, "--format", "latex", "--out", out).exit_code == 0
+    rows = out.read_text()
+    assert r"\toprule" in rows and r"{\scriptsize " in rows and r"95\% interval" in rows
+    header, first = (line for line in rows.splitlines() if line.startswith((" & RSUM", "run &")))
+    assert header.count("&") == first.count("&")
+
+
+def test_several_runs_share_charts_and_the_table(trained: Path, invoke: Invoke, tmp_path: Path) -> None:
+    shutil.copytree(trained / "run", tmp_path / "other", ignore=shutil.ignore_patterns("last.pt"))
+    out = tmp_path / "both.html"
+    words = (trained / "run", tmp_path / "other", "--out", out, "--examples", 0, "--no-untrained")
+    result = invoke("report", *words)
+    assert result.exit_code == 0, result.output
+    found = Page(out)
+    columns = [attributes.get("class") for tag, attributes in found.tags if tag == "th"]
+    assert columns[:4] == [None, "run", "run", "beside"]  # chance stands once
+    loss = found.source.partition("<figcaption>loss</figcaption>")[2].partition("</svg>")[0]
+    assert len(re.findall("<polyline", loss)) == 2
+
+
+def test_a_run_that_began_from_a_model_stands_beside_it(
+    trained: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    run = shutil.copytree(trained / "run", tmp_path / "run", ignore=shutil.ignore_patterns("last.pt"))
+    shutil.copytree(run / "best", run / "start")
+    said = json.loads(invoke("report", run, "--format", "markdown", "--json", "-q").stdout)
+    (values,) = said["result"]["runs"]
+    assert values["before"] == {"label": "before training (its start)", "metrics": values["metrics"]}
+
+
+def test_a_moved_store_gets_one_line(trained: Path, refused: Callable[..., str], tmp_path: Path) -> None:
+    run = shutil.copytree(trained / "run", tmp_path / "run", ignore=shutil.ignore_patterns("last.pt"))
+    text = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(text.replace("features: auto", "features: gone/features"))
+    assert "was trained with the feature store gone/features, which is not there: give --features" in refused(
+        "report", run
+    )
+
+
+def test_training_images_in_the_test_are_red(trained: Path, invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke("report", trained / "run", "--split", "train", "--out", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    assert "leakage: run was trained on 12 of the 12 images" in result.stderr.replace("\n", " ")
+    found = Page(tmp_path / "page.html")
+    classes = [attributes.get("class") for _, attributes in found.tags]
+    assert classes.count("leak") == classes.count("leaky") == 1
+    assert "leakage: run was trained on 12 of the 12 images that could be checked" in found.text
+
+
+def test_without_a_test_set_the_training_is_told(trained: Path, invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke("report", trained / "run", "--no-test", "--out", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    found = Page(tmp_path / "page.html")
+    assert "RSUM (validation)" in found.text and "Figures" not in found.text
+
+
+def test_nothing_is_overwritten(
+    trained: Path, refused: Callable[..., str], page: Path, invoke: Invoke
+) -> None:
+    before = digest(page.parent)
+    words = ("report", trained / "run", "--no-test", "--out", page)
+    assert refused(*words) == f"{page} is already there: choose another --out, or replace it with --overwrite"
+    assert digest(page.parent) == before
+    assert invoke("report", trained / "run", "--no-test", "--out", page.parent / "other.html").exit_code == 0
+    assert invoke(*words[:-1], page.parent / "other.html", "--overwrite").exit_code == 0
+
+
+def test_bad_runs_get_one_line(trained: Path, refused: Callable[..., str], tmp_path: Path) -> None:
+    def copy(name: str) -> Path:
+        return shutil.copytree(
+            trained / "run", tmp_path / name, ignore=shutil.ignore_patterns("last.pt", "features")
+        )
+
+    run = trained / "run"
+    silent = copy("silent")
+    (silent / "metrics.jsonl").unlink()
+    assert "silent has no metrics.jsonl that can be read" in refused("report", silent)
+    begun = copy("begun")
+    shutil.rmtree(begun / "best")
+    assert "is a run without best/config.json: it saves a model" in refused("report", begun)
+    half = copy("half")
+    (half / "best" / "model.safetensors").unlink()
+    assert "model.safetensors" in refused("report", half)
+    broken = copy("broken")
+    (broken / "recipe.yaml").write_text("a: [")
+    assert "recipe.yaml cannot be read" in refused("report", broken)
+    assert "a run is named twice" in refused("report", run, run)
+    assert "needs a place: give --out FILE.html" in refused("report", run, broken)
+    alone = shutil.copytree(run / "best", tmp_path / "alone")
+    assert "alone does not say where its data are: give --on DATA" in refused("report", alone)
+    assert "is a folder: give --out a file" in refused("report", run, "--out", tmp_path)
+    assert not list(tmp_path.rglob("*.html"))
+
+
+def test_another_data_sets_images_get_one_line(
+    trained: Path, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    shutil.copytree(trained / "album", tmp_path / "album")
+    for number, path in enumerate(sorted((tmp_path / "album").glob("*.png"))):
+        path.rename(path.with_name(f"other_{number}.png"))
+    lines = (trained / "album" / "metadata.jsonl").read_text().splitlines()
+    entries = [{**json.loads(line), "file_name": f"other_{n}.png"} for n, line in enumerate(lines)]
+    (tmp_path / "album" / "metadata.jsonl").write_text("\n".join(map(json.dumps, entries)) + "\n")
+    words = ("--on", tmp_path / "album", "--features", trained / "run" / "features")
+    line = refused("report", trained / "run", *words, "--out", tmp_path / "page.html")
+    assert "the feature store has none of the 4 images of album/test" in line
+    assert not (tmp_path / "page.html").exists()
