@@ -90,6 +90,7 @@ def test_what_an_index_took_over_is_in_its_json(place: Path, index: Path, invoke
         "resumed": 0,
         "stored": 0,
         "recognised": 3,  # they look like three of the album
+        "segments": 0,
         "removed": 0,
         "compacted": 0,
         "unreadable": 0,
