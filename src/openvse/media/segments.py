@@ -71,7 +71,7 @@ def clock(seconds: float) -> str:
     """Return a time as players show it.
 
     Examples:
-        >>> clock(65.5), clock(3600)
+        >>> clock(65.5), clock(3600.0)
         ('1:05.5', '1:00:00')
     """
     whole, rest = divmod(round(seconds, 1), 60)
