@@ -16,7 +16,8 @@ from openvse.backbones.fine_tuning import checkpoint_blocks, set_backbone_mode
 from openvse.backbones.frame_limit import FrameLimit
 from openvse.backbones.random_view import random_view
 from openvse.media.images import read_image
-from openvse.media.videos import ClipSource
+from openvse.media.segments import ClipSegment
+from openvse.media.videos import ClipSource, read_poster
 from openvse.registry import Configured
 from openvse.types import Features, Inputs
 
@@ -126,7 +127,8 @@ class Backbone(Configured, nn.Module, ABC):
         """Decode an item, an image or the frames of a clip, to pixels.
 
         Args:
-            source: a ``ClipSource``; it must be an image if the backbone does not read videos.
+            source: a ``ClipSource``; if the backbone does not read videos, an image, or a part of a clip, whose middle
+                frame is read.
             generator: the generator of the random view in training; None gives the deterministic view.
             to_store: whether to read everything that a feature store should hold, such as all frames from which
                 training draws.
@@ -134,7 +136,8 @@ class Backbone(Configured, nn.Module, ABC):
         Raises:
             BadImageError: the item cannot be used.
         """
-        return self.preprocess(random_view(read_image(source), generator))
+        image = read_poster(source) if isinstance(source, ClipSegment) else read_image(source)
+        return self.preprocess(random_view(image, generator))
 
     def collate(self, items: Sequence[Float[Tensor, "... 3 H W"]]) -> Inputs:
         """Join the results of ``read`` into a batch."""

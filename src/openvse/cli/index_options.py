@@ -30,6 +30,13 @@ Ignore = Annotated[
         "So is a file .openvseignore in a folder."
     ),
 ]
+SegmentSeconds = Annotated[
+    float | None,
+    typer.Option(
+        help="Cut clips into segments of so many seconds, each with its own place in the results; 0 keeps them whole. "
+        "By default what the index was last given. Also for models of images, which see the middle frame."
+    ),
+]
 NumberFormat = Annotated[
     Literal["float32", "float16"] | None,
     typer.Option(

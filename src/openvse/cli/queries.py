@@ -59,6 +59,7 @@ class Refinement:
         min_score: the lowest score of a hit.
         min_precision: the lowest probability of a hit.
         expected: how many of the images searched are expected to fit a sentence.
+        one_per_file: of the segments of a clip, only the best one is a hit.
     """
 
     image: Path | None = None
@@ -70,6 +71,7 @@ class Refinement:
     min_score: float | None = None
     min_precision: float | None = None
     expected: float | None = None
+    one_per_file: bool = False
 
     @property
     def is_compound(self) -> bool:
@@ -80,6 +82,19 @@ class Refinement:
     def is_plain(self) -> bool:
         """Whether it changes nothing."""
         return self == Refinement(image_weight=self.image_weight, avoid_weight=self.avoid_weight)
+
+    @property
+    def nothing(self) -> str:
+        """What to say where there is no hit."""
+        if self.min_precision is not None:
+            return f"no image of probability {self.min_precision:g}"
+        reasons = {
+            "these conditions": bool(self.where),
+            f"a score of {self.min_score} or more": self.min_score is not None,
+            f"a rank beyond {self.skip}": self.skip > 0,
+        }
+        given = " and ".join(reason for reason, is_given in reasons.items() if is_given)
+        return f"no hit with {given}" if given else "no hit"
 
     def page(self, hits: Sequence[Hit], top_k: int) -> list[Hit]:
         """Return the part of all hits that was asked for."""
@@ -180,6 +195,7 @@ def _refined_answers(
             where=refined.where,
             min_precision=refined.min_precision,
             expected=refined.expected,
+            one_per_file=refined.one_per_file,
         )
     )
     return [next(found) if query.text.strip() else [] for query in queries]

@@ -34,16 +34,19 @@ LikeItems = Annotated[
     ),
 ]
 WithImage = Annotated[
-    Path | None, typer.Option("--with", help="An image that is looked for together with every sentence.")
+    Path | None, typer.Option("--with", help="An image to look for together with every sentence.")
 ]
 ImageWeight = Annotated[
-    float, typer.Option("--with-weight", min=0, max=1, help="Its weight w; the sentence has 1 - w.")
+    float,
+    typer.Option(
+        "--with-weight", min=0, max=1, help="Weight w of the --with image; the sentence has the weight 1 - w."
+    ),
 ]
 Avoid = Annotated[
     list[str] | None, typer.Option(help="What the hits should not show; may be given several times.")
 ]
 AvoidWeight = Annotated[
-    float, typer.Option(min=0, help="How much of the score of what is to be avoided is subtracted.")
+    float, typer.Option(min=0, help="Weight of each --avoid term, whose weighted score is subtracted.")
 ]
 Where = Annotated[
     list[str] | None,
@@ -54,7 +57,10 @@ Where = Annotated[
 ]
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="How many hits to list for each query.")]
 Skip = Annotated[
-    int, typer.Option(min=0, help="How many of the best hits to leave out: a page after the first.")
+    int, typer.Option(min=0, help="How many of the best hits to skip, for a later page of results.")
+]
+OnePerFile = Annotated[
+    bool, typer.Option("--one-per-file", help="Of the segments of a clip, list only the best one.")
 ]
 MinPrecision = Annotated[
     float | None,
@@ -72,15 +78,13 @@ Expected = Annotated[
         "as in the data that these were fitted on."
     ),
 ]
-MinScore = Annotated[float | None, typer.Option(help="The lowest score of a hit.")]
+MinScore = Annotated[float | None, typer.Option(help="List only hits with this score or more.")]
 RerankFeatures = Annotated[
     Path | None, typer.Option(help="A feature store that the re-ranking model reads instead of the images.")
 ]
 CheckIndex = Annotated[
     bool,
-    typer.Option(
-        "--check", help="Before it is used, compare the whole index with its checksums; look for NaN."
-    ),
+    typer.Option("--check", help="First compare the whole index with its checksums, and look for NaN."),
 ]
 Html = Annotated[Path | None, typer.Option(help="Write a contact sheet that opens in a browser.")]
 OpenPage = Annotated[bool, typer.Option("--open", help="Open the contact sheet in a browser.")]

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
@@ -15,6 +16,8 @@ from openvse.errors import OpenVSEError
 if TYPE_CHECKING:
     from openvse.cli.queries import Query
     from openvse.search import Hit
+
+_FEW = 20  # files that cannot be used and are named one by one
 
 Form = Literal["table", "json", "jsonl", "paths"]
 
@@ -39,7 +42,19 @@ def write_hits(asked: Sequence[Query], results: Sequence[Sequence[Hit]], form: F
         for hit in hits:
             about = {"query": query.text, "kind": query.kind, "rank": hit.rank, "score": hit.score}
             about |= {"probability": hit.probability}
-            typer.echo(json.dumps({**about, "id": hit.id, "path": str(hit.path)}, allow_nan=False))
+            place = {"id": hit.id, "path": str(hit.path), "start": hit.start, "end": hit.end}
+            typer.echo(json.dumps(about | place, allow_nan=False))
+
+
+def warn_of_skipped(failed: Sequence[tuple[Path, str]]) -> None:
+    """Warn of files that cannot be used: the first ones by name, and how many more there are."""
+    from openvse.cli.progress import warn
+    from openvse.media.names import escaped
+
+    for path, reason in failed[:_FEW]:
+        warn(f"skipped {escaped(path)}: {reason}")
+    if len(failed) > _FEW:
+        warn(f"skipped {len(failed) - _FEW:,} more files that cannot be used")
 
 
 def write_paths(paths: Sequence[str], *, null: bool) -> None:

@@ -24,6 +24,7 @@ from openvse.media.names import (
     remedy,
 )
 from openvse.media.packed import PackedFile
+from openvse.media.segments import ClipSegment
 
 ImageLike: TypeAlias = str | Path | bytes | PackedFile | Image.Image | np.ndarray
 """A path, the bytes of a file, a file within a larger one, a PIL image, or an array.
@@ -58,9 +59,11 @@ _UPRIGHT = {
 }
 
 
-def one_or_many(images: ImageLike | Sequence[ImageLike]) -> Sequence[ImageLike]:
+def one_or_many(
+    images: ImageLike | ClipSegment | Sequence[ImageLike | ClipSegment],
+) -> Sequence[ImageLike | ClipSegment]:
     """Return images as a sequence; a path, bytes, a PIL image or the array of one image is a sequence of one."""
-    if isinstance(images, str | Path | bytes | PackedFile | Image.Image):
+    if isinstance(images, str | Path | bytes | PackedFile | Image.Image | ClipSegment):
         return [images]
     if isinstance(images, np.ndarray):
         return [images] if images.ndim in (2, 3) else list(images)

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -20,9 +21,11 @@ from openvse.media.animations import frame_starts, opened_starts
 from openvse.media.images import MAX_PIXELS, ImageLike, read_image
 from openvse.media.names import escaped, is_video_name
 from openvse.media.packed import PackedFile
+from openvse.media.segments import ClipSegment
 
-ClipSource: TypeAlias = ImageLike
-"""An ``ImageLike``, the path or bytes of a video, or ``uint8 [T, H, W, 3]``: frames at the requested rate."""
+ClipSource: TypeAlias = ImageLike | ClipSegment
+"""An ``ImageLike``, the path or bytes of a video, a part of one, or ``uint8 [T, H, W, 3]``: frames at the rate wanted.
+"""
 
 SamplingMode = Literal["run", "even"]
 
@@ -117,19 +120,22 @@ def read_frames(
         positions: list[int] = chosen.choose(starts, end, place).tolist()
         return positions
 
-    path = Path(source) if isinstance(source, str | Path) else None
-    label = escaped(source if isinstance(source, PackedFile) else path or "a clip")
+    part = source if isinstance(source, ClipSegment) else None
+    given: ImageLike = source.path if isinstance(source, ClipSegment) else source
+    pick: Chooser = choose if part is None else _within(choose, part)
+    path = Path(given) if isinstance(given, str | Path) else None
+    label = escaped(given if isinstance(given, PackedFile) else path or "a clip")
     try:
-        if isinstance(source, PackedFile):
-            source = source.read_bytes()
-        if isinstance(source, np.ndarray) and source.ndim == 4:
-            return _array_frames(source, chosen.fps, choose)
-        kind = _image_kind(source)
+        if isinstance(given, PackedFile):
+            given = given.read_bytes()
+        if isinstance(given, np.ndarray) and given.ndim == 4:
+            return _array_frames(given, chosen.fps, pick)
+        kind = _image_kind(given)
         if kind in _ANIMATIONS:
-            return _animation_frames(source, choose, max_pixels)
+            return _animation_frames(given, pick, max_pixels)
         if kind:
-            return [read_image(source, max_pixels=max_pixels)]
-        return _video_frames(source, choose, max_pixels)
+            return [read_image(given, max_pixels=max_pixels)]
+        return _video_frames(given, pick, max_pixels, None if part is None else _table_of(part.path))
     except BadImageError as error:  # it already names the source
         raise BadVideoError(f"{label}: {str(error).removeprefix(f'{label}: ')}") from None
     except OpenVSEError as error:
@@ -138,6 +144,29 @@ def read_frames(
         raise BadVideoError(f"{label}: it is not an image we read; {error}") from None
     except Exception as error:  # damaged files make decoders raise almost any error
         raise BadVideoError(f"{label}: {_reason(error)}") from error
+
+
+def clip_seconds(path: Path) -> float:
+    """Return how long a video or animation is, in seconds; 0 for an image.
+
+    Raises:
+        BadVideoError: the clip cannot be used; the message has the path and the reason.
+        OpenVSEError: PyAV is needed and not installed.
+    """
+    try:
+        kind = _image_kind(path)
+        if kind in _ANIMATIONS:
+            return float(frame_starts(path.read_bytes())[1])
+        if kind:
+            return 0.0
+        starts, end = _table_of(path).seconds()
+    except BadVideoError as error:
+        raise BadVideoError(f"{escaped(path)}: {error}") from None
+    except OpenVSEError:
+        raise
+    except Exception as error:  # damaged files make decoders raise almost any error
+        raise BadVideoError(f"{escaped(path)}: {_reason(error)}") from error
+    return float(end - starts[0])
 
 
 def read_poster(source: ClipSource) -> Image.Image:
@@ -164,7 +193,20 @@ def _shown(starts: Float[np.ndarray, "T"], instants: Float[np.ndarray, "N"]) -> 
 Chooser: TypeAlias = Callable[[Float[np.ndarray, "T"], float], list[int]]
 
 
-def _image_kind(source: ClipSource) -> str:
+def _within(choose: Chooser, segment: ClipSegment) -> Chooser:
+    """Return what chooses among the frames of a segment alone."""
+
+    def chosen(starts: Float[np.ndarray, "T"], end: float) -> list[int]:
+        times = starts - starts[0]
+        first = max(0, int(np.searchsorted(times, segment.start + _NOW, side="right")) - 1)
+        last = max(first + 1, int(np.searchsorted(times, segment.end - _NOW, side="left")))
+        shown = np.maximum(times[first:last], segment.start)
+        return [first + place for place in choose(shown, min(segment.end, end - starts[0]))]
+
+    return chosen
+
+
+def _image_kind(source: ImageLike) -> str:
     """Return Pillow's name of an image's format, or "" if the source is not an image."""
     match source:
         case Image.Image():
@@ -212,11 +254,10 @@ def _sought(image: Image.Image, wanted: Sequence[int], max_pixels: int) -> list[
     return frames
 
 
-def _video_frames(source: Any, choose: Chooser, max_pixels: int) -> list[Image.Image]:
-    av = _import_av()
-    file = BytesIO(source) if isinstance(source, bytes) else str(source)
-    options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"}
-    with av.open(file, options=options, metadata_errors="replace") as container:
+def _video_frames(
+    source: Any, choose: Chooser, max_pixels: int, known: _FrameTable | None = None
+) -> list[Image.Image]:
+    with _opened(BytesIO(source) if isinstance(source, bytes) else str(source)) as container:
         if not container.streams.video:
             raise BadVideoError("it has no video stream")
         stream = container.streams.video[0]
@@ -225,9 +266,29 @@ def _video_frames(source: Any, choose: Chooser, max_pixels: int) -> list[Image.I
                 f"it has {stream.width} x {stream.height} pixels, at most {max_pixels:,} are decoded"
             )
         stream.codec_context.thread_count = 1  # callers decode many clips in parallel
-        table = _FrameTable.read(container, stream)
+        table = known or _FrameTable.read(container, stream)
         wanted = [int(table.times[n]) for n in choose(*table.seconds())]
         return [_upright(frame) for frame in _decoded(container, stream, wanted, table.keys)]
+
+
+def _opened(file: BytesIO | str) -> Any:
+    """Open a video, and nothing that refers to other files."""
+    options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"}
+    return _import_av().open(file, options=options, metadata_errors="replace")
+
+
+def _table_of(path: Path) -> _FrameTable:
+    """Return the times of a file's frames, which all its segments share."""
+    status = path.stat()
+    return _kept_table(str(path), status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=16)
+def _kept_table(path: str, modified_ns: int, size: int) -> _FrameTable:
+    with _opened(path) as container:
+        if not container.streams.video:
+            raise BadVideoError("it has no video stream")
+        return _FrameTable.read(container, container.streams.video[0])
 
 
 @dataclass(frozen=True)

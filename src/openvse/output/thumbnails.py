@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from openvse.errors import OpenVSEError
 from openvse.media.packed import ImageFile
+from openvse.media.segments import ClipSegment
 from openvse.media.videos import read_poster
 from openvse.output.documents import image_uri
 
@@ -11,11 +12,11 @@ THUMBNAIL_PX = 360
 """The longer side of a thumbnail: twice its size on the page, for dense screens."""
 
 
-def thumbnail(path: ImageFile, *, side: int = THUMBNAIL_PX) -> str | None:
-    """Return an image, or a frame from the middle of a clip, as a small data URI; None if it cannot be read.
+def thumbnail(path: ImageFile | ClipSegment, *, side: int = THUMBNAIL_PX) -> str | None:
+    """Return an image, or the middle frame of a clip or segment, as a small data URI; None if it cannot be read.
 
     Args:
-        path: the image or clip.
+        path: the image, clip or segment.
         side: the longer side in pixels.
     """
     try:

@@ -9,9 +9,10 @@ from openvse.search.array_engine import ArrayBackend, ArrayEngine
 from openvse.search.backend import Engine, FilteringBackend, VectorBackend
 from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
-from openvse.search.engine import Chances, Hit, SearchEngine
+from openvse.search.engine import SearchEngine
 from openvse.search.engine_choice import ENGINES, EngineChoice
 from openvse.search.filters import Condition, parse_condition
+from openvse.search.hits import Chances, Hit
 from openvse.search.index import Index
 from openvse.search.indexing import IndexProgress, IndexReport, build_index
 from openvse.search.maintenance import compact_index, forget_root, remove_items

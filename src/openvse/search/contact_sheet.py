@@ -8,9 +8,10 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from openvse.media.segments import clock, file_of
 from openvse.output.documents import html_page, percent
 from openvse.output.thumbnails import thumbnail
-from openvse.search.engine import Hit
+from openvse.search.hits import Hit
 
 TAIL_CHARACTERS = 12
 """The number of characters at the end of a name that are always shown."""
@@ -49,7 +50,7 @@ def contact_sheet(
                 badge=(badges or {}).get(hit.id, ""),
                 is_right=hit.id in right.get(query, ()),
                 caption=next(iter((captions or {}).get(hit.id, ())), ""),
-                image=small(hit.path),
+                image=small(hit.source),
             )
             for hit in hits
         ]
@@ -79,8 +80,10 @@ def _card(hit: Hit, *, badge: str, is_right: bool, caption: str, image: str | No
     else:
         reason = "cannot be read" if hit.path.exists() else "no longer there"
         shown = f'<span class="missing" role="img" aria-label="{name}">image {reason}</span>'
+    span = "" if hit.start is None or hit.end is None else f"{clock(hit.start)} to {clock(hit.end)}"
     if hit.path.exists():
-        shown = f'<a href="{escape(hit.path.resolve().as_uri())}">{shown}</a>'
+        there = f"#t={hit.start:g},{hit.end:g}" if span else ""  # where a browser begins to play
+        shown = f'<a href="{escape(hit.path.resolve().as_uri() + there)}">{shown}</a>'
     label = f'<span class="badge">{escape(badge)}</span>' if badge else ""
     right = ' <span class="mark">\N{CHECK MARK} right</span>' if is_right else ""
     likely = (
@@ -90,11 +93,13 @@ def _card(hit: Hit, *, badge: str, is_right: bool, caption: str, image: str | No
         f"{percent(hit.probability)}</span>"
     )
     said = f'<span class="caption">{escape(caption)}</span>' if caption else ""
+    time = f'<span class="span">{span}</span>' if span else ""
     return (
         f'<li{" class=right" if is_right else ""}><figure><div class="image">{shown}{label}</div>'
         f'<figcaption><span class="rank">{hit.rank}{right}</span> '
         f'<span class="score">{hit.score:z.3f}{likely}</span> '
-        f"{said}{_name(hit.id)}</figcaption></figure></li>"
+        f"{said}{_name(file_of(hit.id) if span else hit.id)}"
+        f"{time}</figcaption></figure></li>"
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from openvse.errors import IndexFormatError
+from openvse.media.segments import file_of
 from openvse.search.manifest import Item, damaged
 
 _WAIT_S = 60.0  # for a transaction of another process, which takes milliseconds
@@ -208,9 +209,16 @@ class Database:
         ids, *numbers = columns
         return Table(list(ids), *(np.array(column, np.int64) for column in numbers))
 
-    def walk(self, root: int) -> Iterator[tuple[str, int, int, int]]:
-        """Yield id, time, size and run of the items of a root, in the order of their ids."""
-        sql = "SELECT id, modified_ns, size, run FROM items WHERE root = ? ORDER BY id"
+    def walk(self, root: int, *, segments: bool | None = None) -> Iterator[tuple[str, int, int, int]]:
+        """Yield id, time, size and run of the items of a root, in the order of their ids.
+
+        Args:
+            root: its number.
+            segments: only segments of clips, or only other items; None yields all.
+        """
+        part = f"{'' if segments else 'NOT '}(kind = 'clip' AND id GLOB '*#t=*')"
+        more = "" if segments is None else f" AND {part}"
+        sql = f"SELECT id, modified_ns, size, run FROM items WHERE root = ?{more} ORDER BY id"
         with self._errors(), closing(self._connection.execute(sql, (root,))) as cursor:
             yield from cursor
 
@@ -237,12 +245,14 @@ class Database:
         """Return the number of items."""
         return int(str(self.read("SELECT COUNT(*) FROM items")[0][0]))
 
-    def find_content(self, size: int, content: bytes | None = None) -> tuple[str, int, int] | None:
-        """Return id, segment and row of an item whose file has this size, and this content if it is given."""
-        more, values = ("", [size]) if content is None else ("= ?", [size, content])
-        sql = f"SELECT id, segment, row FROM items WHERE size = ? AND content {more or 'IS NOT NULL'} LIMIT 1"
-        found = self.read(sql, values)
-        return None if not found else (str(found[0][0]), int(str(found[0][1])), int(str(found[0][2])))
+    def knows_size(self, size: int) -> bool:
+        """Return whether the content of a file of this size is known."""
+        return bool(self.read("SELECT 1 FROM items WHERE size = ? AND content IS NOT NULL LIMIT 1", (size,)))
+
+    def same_content(self, size: int, content: bytes) -> list[tuple[str, int, int]]:
+        """Return id, segment and row of all items whose files have this size and content."""
+        sql = "SELECT id, segment, row FROM items WHERE size = ? AND content = ? ORDER BY id"
+        return [(str(row[0]), int(str(row[1])), int(str(row[2]))) for row in self.read(sql, (size, content))]
 
     # What follows changes the index, inside a transaction.
 
@@ -314,6 +324,7 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
         )
         try:
             connection.text_factory = _text
+            connection.create_function("file_of", 1, _file_of, deterministic=True)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA cache_spill = OFF")  # a reader never waits for half a transaction
             if is_new:
@@ -332,6 +343,11 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
 
 def _text(stored: bytes) -> str:
     return stored.decode("utf-8", "surrogateescape")
+
+
+def _file_of(name: bytes) -> str:
+    """Return the file of a segment by its name, or the name of another item, for conditions."""
+    return file_of(_text(name)).encode("utf-8", "replace").decode()
 
 
 def _values(stored: Stored) -> tuple[object, ...]:

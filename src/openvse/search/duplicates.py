@@ -90,7 +90,8 @@ def duplicates_in_folder(
 def duplicates_in_index(index: Index, threshold: float = 0.98) -> list[DuplicateGroup]:
     """Find images of an index whose embeddings are nearly the same; nothing is decoded.
 
-    All pairs are compared, as blocks of a matrix product: the time grows with the square of the number of images.
+    Segments of clips are not compared, as two files may share a scene without being the same. All other pairs are
+    compared, as blocks of a matrix product: the time grows with the square of the number of images.
 
     Args:
         index: an index of images.
@@ -107,11 +108,10 @@ def duplicates_in_index(index: Index, threshold: float = 0.98) -> list[Duplicate
     if index.manifest.holds == "sentences":
         raise DataError(f"index {index.path} holds sentences: give an index of images")
     sizes, times = index.table.sizes.tolist(), index.table.modified_ns.tolist()
-    found = [
-        Duplicate(index.image_path(position), sizes[position], times[position])
-        for position in range(len(index))
-    ]
-    return _groups(found, _near(index.vectors, threshold))
+    whole = [position for position in range(len(index)) if index.span(position) is None]
+    found = [Duplicate(index.image_path(position), sizes[position], times[position]) for position in whole]
+    vectors = index.vectors if len(whole) == len(index) else index.gather(np.array(whole, np.int64))
+    return _groups(found, _near(vectors, threshold))
 
 
 @torch.inference_mode()

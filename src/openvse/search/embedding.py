@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
@@ -10,6 +11,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import BadImageError, ModelError
+from openvse.media.videos import ClipSource, clip_seconds
+from openvse.search.clips import same_segments, segments_of
 from openvse.search.content import content_hash
 from openvse.search.database import Database
 from openvse.search.manifest import Manifest
@@ -43,7 +46,7 @@ class ImageEmbedder(Protocol):
         """Whether it embeds clips too."""
         ...
 
-    def encode_image(self, images: Sequence[Path], batch_size: int) -> EmbeddingSet:
+    def encode_image(self, images: Sequence[ClipSource], batch_size: int) -> EmbeddingSet:
         """Embed images or clips; raise BadImageError when one cannot be decoded."""
         ...
 
@@ -84,23 +87,29 @@ class KnownContent:
         self._folder, self._manifest, self._database, self._damaged = folder, manifest, database, damaged
         self._segments: dict[int, Vectors] = {}
 
-    def find(self, candidate: Candidate) -> tuple[bytes, Row] | None:
-        """Return the hash and the embeddings of a file; None where its content is new.
+    def find(self, candidate: Candidate) -> list[tuple[Entry, Row]]:
+        """Return the items of a file with their embeddings; none where its content is new.
 
         A file is read only if the index holds one of its size.
         """
-        size = candidate.item.size
-        if self._database.find_content(size) is None:
-            return None
-        content = content_hash(candidate.path, size)
-        found = None if content is None else self._database.find_content(size, content)
-        if content is None or found is None or found[0] in self._damaged:
-            return None
-        _, number, row = found
-        if number not in self._segments:
-            self._segments |= self._mapped(number)
-        vectors = self._segments.get(number)
-        return None if vectors is None or row >= len(vectors) else (content, vectors[row])
+        item = candidate.item
+        if not self._database.knows_size(item.size):
+            return []
+        content = content_hash(candidate.path, item.size)
+        if content is None:
+            return []
+        sound = [
+            row for row in self._database.same_content(item.size, content) if row[0] not in self._damaged
+        ]
+        found = []
+        for name, number, row in same_segments(sound, item.id, candidate.seconds):
+            if number not in self._segments:
+                self._segments |= self._mapped(number)
+            vectors = self._segments.get(number)
+            if vectors is None or row >= len(vectors):
+                return []
+            found.append((_entry(candidate, content, name), vectors[row]))
+        return found
 
     def _mapped(self, number: int) -> dict[int, Vectors]:
         shape = self._manifest.num_embeddings, self._manifest.dim, self._manifest.dtype
@@ -122,6 +131,7 @@ class Embedder:
     Attributes:
         failed: files that cannot be used, with the reason.
         failed_ids: their ids.
+        dealt: how many candidates were dealt with.
         from_store: how many were embedded by stored features.
         recognised: how many were recognised by their content.
     """
@@ -136,28 +146,37 @@ class Embedder:
         self._model, self._batch_size, self._stored, self._known = model, batch_size, stored, known
         self.failed: list[tuple[Path, str]] = []
         self.failed_ids: list[str] = []
-        self.from_store = self.recognised = 0
+        self.from_store = self.recognised = self.dealt = 0
+        self._replaced: list[str] = []
+
+    def replaced(self) -> list[str]:
+        """Return, once, the ids of items that what was yielded stands in the place of."""
+        replaced, self._replaced = self._replaced, []
+        return replaced
 
     def batches(self, candidates: Sequence[Candidate]) -> Iterator[tuple[list[Entry], Vectors]]:
         """Yield entries and embeddings, in order, of at most ``batch_size`` candidates at once.
 
-        What is recognised by its content comes between the others, in batches of its own.
+        What is recognised by its content comes between the others, in batches of its own. All segments of a clip are
+        yielded at once, so that an index holds all of them or none.
         """
         waiting: list[Candidate] = []
         recognised: list[tuple[Entry, Row]] = []
         for candidate in candidates:
-            found = (
-                None if self._known is None or candidate.kind == "sentence" else self._known.find(candidate)
-            )
-            if found is None:
-                waiting.append(candidate)
-            else:
+            is_file = self._known is not None and candidate.kind != "sentence"
+            found = self._known.find(candidate) if self._known is not None and is_file else []
+            if found:
                 self.recognised += 1
-                recognised.append((_entry(candidate, found[0]), found[1]))
+                self._note(candidate, [entry for entry, _ in found])
+                recognised += found
+            elif candidate.seconds:
+                yield self._embed_segments(candidate)
+            else:
+                waiting.append(candidate)
             if len(waiting) == self._batch_size:
                 yield self._embed(waiting)
                 waiting = []
-            if len(recognised) == self._batch_size:
+            if len(recognised) >= self._batch_size:
                 yield _stacked(recognised)
                 recognised = []
         if recognised:
@@ -165,16 +184,47 @@ class Embedder:
         if waiting:
             yield self._embed(waiting)
 
+    def _note(self, candidate: Candidate, entries: Sequence[Entry]) -> None:
+        """Note that a candidate was dealt with, and which of its items are no longer there."""
+        self.dealt += 1
+        self._replaced += set(candidate.before) - {entry.item.id for entry in entries}
+
     def _embed(self, chunk: Sequence[Candidate]) -> tuple[list[Entry], Vectors]:
         """Embed a chunk: by stored features, and the rest by the model."""
         if chunk[0].kind == "sentence":
+            self.dealt += len(chunk)
             return self._embed_sentences(chunk)
         rows = self._embed_stored(chunk)
         new, vectors = self._encode([candidate for candidate in chunk if candidate not in rows])
         rows |= zip(new, vectors, strict=True)
         done = [candidate for candidate in chunk if candidate in rows]
-        entries = [_entry(each, content_hash(each.path, each.item.size)) for each in done]
+        entries = [_entry(each, _content_of(each)) for each in done]
+        for candidate, entry in zip(done, entries, strict=True):
+            self._note(candidate, [entry])
         return entries, np.stack([rows[candidate] for candidate in done]) if done else vectors
+
+    def _embed_segments(self, candidate: Candidate) -> tuple[list[Entry], Vectors]:
+        """Embed all segments of a clip."""
+        item = candidate.item
+        try:
+            duration = clip_seconds(candidate.path)
+            named = segments_of(item.id, candidate.path, candidate.seconds, duration)
+            parts = []
+            for start in range(0, len(named), self._batch_size):
+                some: list[ClipSource] = [place for _, place in named[start : start + self._batch_size]]
+                parts.append(_vectors(self._model.encode_image(some, len(some))))
+        except BadImageError as error:
+            self._fail(candidate, error)
+            return [], np.empty((0, 0, 0), np.float32)
+        content = _content_of(candidate)
+        entries = [_entry(candidate, content, name) for name, _ in named]
+        self._note(candidate, entries)
+        return entries, np.concatenate(parts)
+
+    def _fail(self, candidate: Candidate, error: BadImageError) -> None:
+        self.dealt += 1
+        self.failed.append((candidate.path, str(error).removeprefix(f"{candidate.path}: ")))
+        self.failed_ids.append(candidate.item.id)
 
     def _embed_sentences(self, chunk: Sequence[Candidate]) -> tuple[list[Entry], Vectors]:
         if not isinstance(self._model, SentenceEmbedder):
@@ -198,7 +248,7 @@ class Embedder:
         """Embed images, without those that turn out to be bad."""
         if not chunk:
             return [], np.empty((0, 0, 0), np.float32)
-        paths = [candidate.path for candidate in chunk]
+        paths: list[ClipSource] = [candidate.path for candidate in chunk]
         try:
             embedded = self._model.encode_image(paths, len(paths))
         except BadImageError:
@@ -213,14 +263,29 @@ class Embedder:
         try:
             self._model.encode_image([candidate.path], 1)
         except BadImageError as error:
-            self.failed.append((candidate.path, str(error).removeprefix(f"{candidate.path}: ")))
-            self.failed_ids.append(candidate.item.id)
+            self._fail(candidate, error)
             return False
         return True
 
 
-def _entry(candidate: Candidate, content: bytes | None) -> Entry:
-    return Entry(candidate.item, candidate.root, candidate.kind, content)
+def _entry(candidate: Candidate, content: bytes | None, name: str = "") -> Entry:
+    """Return the entry of a candidate, or of one of its segments by its name."""
+    item = replace(candidate.item, id=name) if name else candidate.item
+    return Entry(item, candidate.root, candidate.kind, content)
+
+
+def _content_of(candidate: Candidate) -> bytes | None:
+    """Return the hash of a file that was embedded; None where it has changed since it was listed.
+
+    Otherwise the hash of a later content would vouch for the embeddings of an earlier one.
+    """
+    content = content_hash(candidate.path, candidate.item.size)
+    try:
+        status = candidate.path.stat()
+    except OSError:
+        return None
+    same = (status.st_mtime_ns, status.st_size) == (candidate.item.modified_ns, candidate.item.size)
+    return content if same else None
 
 
 def _stacked(recognised: Sequence[tuple[Entry, Row]]) -> tuple[list[Entry], Vectors]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -15,13 +15,15 @@ from jaxtyping import Bool, Float, Int
 from openvse.encoders.coverage import UnknownWord
 from openvse.errors import DataError, ModelError
 from openvse.media.images import one_or_many
+from openvse.media.segments import file_of
 from openvse.media.videos import ClipSource
-from openvse.model.calibration import Calibration, check_precision
+from openvse.model.calibration import Calibration
 from openvse.search.backend import Engine, FilteringBackend, VectorBackend
 from openvse.search.filters import Condition, allowed_items, parse_conditions
+from openvse.search.hits import Chances, Hit, best_of_files
 from openvse.search.index import Index
 from openvse.search.manifest import check_model
-from openvse.search.query import Query, embed_queries
+from openvse.search.query import EmbeddedQueries, Query, embed_queries
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,28 +72,6 @@ class Calibrated(Protocol):
     def calibration(self) -> Calibration | None:
         """The curve from a sentence's score to probability; None where nothing has fitted one."""
         ...
-
-
-@dataclass(frozen=True)
-class Hit:
-    """An image that answers a query.
-
-    Attributes:
-        rank: 1 is the best.
-        score: similarity of query and image.
-        id: path below the indexed folder.
-        path: where the image is.
-        unknown_words: words of the query that the model does not know; the same for all hits of a query.
-        probability: that the image is relevant to the sentence, among as many images as were searched; None where the
-            model keeps no curve from score to probability, and for a query that is not just a sentence.
-    """
-
-    rank: int
-    score: float
-    id: str
-    path: Path
-    unknown_words: tuple[UnknownWord, ...] = ()
-    probability: float | None = None
 
 
 def _is_inner(model: QueryEmbedder) -> bool:
@@ -258,6 +238,7 @@ class SearchEngine:
         where: Sequence[Condition | str] = (),
         min_precision: float | None = None,
         expected: float | None = None,
+        one_per_file: bool = False,
     ) -> list[list[Hit]]:
         """Return the best items for queries of several parts, of those that fulfil some conditions.
 
@@ -269,6 +250,7 @@ class SearchEngine:
             where: conditions that all hits fulfil, such as ``"date >= 2024"``; see ``search.filters``.
             min_precision: the lowest probability of a hit; see ``search``. Only for queries that are just a sentence.
             expected: see ``search``; of the images that fulfil the conditions.
+            one_per_file: of the segments of a clip, only the best one.
 
         Raises:
             BadImageError: an image cannot be decoded.
@@ -288,26 +270,47 @@ class SearchEngine:
         chances.check(asked)
         embedded = embed_queries(asked, self._model.encode_text, self._model.encode_image, self._stored)
         wanted = top_k + skip + any(query.like is not None for query in asked)
-        weights = None if embedded.weights is None else self._as_weights(embedded.weights)
-        if weights is None and allowed is None:
-            scores, positions = self.backend.search(embedded.parts, wanted)
-        elif isinstance(self.backend, Engine):
-            scores, positions = self.backend.search_some(
-                embedded.parts, wanted, weights=weights, allowed=allowed, where=conditions
-            )
-        elif isinstance(self.backend, FilteringBackend):
-            scores, positions = self.backend.search_some(
-                embedded.parts, wanted, weights=weights, allowed=allowed
-            )
-        else:
-            raise ModelError(
-                "this backend takes neither queries of several parts nor conditions: leave them out, or take the exact "
-                "search"
-            )
         unknown = self._unknown_words([query.text for query in asked])
-        pairs = zip(asked, self._named(scores, positions, unknown), strict=True)
+        found = self._named(*self._nearest(embedded, wanted, allowed, conditions), unknown)
+        most = len(self._index)
+        while (
+            one_per_file and wanted < most and any(len(best_of_files(hits)) < top_k + skip for hits in found)
+        ):
+            wanted *= 4
+            found = self._named(*self._nearest(embedded, wanted, allowed, conditions), unknown)
         lowest = -math.inf if min_score is None else min_score
-        return [_page(query, hits, chances, slice(skip, skip + top_k), lowest) for query, hits in pairs]
+        return [
+            _page(
+                query,
+                best_of_files(hits) if one_per_file else hits,
+                chances,
+                slice(skip, skip + top_k),
+                lowest,
+            )
+            for query, hits in zip(asked, found, strict=True)
+        ]
+
+    def _nearest(
+        self,
+        queries: EmbeddedQueries,
+        top_k: int,
+        allowed: Bool[np.ndarray, "count"] | None,
+        conditions: Sequence[Condition],
+    ) -> tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]:
+        """Return scores and positions of the best items."""
+        weights = None if queries.weights is None else self._as_weights(queries.weights)
+        if weights is None and allowed is None:
+            return self.backend.search(queries.parts, top_k)
+        if isinstance(self.backend, Engine):
+            return self.backend.search_some(
+                queries.parts, top_k, weights=weights, allowed=allowed, where=conditions
+            )
+        if isinstance(self.backend, FilteringBackend):
+            return self.backend.search_some(queries.parts, top_k, weights=weights, allowed=allowed)
+        raise ModelError(
+            "this backend takes neither queries of several parts nor conditions: leave them out, or take the exact "
+            "search"
+        )
 
     def _stored(self, ids: Sequence[str]) -> EmbeddingSet:
         """Return the embeddings of items of the index."""
@@ -315,9 +318,16 @@ class SearchEngine:
         for item_id in ids:
             position = self._index.position(item_id)
             if position is None:
-                raise DataError(f"the index holds no item {item_id}: give the path below the indexed folder")
+                raise DataError(f"the index holds no item {item_id}: {self._remedy(item_id)}")
             positions.append(position)
         return self._as_set(self._index.gather(np.array(positions)).astype(np.float32))
+
+    def _remedy(self, item_id: str) -> str:
+        """Return what to give instead of an id that the index does not hold."""
+        first = next((name for name in self._index.table.ids if file_of(name) == item_id), "")
+        if first:
+            return f"the clip is cut into segments; give one of them, such as {first}"
+        return "give the path below the indexed folder"
 
     def _unknown_words(self, queries: Sequence[str]) -> list[tuple[UnknownWord, ...]]:
         if not isinstance(self._model, WordChecker):
@@ -339,9 +349,21 @@ class SearchEngine:
     ) -> list[list[Hit]]:
         """Return the items at some positions as hits."""
         ids = self._index.table.ids
+        spans = {
+            position: self._index.span(position) or (None, None)
+            for position in set(positions.flatten().tolist())
+        }
         return [
             [
-                Hit(rank, score, ids[position], self._index.image_path(position), words)
+                Hit(
+                    rank,
+                    score,
+                    ids[position],
+                    self._index.image_path(position),
+                    words,
+                    None,
+                    *spans[position],
+                )
                 for rank, (score, position) in enumerate(zip(*row, strict=True), start=1)
             ]
             for words, *row in zip(unknown, scores.tolist(), positions.tolist(), strict=True)
@@ -354,61 +376,3 @@ def _page(query: Query, hits: Sequence[Hit], chances: Chances, page: slice, lowe
     some = [replace(hit, rank=rank) for rank, hit in enumerate(others, start=1)][page]
     good = [hit for hit in some if hit.score >= lowest]
     return chances.of(good) if query.is_sentence else good
-
-
-@dataclass(frozen=True)
-class Chances:
-    """Gives hits their probabilities, and leaves out those that are not probable enough.
-
-    Args:
-        curve: of the model whose scores the hits have; None gives no probabilities.
-        gallery: the number of images that were searched.
-        expected: how many of them are expected to be relevant to a sentence; None takes that of the curve's data.
-        min_precision: the lowest probability of a hit; None takes all hits.
-
-    Raises:
-        DataError: a number is outside its range.
-        ModelError: ``min_precision`` is given without a curve.
-    """
-
-    curve: Calibration | None
-    gallery: int
-    expected: float | None = None
-    min_precision: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.min_precision is None:
-            return
-        check_precision(self.min_precision)
-        if self.curve is None:
-            raise ModelError(
-                "a wanted precision needs the curve from score to probability, which this model does not keep for such "
-                "an index: fit it with 'openvse calibrate MODEL --on DATA', on captioned images that the model was not "
-                "trained on"
-            )
-
-    def check(self, queries: Sequence[Query]) -> None:
-        """Raise DataError where a precision is wanted for a query that is not just a sentence."""
-        if self.min_precision is not None and not all(query.is_sentence for query in queries):
-            raise DataError(
-                "a wanted precision needs queries that are just a sentence: leave out images, items and what is to be "
-                "avoided"
-            )
-
-    @property
-    def highest(self) -> float | None:
-        """The probability of the best possible score; None without a curve."""
-        return None if self.curve is None else self.curve.highest(self.gallery, self.expected)
-
-    def of(self, hits: Sequence[Hit]) -> list[Hit]:
-        """Return the hits of a sentence with their probabilities, without those that are not probable enough."""
-        if self.curve is None:
-            return list(hits)
-        scores = np.array([hit.score for hit in hits], dtype=np.float64)
-        chances = self.curve.probabilities(scores, self.gallery, self.expected).tolist()
-        lowest = 0.0 if self.min_precision is None else self.min_precision
-        return [
-            replace(hit, probability=chance)
-            for hit, chance in zip(hits, chances, strict=True)
-            if chance >= lowest
-        ]

@@ -25,6 +25,7 @@ _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _DATES = ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 _KINDS = ("image", "clip", "sentence")
 _USERS = "meta."
+_PATH = "CASE kind WHEN 'clip' THEN file_of(CAST(id AS BLOB)) ELSE id END"
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,9 @@ class Condition:
     """A condition on items.
 
     Attributes:
-        field: ``path`` (the item's id), ``date`` (of the file's last change), ``size`` (in bytes), ``kind`` (image,
-            clip or sentence), or a key of the user's ``metadata.jsonl``; ``meta.date`` is a key of the user's that is
-            called ``date``.
+        field: ``path`` (the item's id; for a segment of a clip, that of its file), ``date`` (of the file's last
+            change), ``size`` (in bytes), ``kind`` (image, clip or sentence), or a key of the user's ``metadata.jsonl``;
+            ``meta.date`` is a key of the user's that is called ``date``.
         operator: one of ``OPERATORS``; ``~`` compares with a pattern with ``*``, ``?`` and ``[...]``.
         value: what to compare with; a list in the metadata fits if one of its values does.
 
@@ -55,7 +56,7 @@ class Condition:
         """
         match self.field:
             case "path":
-                return self._on_text("id")
+                return self._on_text(_PATH)
             case "kind":
                 if self.operator not in ("=", "!=") or self.value not in _KINDS:
                     raise DataError(

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import IndexFormatError
+from openvse.media.segments import file_of, span_of
 from openvse.search.database import Database, Root, SegmentFile, Table, encode_id
 from openvse.search.manifest import Item, Manifest, check_model, damaged, read_manifest
 from openvse.search.old_formats import compare_old, finite_rows, open_old
@@ -157,11 +158,15 @@ class Index:
         return place if place < len(self) and self.table.ids[place] == item_id else None
 
     def image_path(self, position: int) -> Path:
-        """Return the path of an image; in an index of sentences, that of their file."""
+        """Return the path of an image, or of the clip of a segment; in an index of sentences, that of their file."""
         root = self._root_of[int(self.table.roots[position])]
         if self.manifest.holds == "sentences":
             return Path(root.path)
-        return Path(root.path, root.name_of(self.table.ids[position]))
+        return Path(root.path, root.name_of(file_of(self.table.ids[position])))
+
+    def span(self, position: int) -> tuple[float, float] | None:
+        """Return start and end in seconds of an item that is a segment of a clip; None of any other."""
+        return None if self.manifest.holds == "sentences" else span_of(self.table.ids[position])
 
     def check(self) -> None:
         """Read all embeddings, a block at a time: compare them with their checksums, and look for bad numbers.

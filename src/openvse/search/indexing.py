@@ -13,6 +13,7 @@ from openvse.errors import DataError, IndexDamagedError, IndexFormatError, Model
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.search import metadata
+from openvse.search.clips import SECONDS, count_segments
 from openvse.search.compaction import compact, unused_rows
 from openvse.search.database import Database, Root
 from openvse.search.embedding import Embedder, ImageEmbedder, KnownContent, StoredEmbedder
@@ -26,7 +27,12 @@ from openvse.search.writer import IndexWriter
 KEEP_SECONDS = 5.0
 """A kill costs at most this much work."""
 
+_NOT_INDEXABLE = (
+    "this model cannot be indexed: an index needs a fixed number of embeddings for each image, whose inner products "
+    "with those of a sentence are the scores; score images and sentences with model.score instead"
+)
 _IGNORE = "ignore"
+_SHORTEST, _LONGEST = 0.1, 86_400.0  # seconds of a segment
 _FEW_ROWS = 1024  # unused ones that are no reason to rewrite an index
 
 
@@ -63,6 +69,7 @@ class IndexReport:
         compacted: rows that no item needed any more, and that were removed from the files.
         bad_metadata: lines of ``metadata.jsonl`` that could not be understood: the file, and their numbers.
         holds: what an item is.
+        segments: how many of the items are segments of clips.
     """
 
     count: int
@@ -78,6 +85,7 @@ class IndexReport:
     compacted: int = 0
     bad_metadata: list[tuple[Path, tuple[int, ...]]] = field(default_factory=list)
     holds: Held = "images"
+    segments: int = 0
 
 
 def build_index(
@@ -90,6 +98,7 @@ def build_index(
     overwrite: bool = False,
     add: bool = False,
     ignore: Sequence[str] | None = None,
+    segment_seconds: float | None = None,
     check: bool = False,
     stored: StoredEmbedder | None = None,
     model_place: Place | None = None,
@@ -110,24 +119,22 @@ def build_index(
         dtype: how a number is stored; None is that of the index, float32 for a new one.
         overwrite: replace an index that another model made, or that holds other folders.
         add: add the folders to those that the index holds.
-        ignore: patterns of files and folders to skip, beside those of ``.openvseignore``; see
-            ``openvse.media.ignoring.IgnoreRules``. None takes those that the index was last given.
-        check: compare even a large index with its checksums first, and embed anew what is damaged.
+        ignore: patterns of files and folders to skip, beside those of ``.openvseignore``; see ``IgnoreRules``. None
+            takes those that the index was last given.
+        segment_seconds: cut clips into segments of this length, which are items (a model of images sees their middle
+            frames); 0 keeps clips whole, and None takes what the index was last given.
+        check: first compare even a large index with its checksums, and embed anew what is damaged.
         stored: features that may stand for images which have not changed since they were extracted.
-        model_place: where the model is, for whoever searches (``openvse.search.place_of``); None keeps what the index
-            says of the same model.
+        model_place: where the model is, for searches (``place_of``); None keeps what the index says of the same model.
         progress: called after every batch.
 
     Raises:
-        DataError: there is no image in the folder, or none that can be used; or an ignore rule cannot be understood.
+        DataError: there is no image that can be used, or an ignore rule or ``segment_seconds`` is not allowed.
         ModelError: no index can serve the model.
         IndexFormatError: the index cannot be written, or is of another model or of other folders.
     """
     if not model.indexable:
-        raise ModelError(
-            "this model cannot be indexed: an index needs a fixed number of embeddings for each image, whose inner "
-            "products with those of a sentence are the scores; score images and sentences with model.score instead"
-        )
+        raise ModelError(_NOT_INDEXABLE)
     given = [folder] if isinstance(folder, str | Path) else list(folder)
     folders = [Path(each).resolve() for each in given]
     holds: Held = "sentences" if folders and all(each.is_file() for each in folders) else "images"
@@ -135,11 +142,20 @@ def build_index(
         Path(out), folders, model=model.fingerprint, dtype=dtype, holds=holds, overwrite=overwrite, add=add
     )
     run = _Run(model, Path(out), planned, holds, dtype, batch_size, stored, model_place, check)
+    run.seconds = _checked(segment_seconds)
     try:
         return run(folders, given, ignore, progress)
     except IndexDamagedError:  # of a database that SQLite cannot read: everything is embedded anew
         run.anew = True
         return run(folders, given, ignore, progress)
+
+
+def _checked(seconds: float | None) -> float | None:
+    if seconds and not _SHORTEST <= seconds <= _LONGEST:
+        raise DataError(
+            f"segment_seconds is {seconds:g}: allowed are {_SHORTEST:g} to {_LONGEST:g}, and 0 for whole clips"
+        )
+    return seconds
 
 
 class _Run:
@@ -161,6 +177,8 @@ class _Run:
         self._dtype, self._batch_size, self._stored = dtype, batch_size, stored
         self._place, self._check = model_place, check
         self.anew = False
+        self.seconds: float | None = None
+        self._length = 0.0
 
     def __call__(
         self,
@@ -171,7 +189,11 @@ class _Run:
     ) -> IndexReport:
         named = set(map(str, folders))
         roots = [root for root in self._plan.roots if root.path in named]
-        rules = _remembered_rules(self._out) if ignore is None else list(ignore)
+        rules = _remembered(self._out, _IGNORE).splitlines() if ignore is None else list(ignore)
+        if self._holds == "images":
+            self._length = self.seconds or 0.0
+            if self.seconds is None:
+                self._length = float(_remembered(self._out, SECONDS) or 0)
         listings = [self._list(root, rules) for root in roots]
         _check_present(listings, given, self._out)
         with self._writer() as writer:
@@ -200,12 +222,14 @@ class _Run:
                 compacted=compacted,
                 bad_metadata=bad_lines,
                 holds=self._holds,
+                segments=0 if database is None else count_segments(database),
             )
 
     def _list(self, root: Root, rules: Sequence[str]) -> RootListing:
         if self._holds == "sentences":
             return list_sentences(root)
-        return list_root(root, videos=self._model.reads_videos, ignore=rules)
+        videos = self._model.reads_videos or bool(self._length)
+        return list_root(root, videos=videos, ignore=rules)
 
     def _writer(self) -> IndexWriter:
         return IndexWriter(
@@ -224,7 +248,7 @@ class _Run:
         if database is not None:
             damaged = damaged_items(self._out, writer.manifest, database, check=self._check)
         for listing in listings:
-            compare(listing, database, damaged, changes, writer.first_unfinished)
+            compare(listing, database, damaged, changes, writer.first_unfinished, self._length)
         return changes, damaged
 
     def _embedder(self, writer: IndexWriter, damaged: set[str]) -> Embedder:
@@ -242,14 +266,18 @@ class _Run:
     ) -> None:
         """Embed and write what is new or has changed, and commit from time to time."""
         started = kept_at = time.perf_counter()
-        done, total = changes.unchanged + len(changes.failed), changes.unchanged + len(changes.failed)
-        total += len(changes.candidates)
-        before = len(embedder.failed)
+        before = changes.unchanged + len(changes.failed)
+        done, total = before, before + len(changes.candidates)
+        noted = "" if writer.database is None else writer.database.setting(SECONDS)
+        if self._length != float(
+            noted or 0
+        ):  # with the first segment, as whoever comes after a kill must know
+            writer.note(SECONDS, f"{self._length:g}")
         for entries, vectors in embedder.batches(changes.candidates):
             if entries:
                 writer.append(entries, vectors)
-            done += len(entries) + len(embedder.failed) - before
-            before = len(embedder.failed)
+            writer.drop(embedder.replaced())
+            done = before + embedder.dealt
             if time.perf_counter() - kept_at > KEEP_SECONDS:
                 writer.commit()
                 kept_at = time.perf_counter()
@@ -268,7 +296,8 @@ class _Run:
         given: Sequence[str | Path],
     ) -> list[tuple[Path, tuple[int, ...]]]:
         """Prepare what the last transaction does: remove what is gone, note what the user says of the rest."""
-        broken = {each.item.id for each in changes.candidates if each.was_there} & set(embedder.failed_ids)
+        failed = set(embedder.failed_ids)
+        broken = [item for each in changes.candidates if each.item.id in failed for item in each.before]
         gone = [*changes.gone, *broken]
         if len(writer) - len(gone) <= 0:
             path, reason = [*changes.failed, *embedder.failed][0]
@@ -294,10 +323,10 @@ class _Run:
         return bad
 
 
-def _remembered_rules(out: Path) -> list[str]:
-    """Return the ignore rules that an index was last given."""
+def _remembered(out: Path, name: str) -> str:
+    """Return what an index was last given: ignore rules, or the length of segments."""
     with _opened(out) as database:
-        return [] if database is None else database.setting(_IGNORE).splitlines()
+        return "" if database is None else database.setting(name)
 
 
 @contextmanager

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from openvse.errors import DiskError, IndexFormatError
 from openvse.files import locked, refusal_of_disk
+from openvse.media.segments import file_of
 from openvse.search import compaction
+from openvse.search.clips import SECONDS
 from openvse.search.database import Database
 from openvse.search.manifest import Manifest, read_manifest
 from openvse.search.upgrade import upgrade
@@ -31,6 +33,8 @@ def compact_index(path: str | Path) -> int:
 def remove_items(path: str | Path, ids: Sequence[str]) -> int:
     """Remove items from an index by their ids, and return how many were there; their files stay.
 
+    The id of a clip stands for all its segments.
+
     An image that is still in its folder is embedded again by the next indexing.
 
     Raises:
@@ -39,7 +43,7 @@ def remove_items(path: str | Path, ids: Sequence[str]) -> int:
     with _changed(Path(path)) as (_, database):
         before = database.count()
         with database.transaction():
-            database.drop(ids)
+            database.drop([*ids, *_segments_of(database, ids)])
             database.drop_empty_segments()
         return before - database.count()
 
@@ -65,6 +69,15 @@ def forget_root(path: str | Path, folder: str | Path) -> int:
             database.drop_root(found[0].number)
             database.drop_empty_segments()
         return before - database.count()
+
+
+def _segments_of(database: Database, ids: Sequence[str]) -> list[str]:
+    """Return the ids of the segments of clips."""
+    if not database.setting(SECONDS):
+        return []
+    wanted = set(ids)
+    rows = (row for root in database.roots() for row in database.walk(root.number, segments=True))
+    return [row[0] for row in rows if file_of(row[0]) in wanted]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from openvse.media.segments import file_of
 from openvse.search.database import Database, Root
 
 FILE = "metadata.jsonl"
@@ -65,7 +66,7 @@ def describe(database: Database, root: Root, said: Metadata) -> None:
     sql = "SELECT id, metadata FROM items WHERE root = ?"
     changed = []
     for item_id, before in database.read(sql, (root.number,)):
-        now = said.lines.get(root.name_of(str(item_id)))
+        now = said.lines.get(file_of(root.name_of(str(item_id))))
         if now != before:
             changed.append((now, str(item_id)))
     database.describe(changed)

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from openvse.errors import BadImageError, DataError, ModelError
+from openvse.media.segments import ClipSegment
 from openvse.model import TwoTower
-from openvse.search.engine import Chances, Hit
+from openvse.search.hits import Chances, Hit
 from openvse.types import EmbeddingSet, FeatureSource, Inputs
 
 _logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class HitReranker:
         Raises:
             ModelError: a score is NaN or infinite.
         """
-        paths = {hit.id: hit.path for hits in results for hit in hits[: self.top]}
+        paths = {hit.id: hit.source for hits in results for hit in hits[: self.top]}
         images, rows = self._embed(paths)
         pairs = [
             (number, hit) for number, hits in enumerate(results) for hit in hits[: self.top] if hit.id in rows
@@ -96,7 +97,7 @@ class HitReranker:
             anew[number][hit.id] = self._weight * score + (1 - self._weight) * hit.score
         return [self._ordered(hits, mine) for hits, mine in zip(results, anew, strict=True)]
 
-    def _embed(self, paths: dict[str, Path]) -> tuple[EmbeddingSet | None, dict[str, int]]:
+    def _embed(self, paths: dict[str, Path | ClipSegment]) -> tuple[EmbeddingSet | None, dict[str, int]]:
         """Embed the images that can be read, some at a time, and return the row of each."""
         ids, parts, rows = list(paths), [], dict[str, int]()
         for start in range(0, len(ids), _AT_ONCE):
@@ -107,7 +108,9 @@ class HitReranker:
                 rows |= zip(known, range(len(rows), len(rows) + len(known)), strict=True)
         return EmbeddingSet.concatenate(parts) if parts else None, rows
 
-    def _decode(self, ids: Sequence[str], paths: dict[str, Path]) -> tuple[list[str], Inputs | None]:
+    def _decode(
+        self, ids: Sequence[str], paths: dict[str, Path | ClipSegment]
+    ) -> tuple[list[str], Inputs | None]:
         """Read the images; leave out those that cannot be read."""
         backbone = self._model.image.encoder.backbone
         items = {}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openvse.errors import DataError, IndexFormatError, IndexVersionError
+from openvse.media.segments import file_of
 from openvse.search.database import Database, Root
 from openvse.search.manifest import MANIFEST, UNFINISHED, Held, Manifest, VectorDtype, read_manifest
 from openvse.search.old_formats import open_old
@@ -170,7 +171,7 @@ def _holds_same(target: Path, found: _Found, gone: Root, folder: Path) -> bool:
             return any(_is_there(folder, *each) for each in items)
         with Database(target / found.manifest.items) as database:
             for number, (item_id, modified_ns, size, _) in enumerate(database.walk(gone.number)):
-                if _is_there(folder, gone.name_of(item_id), modified_ns, size):
+                if _is_there(folder, file_of(gone.name_of(item_id)), modified_ns, size):
                     return True
                 if number == _LOOKED_AT:
                     break

@@ -11,6 +11,7 @@ from openvse.errors import DataError
 from openvse.media.ignoring import rules_of
 from openvse.media.listing import LeftOut, list_media
 from openvse.media.names import is_video_name
+from openvse.search.clips import HeldFile, are_cut, held_files
 from openvse.search.database import Database, Root, encode_id
 from openvse.search.manifest import Held, Item
 
@@ -32,14 +33,16 @@ class Candidate:
         path: the file; for a sentence, the file of the sentences.
         root: number of its root.
         kind: "image", "clip" or "sentence".
-        was_there: whether the index holds an item of this id.
+        before: the ids of the items that the index holds of this file.
+        seconds: how long the segments are that it is cut into; 0 for a whole file.
     """
 
     item: Item
     path: Path
     root: int
     kind: str
-    was_there: bool = False
+    before: tuple[str, ...] = ()
+    seconds: float = 0.0
 
 
 @dataclass
@@ -144,6 +147,7 @@ def compare(
     damaged: set[str],
     changes: Changes,
     first_unfinished: int,
+    seconds: float = 0.0,
 ) -> None:
     """Add to ``changes`` how a root differs from what the index holds of it.
 
@@ -155,15 +159,16 @@ def compare(
         damaged: ids of items to be embedded again.
         changes: what is added to.
         first_unfinished: number of the first indexing that was interrupted; 0 where none was.
+        seconds: how long the segments of clips are to be; 0 for whole clips.
     """
     root = listing.root
     changes.failed += listing.failed
     changes.kept += [(path, _UNREADABLE) for path in listing.unreadable]
     changes.left_out = _joined(changes.left_out, listing.left_out)
     changes.present += len(listing.entries) + len(listing.failed)
-    known = iter(()) if database is None else database.walk(root.number)
+    known = iter(()) if database is None else held_files(database, root.number)
     if listing.missing:
-        held = sum(1 for _ in known)
+        held = sum(len(file.items) for file in known)
         if held:
             changes.kept.append((Path(root.path), listing.missing))
         changes.unchanged += held
@@ -172,19 +177,29 @@ def compare(
     for entry, before in _merged(listing.entries, known):
         if entry is None:
             assert before is not None
-            if kept_below and encode_id(before[0]).startswith(kept_below):
-                changes.unchanged += 1
+            if kept_below and encode_id(before.id).startswith(kept_below):
+                changes.unchanged += len(before.items)
             else:
-                changes.gone.append(before[0])
+                changes.gone += before.items
             continue
         item, path = entry
-        if before is not None and (item.modified_ns, item.size) == before[1:3] and item.id not in damaged:
-            changes.unchanged += 1
-            changes.resumed += bool(first_unfinished) and before[3] >= first_unfinished
+        kind = _kind(path, listing.holds)
+        length = seconds if kind == "clip" else 0.0
+        if before is not None and _is_same(item, before, length) and damaged.isdisjoint(before.items):
+            changes.unchanged += len(before.items)
+            resumed = bool(first_unfinished) and before.run >= first_unfinished
+            changes.resumed += len(before.items) if resumed else 0
         else:
-            changes.candidates.append(
-                Candidate(item, path, root.number, _kind(path, listing.holds), before is not None)
-            )
+            held_ids = () if before is None else before.items
+            changes.candidates.append(Candidate(item, path, root.number, kind, held_ids, length))
+
+
+def _is_same(item: Item, before: HeldFile, seconds: float) -> bool:
+    """Return whether an index holds a file as it is now, whole or in segments of the wanted length."""
+    if (item.modified_ns, item.size) != (before.modified_ns, before.size):
+        return False
+    is_whole = len(before.items) == 1 and before.items[0] == before.id
+    return is_whole if not seconds else not is_whole and are_cut(before.items, seconds)
 
 
 def _below(path: Path, root: str) -> str:
@@ -199,16 +214,16 @@ def _kind(path: Path, holds: Held) -> str:
 
 
 def _merged(
-    entries: Sequence[tuple[Item, Path]], known: Iterator[tuple[str, int, int, int]]
-) -> Iterator[tuple[tuple[Item, Path] | None, tuple[str, int, int, int] | None]]:
+    entries: Sequence[tuple[Item, Path]], known: Iterator[HeldFile]
+) -> Iterator[tuple[tuple[Item, Path] | None, HeldFile | None]]:
     """Yield what is there and what the index holds, side by side; None where one of them is missing."""
     before = next(known, None)
     for entry in entries:
         here = encode_id(entry[0].id)
-        while before is not None and encode_id(before[0]) < here:
+        while before is not None and encode_id(before.id) < here:
             yield None, before
             before = next(known, None)
-        if before is not None and before[0] == entry[0].id:
+        if before is not None and before.id == entry[0].id:
             yield entry, before
             before = next(known, None)
         else:

@@ -95,6 +95,7 @@ class IndexWriter:
         self._pending: list[tuple[Entry, SegmentWriter, int, int]] = []
         self._dropped: list[str] = []
         self._steps: list[Callable[[Database], None]] = []
+        self._notes: dict[str, str] = {}
         self._is_published = False
         self.run, self.first_unfinished = 1, 0
         with ExitStack() as opening, _disk_errors(folder):
@@ -173,6 +174,10 @@ class IndexWriter:
         """Do something more in the transaction that completes the indexing."""
         self._steps.append(step)
 
+    def note(self, name: str, value: str) -> None:
+        """Note a setting with the next transaction."""
+        self._notes[name] = value
+
     def __len__(self) -> int:
         """Return how many items the index has, with those that are not committed yet."""
         held = 0 if self._database is None else self._database.count()
@@ -194,7 +199,8 @@ class IndexWriter:
         Raises:
             IndexFormatError: the disk refuses.
         """
-        changed = self._pending or self._dropped or self._steps or self.first_unfinished or self._is_moved()
+        waiting = any((self._pending, self._dropped, self._steps, self._notes))
+        changed = waiting or self.first_unfinished or self._is_moved()
         with _disk_errors(self._folder):
             if changed and (self._pending or self._database is not None):
                 self._commit(finished=True)
@@ -274,6 +280,8 @@ class IndexWriter:
                 for entry, segment, row, checksum in self._pending
             )
             database.drop(self._dropped)
+            for name, value in self._notes.items():
+                database.set(name, value)
             if finished:
                 for step in self._steps:
                     step(database)
@@ -285,7 +293,7 @@ class IndexWriter:
             segment.close()
         if self._segment is not None:
             self._number = numbers[self._segment]
-        self._filled, self._pending, self._dropped = [], [], []
+        self._filled, self._pending, self._dropped, self._notes = [], [], [], {}
         if finished:
             self._steps = []
         if not self._is_published:

@@ -16,6 +16,7 @@ from openvse.cli.commands import (
     data_import,
     demo,
     duplicates,
+    encode,
     evaluate,
     export,
     extract,
@@ -24,6 +25,7 @@ from openvse.cli.commands import (
     recipes,
     report,
     search,
+    serve,
     synthetic,
     train,
 )
@@ -42,6 +44,7 @@ __all__ = [
     "data_import",
     "demo",
     "duplicates",
+    "encode",
     "evaluate",
     "export",
     "extract",
@@ -50,6 +53,7 @@ __all__ = [
     "recipes",
     "report",
     "search",
+    "serve",
     "synthetic",
     "train",
 ]

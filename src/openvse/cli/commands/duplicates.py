@@ -21,7 +21,7 @@ def duplicates(
         Path, typer.Argument(help="A folder of images, at any depth, or the folder of an index.")
     ],
     threshold: Annotated[
-        float, typer.Option(help="For an index: the lowest cosine of two images of a group.")
+        float, typer.Option(help="For an index: the lowest cosine between two images of a group.")
     ] = 0.98,
     null: Annotated[
         bool,
@@ -39,9 +39,8 @@ def duplicates(
     A folder is compared by how its images look, which needs no model; an index by its embeddings, which finds other
     takes of a scene, too.
     """
-    from openvse.cli.progress import bar, counted, warn
-    from openvse.cli.search_output import write_paths
-    from openvse.media.names import escaped
+    from openvse.cli.progress import bar, counted
+    from openvse.cli.search_output import warn_of_skipped, write_paths
     from openvse.search import Index
     from openvse.search.duplicates import duplicates_in_folder, duplicates_in_index
     from openvse.search.manifest import MANIFEST
@@ -54,8 +53,7 @@ def duplicates(
         with bar() as progress:
             show = counted(progress, "reading")
             groups, failed = duplicates_in_folder(source, lambda done, total: show(done, total, 0.0))
-        for path, reason in failed:
-            warn(f"skipped {escaped(path)}: {reason}")
+        warn_of_skipped(failed)
     if null:
         write_paths([str(other.path) for group in groups for other in group.others], null=True)
     else:

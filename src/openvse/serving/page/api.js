@@ -1,0 +1,55 @@
+// Requests to the server. Addresses are relative, so that a proxy may serve the page below a path.
+
+export class Refusal extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function ask(path, options = {}) {
+  let reply;
+  try {
+    reply = await fetch(path, { credentials: "same-origin", ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refusal(0, "The server cannot be reached. It may have been stopped.");
+  }
+  const body = await reply.json().catch(() => ({}));
+  if (!reply.ok) throw new Refusal(reply.status, sentence(body.error || `The server replied with status ${reply.status}.`));
+  return body;
+}
+
+function sentence(text) {
+  const whole = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?]$/.test(whole) ? whole : `${whole}.`;
+}
+
+function parameters(query, page) {
+  const all = new URLSearchParams();
+  if (query.q) all.set("q", query.q);
+  if (query.like !== null) all.set("like", query.like);
+  for (const each of query.avoid) all.append("avoid", each);
+  for (const each of query.where) all.append("where", each);
+  if (query.least !== null) all.set("min_score", query.least);
+  if (query.q && (query.image || query.like !== null)) all.set("image_weight", query.weight);
+  for (const [name, value] of Object.entries(page)) all.set(name, value);
+  return all;
+}
+
+export function search(query, page, signal) {
+  const all = parameters(query, page);
+  if (!query.image) return ask(`api/search?${all}`, { signal });
+  const form = new FormData();
+  form.set("image", query.image, "query.jpg");
+  return ask(`api/search/image?${all}`, { method: "POST", body: form, signal });
+}
+
+const json = (body) => ({ method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+
+export const info = () => ask("api/info");
+export const item = (key, signal) => ask(`api/items/${key}`, { signal });
+export const looked = (key, q, signal) => ask(`api/items/${key}/looked?${new URLSearchParams({ q })}`, { signal });
+export const question = (key, text, signal) => ask(`api/items/${key}/ask`, { ...json({ question: text }), signal });
+export const enter = (token) => ask("session", json({ token }));
+export const address = (path) => path.replace(/^\//, "");

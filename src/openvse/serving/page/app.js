@@ -1,0 +1,354 @@
+// The page: what is asked, what is shown, and how the keys, the address and dropped images lead from one to the other.
+
+import * as api from "./api.js";
+import { Grid } from "./grid.js";
+import { Panel } from "./panel.js";
+import { Tools } from "./tools.js";
+import { count, make } from "./words.js";
+
+const by = (id) => document.getElementById(id);
+const PAGE = 48;
+const SLOW_MS = 1500;
+const QUERY_PX = 800;
+const FALLBACK = ["a dog on a beach", "people at a table", "a red car in the snow", "children playing outside"];
+
+const query = { q: "", image: null, like: null, likeThumbnail: "", avoid: [], where: [], least: null, weight: 0.5, again: false };
+let info = { answer: null, rerank: null };
+let running = null;
+let more = false;
+let open = null;
+
+const grid = new Grid(by("grid"), { onOpen: (place) => (open === place ? closePanel() : openPanel(place)), onMore: nextPage });
+const panel = new Panel({ onClose: closePanel, onSimilar: similar, onStep: step });
+const tools = new Tools(query, () => { remember(true); run(); });
+
+const isAsked = () => Boolean(query.q || query.image || query.like !== null);
+
+// What is asked, and what comes back.
+
+async function run() {
+  running?.abort();
+  running = new AbortController();
+  const { signal } = running;
+  closePanel();
+  tools.show();
+  showChip();
+  for (const id of ["trouble", "nothing"]) by(id).hidden = true;
+  document.documentElement.classList.toggle("is-asked", isAsked());
+  by("tools").hidden = by("heading").hidden = !isAsked();
+  by("hero").hidden = isAsked();
+  document.title = query.q ? `${query.q} · ${info.title || "openvse"}` : info.title || "openvse";
+  if (!isAsked()) {
+    grid.clear();
+    say("");
+    return;
+  }
+  by("heading").textContent = `Images for ${query.q || "an image"}`;
+  grid.ghosts();
+  say("Searching …");
+  const slow = setTimeout(() => say("Still searching. The server is busy, or this is its first question …"), SLOW_MS);
+  try {
+    const page = await api.search(query, { top_k: PAGE }, signal);
+    if (signal.aborted) return;
+    showPage(page);
+    if (query.again && info.rerank && page.hits.length && !by("again").disabled) await rankAgain(page, signal);
+  } catch (error) {
+    if (error.name !== "AbortError") trouble(error);
+  } finally {
+    clearTimeout(slow);
+  }
+}
+
+function showPage(page) {
+  tools.learn(page);
+  grid.show(page.hits);
+  more = page.more;
+  const unknown = page.unknown_words.map((each) => `“${each.word}”`);
+  const note = unknown.length ? ` The model does not know ${unknown.join(", ")}.` : "";
+  by("nothing").hidden = page.hits.length > 0;
+  if (!page.hits.length) {
+    const limited = query.where.length || query.least !== null;
+    by("nothing-text").textContent = limited ? "No image passes these filters and limits." : "The index holds no image yet.";
+    by("loosen").hidden = !limited;
+    say("");
+  } else {
+    say(`Best of ${count(page.searched)} image${page.searched === 1 ? "" : "s"}.${note}`);
+  }
+}
+
+async function rankAgain(page, signal) {
+  say(`The second model looks at the first ${Math.min(info.rerank_top, page.hits.length)} …`);
+  const again = await api.search(query, { top_k: PAGE, rerank: true }, signal);
+  if (signal.aborted) return;
+  grid.show(again.hits);
+  more = again.more;
+  const moved = again.hits.filter((hit) => hit.was !== null && hit.was !== hit.rank).length;
+  say(`Best of ${count(page.searched)} images. ${info.rerank} moved ${moved} of the first ${Math.min(info.rerank_top, page.hits.length)}.`);
+}
+
+async function nextPage() {
+  if (!more || !grid.hits.length || grid.hits.length >= 10_000) return;
+  more = false;
+  const { signal } = running;
+  try {
+    const page = await api.search(query, { top_k: PAGE, skip: grid.hits.length }, signal);
+    if (signal.aborted) return;
+    grid.add(page.hits);
+    more = page.more;
+  } catch (error) {
+    if (error.name !== "AbortError") say(`${error.message} Scroll to try again.`);
+    more = error.status === 429 || error.status === 503;
+  }
+}
+
+function say(text) {
+  by("status").textContent = text;
+}
+
+function trouble(error) {
+  if (error.status === 401) {
+    login();
+    return;
+  }
+  grid.clear();
+  say("");
+  by("trouble-text").textContent = error.message;
+  by("trouble").hidden = false;
+}
+
+// The panel.
+
+function openPanel(place) {
+  open = place;
+  panel.open(grid.hits[place], query, { answers: Boolean(info.answer), isFirst: place === 0, isLast: place === grid.hits.length - 1 });
+  grid.mark(place);
+  if (matchMedia("(max-width: 60rem)").matches) by("close").focus();
+}
+
+function closePanel() {
+  if (open === null) return;
+  const place = open;
+  const held = by("panel").contains(document.activeElement);
+  open = null;
+  panel.close();
+  grid.mark(null);
+  if (held) grid.focus(place);
+}
+
+function step(by_) {
+  const place = open + by_;
+  if (open === null || place < 0 || place >= grid.hits.length) return;
+  const focused = document.activeElement?.classList.contains("card");
+  openPanel(place);
+  if (focused) grid.focus(place);
+}
+
+function similar(hit) {
+  Object.assign(query, { q: "", image: null, like: hit.key, likeThumbnail: hit.thumbnail, least: null });
+  by("q").value = "";
+  remember(true);
+  run();
+  scrollTo({ top: 0 });
+  by("q").focus({ preventScroll: true });
+}
+
+// An image as the query.
+
+async function useImage(file) {
+  if (!file?.type.startsWith("image/")) {
+    say("Only images can be searched with.");
+    return;
+  }
+  if (!info.images) {
+    say("The model of this index cannot read images, so it is searched with words.");
+    return;
+  }
+  const small = await smaller(file);
+  Object.assign(query, { image: small, like: null, least: null });
+  remember(true);
+  run();
+}
+
+// A large photo is sent as a small one, which the model would make of it anyway; what cannot be drawn is sent as it is.
+async function smaller(file) {
+  try {
+    const drawn = await createImageBitmap(file);
+    const scale = Math.min(1, QUERY_PX / Math.max(drawn.width, drawn.height));
+    if (scale === 1 && file.size < 500_000) return file;
+    const canvas = make("canvas", { width: Math.round(drawn.width * scale), height: Math.round(drawn.height * scale) });
+    canvas.getContext("2d").drawImage(drawn, 0, 0, canvas.width, canvas.height);
+    return await new Promise((done) => canvas.toBlob((made) => done(made || file), "image/jpeg", 0.92));
+  } catch {
+    return file;
+  }
+}
+
+let shown = "";
+function showChip() {
+  if (shown) URL.revokeObjectURL(shown);
+  shown = query.image ? URL.createObjectURL(query.image) : "";
+  by("chip").hidden = !query.image && query.like === null;
+  if (query.image) by("chip-image").src = shown;
+  else if (query.like !== null) by("chip-image").src = api.address(query.likeThumbnail || `api/items/${query.like}/thumbnail`);
+  by("chip-image").alt = query.image ? "The image that is searched with" : "The image whose likes are searched";
+  by("q").placeholder = by("chip").hidden ? "Describe an image" : "Add words";
+}
+
+// The address remembers what was asked, so that the browser's buttons work.
+
+function remember(anew) {
+  const all = new URLSearchParams();
+  if (query.q) all.set("q", query.q);
+  if (query.like !== null) all.set("like", query.like);
+  for (const kind of ["avoid", "where"]) for (const each of query[kind]) all.append(kind, each);
+  if (query.least !== null) all.set("least", query.least);
+  if (query.again) all.set("again", "1");
+  const place = `${location.pathname}${all.size ? `?${all}` : ""}`;
+  if (anew && place !== `${location.pathname}${location.search}`) history.pushState(null, "", place);
+}
+
+function recall() {
+  const all = new URLSearchParams(location.search);
+  const like = all.get("like"), least = all.get("least");
+  Object.assign(query, {
+    q: all.get("q") || "", image: null, like: /^\d+$/.test(like || "") ? Number(like) : null, likeThumbnail: "",
+    avoid: all.getAll("avoid"), where: all.getAll("where"), least: least !== null && Number.isFinite(Number(least)) ? Number(least) : null, again: all.has("again"),
+  });
+  by("q").value = query.q;
+}
+
+// Keys, forms, and dropped and pasted images.
+
+by("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  Object.assign(query, { q: by("q").value.trim(), least: null });
+  remember(true);
+  run();
+  if (isAsked()) by("q").blur();
+});
+by("chip-remove").addEventListener("click", () => {
+  Object.assign(query, { image: null, like: null, least: null });
+  remember(true);
+  run();
+  by("q").focus();
+});
+by("pick").addEventListener("click", () => by("file").click());
+by("file").addEventListener("change", () => {
+  if (by("file").files[0]) useImage(by("file").files[0]);
+  by("file").value = "";
+});
+by("retry").addEventListener("click", () => run());
+by("loosen").addEventListener("click", () => {
+  Object.assign(query, { where: [], least: null });
+  remember(true);
+  run();
+});
+by("help").addEventListener("click", () => by("keys").showModal());
+by("theme").addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  try { localStorage.setItem("openvse-theme", root.dataset.theme); } catch { /* a browser may refuse storage */ }
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== "checkbox" && event.target.type !== "range";
+  if (event.key === "Escape") {
+    if (open !== null) closePanel();
+    else if (typing) event.target.blur();
+    return;
+  }
+  if (typing) {
+    if (event.target === by("q") && event.key === "ArrowDown" && grid.hits.length) {
+      event.preventDefault();
+      grid.focus(0);
+    }
+    return;
+  }
+  const place = open ?? grid.focused();
+  const act = {
+    "/": () => { by("q").focus(); by("q").select(); },
+    "?": () => by("keys").showModal(),
+    m: () => place !== null && similar(grid.hits[place]),
+    l: () => panel.toggleLook(),
+  }[event.key];
+  if (act) {
+    event.preventDefault();
+    act();
+  } else if (open !== null && grid.focused() === null && event.target.type !== "range" && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
+    event.preventDefault();
+    step(event.key === "ArrowLeft" ? -1 : 1);
+  }
+});
+by("grid").addEventListener("focusin", () => {
+  const place = grid.focused();
+  if (open !== null && place !== null && place !== open) openPanel(place);
+});
+
+let inside = 0;
+const hasFile = (event) => [...(event.dataTransfer?.types || [])].includes("Files");
+addEventListener("dragenter", (event) => { if (hasFile(event)) { inside += 1; by("drop").hidden = false; } });
+addEventListener("dragleave", (event) => { if (hasFile(event)) { inside = Math.max(0, inside - 1); by("drop").hidden = inside === 0; } });
+addEventListener("dragover", (event) => { if (hasFile(event)) event.preventDefault(); });
+addEventListener("drop", (event) => {
+  if (!hasFile(event)) return;
+  event.preventDefault();
+  inside = 0;
+  by("drop").hidden = true;
+  useImage(event.dataTransfer.files[0]);
+});
+addEventListener("paste", (event) => {
+  const file = [...(event.clipboardData?.files || [])].find((each) => each.type.startsWith("image/"));
+  if (!file) return;
+  event.preventDefault();
+  useImage(file);
+});
+addEventListener("popstate", () => { recall(); run(); });
+
+// The beginning.
+
+function login() {
+  if (!by("login").open) by("login").showModal();
+}
+by("login").addEventListener("cancel", (event) => event.preventDefault());
+by("login-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  by("login-error").textContent = "";
+  try {
+    await api.enter(by("token").value);
+    by("token").value = "";
+    by("login").close();
+    begin();
+  } catch (error) {
+    by("login-error").textContent = error.message;
+  }
+});
+
+async function begin() {
+  recall();
+  try {
+    info = await api.info();
+  } catch (error) {
+    by("hero").hidden = error.status !== 401;
+    trouble(error);
+    return;
+  }
+  document.title = by("brand").textContent = info.title;
+  tools.offer(info);
+  by("pick").hidden = !info.images;
+  by("hero-note").textContent = `Describe one of ${count(info.items)} images in your own words, or drop an image here.`;
+  const examples = info.examples.length ? info.examples : FALLBACK;
+  by("examples").replaceChildren(...examples.map((text) => {
+    const button = make("button", { type: "button" }, text);
+    button.addEventListener("click", () => {
+      by("q").value = text;
+      by("search").requestSubmit();
+    });
+    return make("li", {}, button);
+  }));
+  run();
+  if (!isAsked() && matchMedia("(hover: hover)").matches) by("q").focus();
+}
+
+begin();

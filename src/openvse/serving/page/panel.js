@@ -1,0 +1,156 @@
+// The panel beside the images: one image, what is known of it, what the model looked at, and questions about it.
+
+import * as api from "./api.js";
+import { describeLooked, drawLooked, shadedWords } from "./heat.js";
+import { date, make, percent, score, size } from "./words.js";
+
+const by = (id) => document.getElementById(id);
+const HIDDEN_KEYS = new Set(["file_name", "image", "path", "captions", "caption", "sentences"]);
+
+export class Panel {
+  constructor({ onClose, onSimilar, onStep }) {
+    this.box = by("panel");
+    this.hit = null;
+    this.query = null;
+    this.leaving = new AbortController();
+    this.looks = false;
+    by("close").addEventListener("click", onClose);
+    by("previous").addEventListener("click", () => onStep(-1));
+    by("next").addEventListener("click", () => onStep(1));
+    by("similar").addEventListener("click", () => onSimilar(this.hit));
+    by("look").addEventListener("click", () => this.toggleLook());
+    by("ask-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#ask(by("question").value.trim());
+    });
+  }
+
+  get isOpen() {
+    return !this.box.hidden;
+  }
+
+  open(hit, query, { answers, isFirst, isLast }) {
+    this.leaving.abort();
+    this.leaving = new AbortController();
+    Object.assign(this, { hit, query });
+    this.box.hidden = false;
+    by("panel-name").textContent = hit.id.split("/").at(-1);
+    by("panel-name").title = hit.id;
+    by("panel-body").scrollTop = 0;
+    by("previous").disabled = isFirst;
+    by("next").disabled = isLast;
+    by("ask-form").hidden = !answers;
+    by("answers").replaceChildren();
+    const image = by("panel-image");
+    image.alt = hit.id;
+    image.src = api.address(hit.thumbnail);
+    const large = new Image();
+    large.onload = () => { if (this.hit === hit) image.src = large.src; };
+    large.src = `${api.address(hit.thumbnail)}&large=true`;
+    this.#scores(hit);
+    this.#clearLook();
+    by("look").hidden = !query.q;
+    this.#facts(hit);
+    if (this.looks && query.q) this.#look();
+  }
+
+  close() {
+    this.leaving.abort();
+    this.box.hidden = true;
+    this.hit = null;
+  }
+
+  toggleLook() {
+    if (!this.hit || by("look").hidden) return;
+    this.looks = !this.looks;
+    if (this.looks) this.#look();
+    else this.#clearLook();
+  }
+
+  #scores(hit) {
+    const entries = [["Rank", String(hit.rank)]];
+    if (hit.was !== null) {
+      const kind = hit.was > hit.rank ? "up" : hit.was < hit.rank ? "down" : "";
+      entries[0] = ["Rank, was → now", `${hit.was} → ${hit.rank}`, kind];
+    }
+    entries.push(["Score", score(hit.score)]);
+    if (hit.probability !== null) entries.push(["Probability", percent(hit.probability)]);
+    by("scores").replaceChildren(...entries.map(([name, value, kind = ""]) => make("div", {}, make("dt", {}, name), make("dd", { className: kind }, value))));
+  }
+
+  async #facts(hit) {
+    const signal = this.leaving.signal;
+    by("facts").replaceChildren(...rows({ Name: hit.id }));
+    by("captions-box").hidden = by("metadata-box").hidden = true;
+    by("original").removeAttribute("href");
+    try {
+      const item = await api.item(hit.key, signal);
+      by("original").href = api.address(item.file);
+      by("facts").replaceChildren(...rows({ Path: item.path || item.id, Size: size(item.size), Changed: date(item.modified), ...(item.kind === "image" ? {} : { Kind: item.kind }) }));
+      by("captions").replaceChildren(...item.captions.map((text) => make("li", {}, text)));
+      by("captions-box").hidden = !item.captions.length;
+      if (item.captions.length) by("panel-image").alt = item.captions[0];
+      const said = Object.entries(item.metadata).filter(([key]) => !HIDDEN_KEYS.has(key));
+      by("metadata").replaceChildren(...rows(Object.fromEntries(said)));
+      by("metadata-box").hidden = !said.length;
+    } catch (error) {
+      if (error.name !== "AbortError") by("facts").append(...rows({ Note: error.message }));
+    }
+  }
+
+  #clearLook() {
+    by("veil").hidden = true;
+    by("outlines").setAttribute("hidden", "");
+    by("looked").hidden = true;
+    by("look").setAttribute("aria-pressed", "false");
+  }
+
+  async #look() {
+    by("look").setAttribute("aria-pressed", "true");
+    by("looked").hidden = false;
+    by("looked-words").replaceChildren();
+    by("looked-note").textContent = "Looking …";
+    try {
+      this.#draw(await api.looked(this.hit.key, this.query.q, this.leaving.signal));
+    } catch (error) {
+      if (error.name !== "AbortError") by("looked-note").textContent = error.message;
+    }
+  }
+
+  #draw(looked) {
+    by("looked").hidden = false;
+    drawLooked(looked, by("veil"), by("outlines"));
+    by("looked-words").replaceChildren(...shadedWords(looked));
+    by("looked-note").textContent = describeLooked(looked);
+  }
+
+  async #ask(text) {
+    if (!text || !this.hit) return;
+    const box = by("answers");
+    box.replaceChildren(make("p", { className: "fine" }, "Looking for an answer …"));
+    try {
+      const reply = await api.question(this.hit.key, text, this.leaving.signal);
+      box.replaceChildren(...reply.answers.map(answerRow));
+      const unknown = reply.unknown_words.map((each) => each.word);
+      if (unknown.length) box.append(make("p", { className: "fine" }, `The model does not know: ${unknown.join(", ")}.`));
+      this.looks = false;
+      this.#clearLook();
+      if (reply.looked) {
+        this.#draw(reply.looked);
+        by("panel-body").scrollTo({ top: 0, behavior: "smooth" });
+      }
+    } catch (error) {
+      if (error.name !== "AbortError") box.replaceChildren(make("p", { className: "error" }, error.message));
+    }
+  }
+}
+
+function rows(facts) {
+  const text = (value) => (Array.isArray(value) ? value.join(", ") : value !== null && typeof value === "object" ? JSON.stringify(value) : String(value));
+  return Object.entries(facts).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, text(value))));
+}
+
+function answerRow({ answer, probability }) {
+  const meter = make("meter", { min: 0, max: 1, value: probability, "aria-label": `probability of ${answer}` });
+  return make("div", { className: "answer" }, make("span", {}, answer), meter, make("span", { className: "share" }, percent(probability)));
+}

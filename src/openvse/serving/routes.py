@@ -1,0 +1,255 @@
+"""The addresses of the interface; the docstrings are its description."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from mimetypes import guess_type
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import anyio
+from fastapi import APIRouter, File, Path, Query, Request, Response, UploadFile
+from starlette.responses import JSONResponse, StreamingResponse
+
+from openvse.serving.catalog import MissingError
+from openvse.serving.guard import COOKIE, is_token, session_of
+from openvse.serving.schemas import (
+    FOUND_EXAMPLE,
+    Key,
+    ManySearches,
+    OneSearch,
+    PageFields,
+    Question,
+    SearchFields,
+    Session,
+    Text,
+    ask_of,
+)
+from openvse.serving.service import Service, open_file
+
+_CHUNK = 1 << 18
+_SHOWN = (
+    "image/jpeg",
+    "image/png",
+    "image/gif",
+    "image/webp",
+    "image/avif",
+    "image/bmp",
+    "video/mp4",
+    "video/webm",
+)
+
+ERROR: dict[str, Any] = {
+    "content": {"application/json": {"example": {"error": "one line that says what to do"}}}
+}
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    401: {"description": "The token is missing or wrong.", **ERROR},
+    404: {"description": "There is no such item.", **ERROR},
+    422: {"description": "The request cannot be answered as it is.", **ERROR},
+    429: {"description": "The client asks too often.", **ERROR},
+    503: {"description": "Too many questions wait.", **ERROR},
+    504: {"description": "There was no answer in time.", **ERROR},
+}
+UPLOAD_REFUSALS: dict[int | str, dict[str, Any]] = {
+    **REFUSALS,
+    400: {"description": "The body is no form.", **ERROR},
+    413: {"description": "The body is too large.", **ERROR},
+}
+
+api = APIRouter(prefix="/api", responses=REFUSALS)
+plain = APIRouter()
+
+Item = Annotated[Key, Path()]
+Image = Annotated[UploadFile, File(description="An image: JPEG, PNG, WebP, GIF, AVIF, TIFF or BMP.")]
+
+
+def _shown(example: object) -> dict[int | str, dict[str, Any]]:
+    return {200: {"content": {"application/json": {"example": example}}}}
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+async def _searched(
+    service: Service, fields: SearchFields, page: PageFields, upload: UploadFile | None = None
+) -> dict[str, Any]:
+    image = None if upload is None else await service.uploaded(await upload.read())
+    ask = ask_of(fields, page, service.catalog, service.limits, image)
+    found = (await service.search([ask], again=page.rerank))[0]
+    return found.describe()
+
+
+@api.get("/search", tags=["search"], responses=_shown(FOUND_EXAMPLE))
+async def search(request: Request, asked: Annotated[OneSearch, Query()]) -> dict[str, Any]:
+    """Find the images that fit a sentence, or resemble an item, or both; without what is to be avoided."""
+    return await _searched(_service(request), asked, asked)
+
+
+@api.post("/search", tags=["search"], responses=_shown({"results": [FOUND_EXAMPLE]}))
+async def search_many(request: Request, asked: ManySearches) -> dict[str, Any]:
+    """Answer several queries at once."""
+    service = _service(request)
+    asks = [ask_of(fields, asked, service.catalog, service.limits) for fields in asked.queries]
+    found = await service.search(asks, again=asked.rerank)
+    return {"results": [each.describe() for each in found]}
+
+
+@api.post("/search/image", tags=["search"], responses={**UPLOAD_REFUSALS, **_shown(FOUND_EXAMPLE)})
+async def search_image(
+    request: Request, image: Image, asked: Annotated[OneSearch, Query()]
+) -> dict[str, Any]:
+    """Find the images that resemble one that is sent, or fit it together with a sentence."""
+    return await _searched(_service(request), asked, asked, image)
+
+
+@api.get("/items/{key}/similar", tags=["items"], responses=_shown(FOUND_EXAMPLE))
+async def similar(request: Request, key: Item, page: Annotated[PageFields, Query()]) -> dict[str, Any]:
+    """Find the images that resemble an item."""
+    return await _searched(_service(request), SearchFields(like=key), page)
+
+
+@api.get("/info", tags=["server"])
+async def info(request: Request) -> dict[str, Any]:
+    """Say what is served: the index, the models, the fields for conditions, and sentences to try."""
+    return _service(request).describe()
+
+
+@api.get("/items", tags=["items"], responses=_shown({"key": 17, "id": "holiday/0001.jpg"}))
+async def find_item(request: Request, id: Annotated[Text, Query(max_length=4096)]) -> dict[str, Any]:
+    """Return the number of an item by its path below the indexed folder."""
+    key = _service(request).catalog.key(id)
+    return {"key": key, "id": id}
+
+
+@api.get("/items/{key}", tags=["items"])
+async def item(request: Request, key: Item) -> dict[str, Any]:
+    """Return what is known of an item: path, time, size, metadata, captions."""
+    service = _service(request)
+    told = await service.decoding(partial(service.catalog.describe, key))
+    path = str(service.catalog.index.image_path(service.catalog.position(key)))
+    shown = path.encode("utf-8", "backslashreplace").decode() if service.settings.is_local else None
+    return {**told, "captions": service.captions(key), "path": shown}
+
+
+@api.get("/items/{key}/captions", tags=["items"], responses=_shown({"captions": ["Two dogs race."]}))
+async def captions(request: Request, key: Item) -> dict[str, Any]:
+    """Return the captions of an item, where some lie beside the images."""
+    return {"captions": _service(request).captions(key)}
+
+
+@api.get(
+    "/items/{key}/thumbnail",
+    tags=["items"],
+    response_class=Response,
+    responses={200: {"content": {"image/webp": {}}}},
+)
+async def thumbnail(
+    request: Request, key: Item, large: bool = False, v: Annotated[str, Query(max_length=64)] = ""
+) -> Response:
+    """Return an item as a small image; with large, as one of at most 1,280 pixels."""
+    service = _service(request)
+    tag = f'"{key}-{service.catalog.version(key)}-{int(large)}"'
+    kept = "private, max-age=31536000, immutable" if v else "private, no-cache"
+    headers = {"etag": tag, "cache-control": kept}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    content = await service.thumbnail(key, large=large)
+    return Response(content, media_type="image/webp", headers=headers)
+
+
+@api.get(
+    "/items/{key}/file",
+    tags=["items"],
+    response_class=Response,
+    responses={200: {"content": {"image/*": {}}}},
+)
+async def original(request: Request, key: Item, v: Annotated[str, Query(max_length=64)] = "") -> Response:
+    """Return the file of an item as it is."""
+    catalog = _service(request).catalog
+    path = await anyio.to_thread.run_sync(catalog.file, key)
+    try:
+        file = await anyio.open_file(await anyio.to_thread.run_sync(open_file, path), "rb")
+    except OSError as error:
+        raise MissingError(f"the file of item {key} is no longer there: index the folder again") from error
+
+    async def content() -> AsyncIterator[bytes]:
+        async with file:
+            while chunk := await file.read(_CHUNK):
+                yield chunk
+
+    kind = guess_type(path.name)[0]
+    name = quote(path.name.encode("utf-8", "replace"))
+    headers = {
+        "content-security-policy": "default-src 'none'; sandbox",
+        "content-disposition": f"{'inline' if kind in _SHOWN else 'attachment'}; filename*=UTF-8''{name}",
+        "cache-control": "private, no-cache",
+    }
+    return StreamingResponse(
+        content(), headers=headers, media_type=kind if kind in _SHOWN else "application/octet-stream"
+    )
+
+
+@api.get("/items/{key}/looked", tags=["explanations"])
+async def looked(
+    request: Request, key: Item, q: Annotated[Text, Query(min_length=1, max_length=500)]
+) -> dict[str, Any]:
+    """Return what each part of an image, and each word of a sentence, adds to their score."""
+    service = _service(request)
+    path = await service.decoding(partial(service.catalog.file, key))
+    return await service.looked(path, q)
+
+
+@api.post("/items/{key}/ask", tags=["explanations"])
+async def ask_item(request: Request, key: Item, asked: Question) -> dict[str, Any]:
+    """Answer a question about an item, and say which parts of the image the answer came from."""
+    service = _service(request)
+    path = await service.decoding(partial(service.catalog.file, key))
+    return await service.answer(path, asked.question)
+
+
+@api.post("/ask", tags=["explanations"], responses=UPLOAD_REFUSALS)
+async def ask_upload(
+    request: Request, image: Image, question: Annotated[Text, Query(min_length=1, max_length=500)]
+) -> dict[str, Any]:
+    """Answer a question about an image that is sent."""
+    service = _service(request)
+    return await service.answer(await service.uploaded(await image.read()), question)
+
+
+@plain.get("/health", tags=["server"])
+async def health() -> dict[str, str]:
+    """Say that the process is alive."""
+    return {"status": "alive"}
+
+
+@plain.get("/ready", tags=["server"], responses={503: {"description": "The server begins or ends."}})
+async def ready(request: Request) -> JSONResponse:
+    """Say whether questions are answered."""
+    is_ready = _service(request).is_ready
+    return JSONResponse({"status": "ready" if is_ready else "not ready"}, 200 if is_ready else 503)
+
+
+@plain.get(
+    "/metrics", tags=["server"], response_class=Response, responses={200: {"content": {"text/plain": {}}}}
+)
+async def metrics(request: Request) -> Response:
+    """Return counters in the text format of Prometheus."""
+    return Response(_service(request).metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@plain.post("/session", tags=["server"], responses={401: {"description": "The token is wrong.", **ERROR}})
+async def session(request: Request, asked: Session) -> Response:
+    """Exchange the token for a cookie, which the page needs for its images."""
+    token = _service(request).settings.token
+    if not token:
+        return JSONResponse({"status": "no token is needed"})
+    if not is_token(asked.token, token):
+        return JSONResponse({"error": "the token is wrong"}, 401)
+    reply = JSONResponse({"status": "welcome"})
+    reply.set_cookie(
+        COOKIE, session_of(token), httponly=True, samesite="strict", secure=request.url.scheme == "https"
+    )
+    return reply

@@ -1,0 +1,162 @@
+"""What requests hold, checked before anything is done; FastAPI makes the description of the interface of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from openvse.errors import DataError
+from openvse.media.videos import ClipSource
+from openvse.search import Query
+from openvse.serving.catalog import Catalog, checked_id
+from openvse.serving.searching import Ask, conditions
+from openvse.serving.settings import Limits
+
+_LARGEST = 2**53
+
+
+def _readable(text: str) -> str:
+    """Return a text; raise ValueError where it holds half a character, which no encoder can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("the text holds a character that is not complete") from error
+    return text
+
+
+Text = Annotated[str, Field(max_length=10_000), AfterValidator(_readable)]
+Key = Annotated[
+    int, Field(ge=0, le=_LARGEST, description="The number of an item, as hits give it.", examples=[1])
+]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Number = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+
+
+class SearchFields(BaseModel):
+    """One query; at least one of q, like and an image says what to look for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    q: Annotated[Text, Field(description="A sentence.", examples=["a dog on a beach"])] = ""
+    like: Annotated[Key | None, Field(description="An item that hits should resemble.", examples=[None])] = (
+        None
+    )
+    like_id: Annotated[Text, Field(description="The same, by its path below the indexed folder.")] = ""
+    avoid: Annotated[
+        list[Text],
+        Field(max_length=8, description="Sentences that hits should not fit.", examples=[["a leash"]]),
+    ] = []
+    image_weight: Annotated[Share, Field(description="Weight of the image or item beside the sentence.")] = (
+        0.5
+    )
+    avoid_weight: Annotated[
+        float, Field(ge=0, le=100, allow_inf_nan=False, description="Weight of each sentence to avoid.")
+    ] = 0.5
+
+
+class PageFields(BaseModel):
+    """Which hits are wanted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    top_k: Annotated[int, Field(ge=1, le=200, description="Hits of the page.")] = 50
+    skip: Annotated[int, Field(ge=0, le=10_000, description="Hits before the page.")] = 0
+    where: Annotated[
+        list[Text],
+        Field(
+            max_length=16,
+            description="Conditions that hits fulfil: FIELD OPERATOR VALUE with path, date, size, kind or a key of the "
+            "metadata.",
+            examples=[["date >= 2024", "size < 2MB"]],
+        ),
+    ] = []
+    min_score: Annotated[Number | None, Field(description="The lowest score of a hit.", examples=[None])] = (
+        None
+    )
+    min_precision: Annotated[
+        float | None,
+        Field(gt=0, le=1, description="The lowest probability; needs a model with a curve.", examples=[None]),
+    ] = None
+    expected: Annotated[
+        float | None,
+        Field(gt=0, le=1e9, description="How many images are expected to be relevant.", examples=[None]),
+    ] = None
+    rerank: Annotated[bool, Field(description="Let the second model rank the first hits again.")] = False
+
+
+class OneSearch(SearchFields, PageFields):
+    """One query, and which of its hits are wanted."""
+
+
+class ManySearches(PageFields):
+    """Several queries, and which hits of each are wanted."""
+
+    queries: Annotated[
+        list[SearchFields],
+        Field(min_length=1, max_length=64, examples=[[{"q": "a dog"}, {"q": "a cat", "avoid": ["indoors"]}]]),
+    ]
+
+
+class Question(BaseModel):
+    """A question about an image."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: Annotated[Text, Field(min_length=1, max_length=500, examples=["what colour is the dog?"])]
+
+
+class Session(BaseModel):
+    """What the page sends to be let in."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    token: Annotated[str, Field(max_length=1000)]
+
+
+def ask_of(
+    fields: SearchFields, page: PageFields, catalog: Catalog, limits: Limits, image: ClipSource | None = None
+) -> Ask:
+    """Return the question that a request asks.
+
+    Raises:
+        DataError: something is longer or larger than the server allows, or nothing is looked for.
+        MissingError: the index does not hold the item.
+    """
+    texts = [fields.q, *fields.avoid, *page.where]
+    if any(len(text) > limits.characters for text in texts):
+        raise DataError(f"a text is longer than {limits.characters} characters: give a shorter one")
+    if page.top_k > limits.top_k or page.skip > limits.skip:
+        raise DataError(
+            f"top_k may be at most {limits.top_k} and skip at most {limits.skip}: ask for fewer hits"
+        )
+    like = catalog.id_of(fields.like) if fields.like is not None else None
+    if fields.like_id:
+        like = catalog.id_of(catalog.key(checked_id(fields.like_id)))
+    return Ask(
+        Query(fields.q, image, like, tuple(fields.avoid), fields.image_weight, fields.avoid_weight),
+        page.top_k,
+        page.skip,
+        page.min_score,
+        page.min_precision,
+        page.expected,
+        conditions(page.where),
+    )
+
+
+HIT_EXAMPLE: dict[str, Any] = {
+    "rank": 1,
+    "was": None,
+    "score": 0.412,
+    "probability": 0.83,
+    "key": 17,
+    "id": "holiday/0001.jpg",
+    "thumbnail": "/api/items/17/thumbnail?v=18a2-3f21",
+}
+FOUND_EXAMPLE: dict[str, Any] = {
+    "hits": [HIT_EXAMPLE],
+    "searched": 1000,
+    "more": True,
+    "curve": [[0.1, 0.001], [0.4, 0.8]],
+    "unknown_words": [],
+}

@@ -1,0 +1,288 @@
+"""What a server can do, without the web: search, rank again, explain, ask, and follow the index."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from PIL import Image
+
+from openvse.errors import ModelError, OpenVSEError
+from openvse.media.images import read_image
+from openvse.media.videos import ClipSource
+from openvse.model import TwoTower
+from openvse.search import Chances, HitReranker, Index, Query, captions_beside
+from openvse.search.manifest import MANIFEST, read_manifest
+from openvse.serving.batching import BusyError, Gatherer
+from openvse.serving.catalog import Catalog
+from openvse.serving.looking import describe_answer, look
+from openvse.serving.metrics import Metrics
+from openvse.serving.remembering import RememberingModel
+from openvse.serving.searching import Ask, Found, check_precision_reachable, rerank, search_together
+from openvse.serving.settings import Settings
+from openvse.serving.thumbnails import Kept, small_image
+from openvse.vqa.answerer import Answerer
+from openvse.vqa.explain import explain
+
+_logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+_EXAMPLES = 6
+_SLOW_WAITING = 32
+_WORDS = range(3, 10)
+
+
+class Service:
+    """An index and its models, ready to be asked from an event loop.
+
+    One thread searches, so that questions that arrive meanwhile are gathered; another one does what takes longer, so
+    that it does not hold up searches; a few decode images.
+
+    Args:
+        index: the folder of the index.
+        model: the model that made it.
+        settings: how the server behaves.
+        reranker: a second model, which ranks the first hits again.
+        answerer: a model that answers questions about images.
+        names: how the models are called, by what they do: ``model``, ``rerank`` and ``answer``.
+
+    Raises:
+        IndexFormatError: the index is missing, damaged, or made by another model.
+        ModelError: the second model, or the one that answers, cannot read images.
+    """
+
+    def __init__(
+        self,
+        index: Path,
+        model: TwoTower,
+        settings: Settings,
+        *,
+        reranker: TwoTower | None = None,
+        answerer: Answerer | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self.settings, self.limits = settings, settings.limits
+        self.model, self.reranker, self.answerer = model, reranker, answerer
+        self.names = dict(names or {})
+        self.reads_images = _reads_images(model)
+        for other, option in ((reranker, "--rerank"), (answerer, "--answer")):
+            if other is not None and not _reads_images(other):
+                raise ModelError(
+                    f"the model of {option} reads features and no images: give one that has an image network"
+                )
+        self._path = index
+        self._remembering = RememberingModel(model, self.limits.sentences)
+        self._seen = self._state()
+        self.catalog = Catalog(Index.open(index, self._remembering.fingerprint), self._remembering)
+        self.metrics = Metrics()
+        self.thumbnails = Kept(self.limits.thumbnail_bytes)
+        self.is_ready, self.trouble = False, ""
+        self._captions: Mapping[str, Sequence[str]] = {}
+        self._main = ThreadPoolExecutor(1, "openvse-search")
+        self._slow = ThreadPoolExecutor(1, "openvse-slow")
+        self._decoders = ThreadPoolExecutor(2, "openvse-decode")
+        self._num_slow = 0
+        self._gatherer: Gatherer[Ask, Found] = Gatherer(
+            lambda asks: search_together(self.catalog, asks),
+            self._main,
+            together=self.limits.together,
+            waiting=self.limits.waiting,
+            on_call=self.metrics.together.observe,
+        )
+        self._following: asyncio.Task[None] | None = None
+        self.metrics.watch("items", "Items of the index.", lambda: len(self.catalog.index))
+        self.metrics.watch("waiting", "Questions that wait for the model.", lambda: self._gatherer.waiting)
+        self.metrics.watch("thumbnail_bytes", "Memory of small images.", lambda: len(self.thumbnails))
+
+    async def start(self) -> None:
+        """Read the captions beside the images, ask the model once, and follow the index from now on."""
+        loop = asyncio.get_running_loop()
+        self._captions = await loop.run_in_executor(self._slow, captions_beside, self.catalog.engine.root)
+        if len(self.catalog.index):
+            await self._gatherer.ask(Ask(Query(text="a photo"), top_k=1), timeout_s=600)
+        self._following = asyncio.create_task(self._follow())
+        self.is_ready = True
+
+    async def stop(self) -> None:
+        """Answer what was asked, and let go of the threads."""
+        self.is_ready = False
+        if self._following is not None:
+            self._following.cancel()
+        await self._gatherer.drained()
+        for pool in (self._main, self._slow, self._decoders):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def search(self, asks: Sequence[Ask], *, again: bool = False) -> list[Found]:
+        """Return the pages of some queries, ranked again by the second model if wanted.
+
+        Raises:
+            OpenVSEError: a query cannot be answered.
+            BusyError: too many others wait.
+            TimeoutError: there is no answer in time.
+        """
+        top = self.settings.rerank_top
+        for ask in asks:
+            check_precision_reachable(self.catalog, ask)
+        anew = [again and ask.skip < top for ask in asks]  # the order of later pages does not change
+        if again and self.reranker is None:
+            raise ModelError(
+                "this server has no second model: start it with --rerank MODEL, or leave rerank out"
+            )
+        wanted = [self._whole(ask) if new else ask for ask, new in zip(asks, anew, strict=True)]
+        found = await asyncio.gather(*(self._gatherer.ask(ask, self.limits.answer_s) for ask in wanted))
+        return [
+            await self.slowly(partial(self._rerank, each, ask)) if new else each
+            for each, ask, new in zip(found, asks, anew, strict=True)
+        ]
+
+    def _whole(self, ask: Ask) -> Ask:
+        """Return the question for all hits that are to be ranked again, and those of the page."""
+        most = max(self.settings.rerank_top, ask.skip + ask.top_k)
+        return Ask(ask.query, most, 0, ask.min_score, ask.min_precision, ask.expected, ask.where)
+
+    def _rerank(self, found: Found, ask: Ask) -> Found:
+        assert self.reranker is not None
+        chances = Chances(self.reranker.calibration, found.searched, ask.expected)
+        return rerank(found, ask, HitReranker(self.reranker, top=self.settings.rerank_top, chances=chances))
+
+    async def slowly(self, work: Callable[[], ResultT]) -> ResultT:
+        """Do something that takes long beside the searches.
+
+        Raises:
+            BusyError: too much of this kind waits already.
+            TimeoutError: it is not done in time.
+        """
+        if self._num_slow >= _SLOW_WAITING:
+            raise BusyError("too many questions wait for an answer: try again in a moment")
+        self._num_slow += 1
+        loop = asyncio.get_running_loop()
+        try:
+            return await asyncio.wait_for(loop.run_in_executor(self._slow, work), self.limits.answer_s)
+        finally:
+            self._num_slow -= 1
+
+    async def decoding(self, work: Callable[[], ResultT]) -> ResultT:
+        """Read or write an image beside the searches; raise TimeoutError if it is not done in time."""
+        loop = asyncio.get_running_loop()
+        return await asyncio.wait_for(loop.run_in_executor(self._decoders, work), self.limits.answer_s)
+
+    async def uploaded(self, content: bytes) -> ClipSource:
+        """Decode an image that a client sent; raise BadImageError for anything else."""
+        return await self.decoding(partial(read_image, content, max_pixels=self.limits.upload_pixels))
+
+    async def thumbnail(self, key: int, *, large: bool = False) -> bytes:
+        """Return an item as a small WebP."""
+        catalog = self.catalog
+        path = catalog.file(key)
+        name = f"{key} {catalog.version(key)} {large}"
+        return await self.decoding(lambda: self.thumbnails.get(name, partial(small_image, path, large=large)))
+
+    async def looked(self, image: ClipSource, sentence: str) -> dict[str, Any]:
+        """Return what the model looked at when it compared an image with a sentence."""
+        return (await self.slowly(partial(look, self.model, image, sentence))).describe()
+
+    async def answer(self, image: ClipSource, question: str) -> dict[str, Any]:
+        """Return the answers to a question about an image, and what they came from."""
+        model = self.answerer
+        if model is None:
+            raise ModelError("this server answers no questions: start it with --answer MODEL")
+        return describe_answer((await self.slowly(partial(explain, model, image, [question])))[0])
+
+    def captions(self, key: int) -> list[str]:
+        """Return the captions of an item, if some lie beside the images."""
+        return [*self._captions.get(self.catalog.id_of(key), ())]
+
+    def examples(self) -> list[str]:
+        """Return sentences that a user may try: those of the settings, or captions of the images."""
+        if self.settings.examples:
+            return [*self.settings.examples]
+        drawn = random.Random(0)
+        names = sorted(self._captions)
+        some = drawn.sample(names, min(len(names), 40))
+        firsts = [text.strip(" .") for name in some for text in self._captions[name][:1]]
+        return [text for text in dict.fromkeys(firsts) if len(text.split()) in _WORDS][:_EXAMPLES]
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a client has to know of the server."""
+        index, limits = self.catalog.index, self.limits
+        return {
+            "title": self.settings.title,
+            "items": len(index),
+            "complete": index.is_complete,
+            "created": index.manifest.created,
+            "model": self.names.get("model", ""),
+            "embeddings": index.manifest.num_embeddings,
+            "width": index.manifest.dim,
+            "images": self.reads_images,
+            "probabilities": self.catalog.engine.calibration is not None,
+            "rerank": self.names.get("rerank", "second model") if self.reranker is not None else None,
+            "rerank_top": self.settings.rerank_top,
+            "answer": self.names.get("answer", "answerer") if self.answerer is not None else None,
+            "examples": self.examples(),
+            "fields": [{"name": each.name, "values": list(each.values)} for each in self.catalog.fields],
+            "upload_bytes": limits.upload_bytes,
+            "top_k": limits.top_k,
+            "roots": [root.path for root in index.roots] if self.settings.is_local else [],
+        }
+
+    def _state(self) -> tuple[object, ...]:
+        """Return what changes whenever the index is written."""
+        manifest = read_manifest(self._path)
+        named = [MANIFEST, manifest.items]
+        stats = [(self._path / name).stat() for name in named]
+        return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
+
+    async def _follow(self) -> None:
+        """Open the index anew whenever it was written; what is being searched keeps the state that it began with."""
+        loop, pause = asyncio.get_running_loop(), self.settings.reload_s
+        while True:
+            await asyncio.sleep(pause)
+            began = time.monotonic()
+            try:
+                await loop.run_in_executor(self._decoders, self.reload)
+            except (OpenVSEError, OSError) as error:
+                if str(error) != self.trouble:
+                    _logger.warning("the index is served as it was: %s", error)
+                self.trouble = str(error)
+                self.metrics.reloads.labels("failed").inc()
+            # A large index that is written all the time takes at most a tenth of one thread.
+            pause = max(self.settings.reload_s, 10 * (time.monotonic() - began))
+
+    def reload(self) -> bool:
+        """Open the index anew if it was written since; return whether it was.
+
+        Raises:
+            OpenVSEError: it cannot be served any more; the state before is.
+        """
+        state = self._state()
+        if state == self._seen and not self.trouble:
+            return False
+        self.catalog = Catalog(Index.open(self._path, self._remembering.fingerprint), self._remembering)
+        self._seen, self.trouble = state, ""
+        self.metrics.reloads.labels("done").inc()
+        return True
+
+
+def _reads_images(model: TwoTower | Answerer) -> bool:
+    """Return whether a model reads images, and not only stored features; the question-only model reads none."""
+    if model.image is None:
+        return True
+    try:
+        model.image.encoder.backbone.read(Image.new("RGB", (32, 32)))
+    except ModelError:
+        return False
+    return True
+
+
+def open_file(path: Path) -> int:
+    """Open a file for reading without following a link, and return its descriptor; see ``Catalog.file``."""
+    return os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))

@@ -1,0 +1,43 @@
+"""``openvse encode``: what is printed, and what is refused in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+
+def test_what_it_prints(trained: Path, tmp_path: Path, invoke) -> None:
+    model = trained / "run" / "best"
+    result = invoke("encode", model, trained / "album", "--out", tmp_path / "x.npy", "--shard-size", 8)
+    assert result.stdout == f"{tmp_path / 'x.npy'}: 20 images, 16 numbers each (0 left out)\n"
+    assert np.load(tmp_path / "x.npy").shape == (20, 16)
+    (tmp_path / "s.txt").write_text("a red sky\n\na green field\n")
+    (tmp_path / "s.csv").write_text("id,text\n7,a red sky\n8,\n")
+    words = ("encode", model, tmp_path / "s.csv", "--out", tmp_path / "s.parquet", "--json")
+    result = invoke(*words)
+    told = json.loads(result.stdout)
+    assert told["result"] | {"out": ""} == {
+        "out": "",
+        "kind": "texts",
+        "count": 1,
+        "num_embeddings": 1,
+        "dim": 16,
+        "kept": 0,
+        "unreadable": 1,
+        "failed": [{"id": "8", "reason": "line 3 has no sentence"}],
+        "left_out": {},
+    }
+    assert told["warnings"] == ["left out 8: line 3 has no sentence"]
+    assert json.loads(invoke(*words).stdout)["result"]["kept"] == 1
+
+
+def test_what_it_refuses(trained: Path, tmp_path: Path, refused) -> None:
+    model = trained / "run" / "best"
+    assert "no such file or folder" in refused("encode", model, tmp_path / "gone", "--out", tmp_path / "x")
+    (tmp_path / "x.npy").write_text("mine")
+    line = refused("encode", model, trained / "album", "--out", tmp_path / "x.npy")
+    assert line.endswith("choose another --out, or replace it with --overwrite")
+    line = refused("encode", model, trained / "album", "--out", tmp_path / "y.npy", "--cluster", "auto")
+    assert line == "--cluster needs --workers, which says how many processes encode"

@@ -1,0 +1,220 @@
+"""Embeddings as files: the same bytes whatever the interruptions, and nothing that is lost without a word."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pyarrow import parquet
+
+from openvse.encoding import encode, list_records
+from openvse.errors import DataError, DiskError, ModelError, OpenVSEError
+from openvse.model import TwoTower
+from tests.full_disk import full_disk
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return every file of a folder, but the lock."""
+    return {
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if path.is_file() and path.name != "writer.lock"
+    }
+
+
+def interrupted(model: TwoTower, photos: Path, out: Path, after: int) -> None:
+    """Stop an encoding when some records are done, as Ctrl-C does."""
+
+    def stop(state) -> None:
+        if state.done >= after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode(model, photos, out, shard_size=3, batch_size=2, progress=stop)
+
+
+def test_an_array_has_the_embeddings_of_the_model(model: TwoTower, photos: Path, tmp_path: Path) -> None:
+    report = encode(model, photos, tmp_path / "x.npy", shard_size=4, batch_size=3)
+    ids = (tmp_path / "x_ids.txt").read_text().splitlines()
+    vectors = np.load(tmp_path / "x.npy")
+    assert ids == sorted(ids) and len(ids) == 11
+    assert (report.count, report.num_embeddings, report.dim) == (11, 1, 16) == (11, 1, vectors.shape[1])
+    expected = model.encode_image([photos / name for name in ids]).vectors[:, 0]
+    torch.testing.assert_close(torch.from_numpy(vectors), expected, rtol=0, atol=1e-5)
+    assert [item for item, _ in report.failed] == ["05 broken.jpg"]
+    assert report.left_out.counts() == "1 video, 1 PDF"
+    told = json.loads((tmp_path / "x.npy.json").read_text())
+    assert told["count"] == 11 and told["left_out"] == [
+        {"id": "05 broken.jpg", "reason": "it is not an image we read"}
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "x.npy", "x.npy.json", "x_ids.txt"]
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.parquet", "folder"])
+def test_interruptions_leave_no_trace(model: TwoTower, photos: Path, tmp_path: Path, name: str) -> None:
+    whole, other = tmp_path / "whole", tmp_path / "other"
+    whole.mkdir(), other.mkdir()
+    encode(model, photos, whole / name, shard_size=3, batch_size=2)
+    for after in (4, 1, 8):
+        interrupted(model, photos, other / name, after)
+    report = encode(model, photos, other / name, shard_size=3, batch_size=2)
+    assert report.kept == 6  # two shards; the third was under way
+    places = [each / name if name == "folder" else each for each in (whole, other)]
+    assert content(places[0]) == content(places[1])
+    assert not [path for path in places[1].iterdir() if "unfinished" in path.name]
+    before = content(places[1])
+    assert encode(model, photos, other / name, shard_size=3, batch_size=2).kept == 12
+    assert content(places[1]) == before
+
+
+@pytest.mark.medium
+def test_a_killed_encoding_goes_on(model: TwoTower, photos: Path, tmp_path: Path) -> None:
+    encode(model, photos, tmp_path / "whole.npy", shard_size=1, threads=1)
+    notes = tmp_path / ".x.npy.unfinished"
+    fork = get_context("fork")
+    torch.set_num_threads(1)
+    for wanted in (2, 5, 9):
+        process = fork.Process(
+            target=encode, args=(model, photos, tmp_path / "x.npy"), kwargs={"shard_size": 1, "threads": 1}
+        )
+        process.start()
+        deadline = time.monotonic() + 60
+        while len([*notes.glob("0*.json")]) < wanted and time.monotonic() < deadline and process.is_alive():
+            time.sleep(0.001)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+    assert encode(model, photos, tmp_path / "x.npy", shard_size=1, threads=1).kept >= 9
+    for name in (".npy", "_ids.txt"):
+        assert (tmp_path / f"x{name}").read_bytes() == (tmp_path / f"whole{name}").read_bytes()
+
+
+def test_an_image_that_changed_is_encoded_again(model: TwoTower, photos: Path, tmp_path: Path) -> None:
+    interrupted(model, photos, tmp_path / "x.npy", 9)
+    os.utime(photos / "01 é.png", ns=(1, 1))
+    assert encode(model, photos, tmp_path / "x.npy", shard_size=3, batch_size=2).kept == 3
+
+
+def test_sentences_keep_their_ids_and_texts(model: TwoTower, tmp_path: Path) -> None:
+    (tmp_path / "captions.csv").write_text('id,caption\na,red dog runs\nb,  \nc,"blue\n bird"\n')
+    report = encode(model, tmp_path / "captions.csv", tmp_path / "x.parquet", dtype="float16")
+    table = parquet.read_table(tmp_path / "x.parquet")
+    assert table.column("id").to_pylist() == ["a", "c"]
+    assert table.column("text").to_pylist() == ["red dog runs", "blue bird"]
+    assert report.failed == [("b", "line 3 has no sentence")]
+    expected = model.encode_text(["red dog runs", "blue bird"]).vectors[:, 0].half().numpy()
+    np.testing.assert_array_equal(np.stack(table.column("vector").to_numpy()), expected)
+
+
+def test_several_embeddings_are_rows_of_parquet_and_an_axis_of_numpy(
+    model: TwoTower, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from openvse.encoding import shards
+
+    monkeypatch.setattr(
+        shards, "_vectors", lambda vectors, mask: np.concatenate([vectors.numpy()] * 2, axis=1)
+    )
+    encode(model, photos, tmp_path / "two", form="parquet", shard_size=6)
+    first = parquet.read_table(tmp_path / "two" / "embeddings-00000.parquet")
+    assert first.column("part").to_pylist() == [0, 1] * (first.num_rows // 2)
+    encode(model, photos, tmp_path / "x.npy")
+    assert np.load(tmp_path / "x.npy").shape == (11, 2, 16)
+
+
+def test_lists_name_images_and_say_what_is_missing(photos: Path, model: TwoTower, tmp_path: Path) -> None:
+    lines = ["photos/01 é.png", "photos/gone.png", "photos/clip.mp4"]
+    (tmp_path / "list.txt").write_text("\n".join(lines))
+    listing = list_records(tmp_path / "list.txt")
+    assert (listing.kind, [record.id for record in listing.records]) == ("images", lines[:1])
+    assert listing.failed[0][0] == "photos/gone.png" and "No such file" in listing.failed[0][1]
+    assert listing.left_out.counts() == "1 video"
+    (tmp_path / "list.jsonl").write_text('{"image": "photos/01 é.png", "id": 7}\n')
+    assert [record.id for record in list_records(tmp_path / "list.jsonl").records] == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "path,caption\nx.png,y\n", "--kind images or --kind texts"),
+        ("a.csv", "name,other\nx,y\n", "it has name, other"),
+        ("a.txt", "\n\n", "there is no sentence"),
+        ("a.jsonl", "[1]\n", "line 1: it is no JSON object"),
+        ("a.csv", "id,text\n1,a\n1,b\n", "gives the id 1 twice"),
+        ("a.doc", "x", "is no list that we read"),
+    ],
+)
+def test_lists_that_cannot_be_understood(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=message):
+        list_records(tmp_path / name)
+
+
+def test_nothing_is_overwritten_unasked(model: TwoTower, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_text("mine")
+    with pytest.raises(DataError, match="is no output of openvse"):
+        encode(model, photos, tmp_path / "x.npy")
+    assert (tmp_path / "x.npy").read_text() == "mine"
+    with pytest.raises(DataError, match="is no output of openvse"):
+        encode(model, photos, photos)
+    encode(model, photos, tmp_path / "x.npy", overwrite=True)
+    (photos / "01 é.png").unlink()
+    with pytest.raises(DataError, match="of other records"):
+        encode(model, photos, tmp_path / "x.npy")
+    assert encode(model, photos, tmp_path / "x.npy", overwrite=True).count == 10
+    encode(model, photos, tmp_path / "folder", shard_size=2)
+    assert encode(model, photos, tmp_path / "folder", shard_size=6, overwrite=True).count == 10
+    assert len([*(tmp_path / "folder").glob("embeddings-*")]) == 2
+
+
+def test_a_full_disk_is_one_line(model: TwoTower, photos: Path, tmp_path: Path) -> None:
+    with full_disk(300), pytest.raises(DiskError, match="make room"):
+        encode(model, photos, tmp_path / "x.npy", shard_size=3)
+    assert not (tmp_path / "x.npy").exists()
+    assert encode(model, photos, tmp_path / "x.npy", shard_size=3).count == 11
+
+
+def test_what_cannot_be(model: TwoTower, photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="workers load the model"):
+        encode(model, photos, tmp_path / "x.npy", workers=2)
+    with pytest.raises(DataError, match="names a file of npy"):
+        encode(model, photos, tmp_path / "x.npy", form="parquet")
+    for name in list(photos.rglob("*.png")):
+        name.unlink()
+    with pytest.raises(DataError, match="none of the 1 images can be used"):
+        encode(model, photos, tmp_path / "x.npy")
+
+
+def test_ray_is_asked_for_where_it_is_missing(
+    model: TwoTower, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    folder = model.save(tmp_path / "model")
+    with pytest.raises(OpenVSEError, match="pip install 'openvse\\[ray\\]'"):
+        encode(folder, photos, tmp_path / "x.npy", workers=2)
+
+
+@pytest.mark.slow
+def test_workers_write_the_same_files(model: TwoTower, photos: Path, tmp_path: Path) -> None:
+    import ray
+
+    from openvse.encoding.cluster import start
+
+    folder = model.save(tmp_path / "model")
+    encode(folder, photos, tmp_path / "here", shard_size=2, batch_size=2, threads=1)
+    expected = content(tmp_path / "here")
+    start(4)
+    try:
+        for workers in (1, 2, 4):
+            report = encode(
+                folder, photos, tmp_path / str(workers), shard_size=2, batch_size=2, workers=workers
+            )
+            assert (report.count, len(report.failed)) == (11, 1)
+            assert content(tmp_path / str(workers)) == expected
+    finally:
+        ray.shutdown()

@@ -1,0 +1,110 @@
+"""Questions that arrive together are answered by one call, and the fault of one is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from openvse.errors import DataError
+from openvse.model import TwoTower
+from openvse.search import Index, Query
+from openvse.serving.batching import BusyError, Gatherer
+from openvse.serving.catalog import Catalog
+from openvse.serving.remembering import RememberingModel
+from openvse.serving.searching import Ask, search_together
+from tests.serving.conftest import Place
+
+
+def gathered(
+    answer: Callable[[Sequence[int]], Sequence[int]],
+    ask: Callable[[Gatherer[int, int]], Coroutine[Any, Any, Any]],
+    together: int = 64,
+    waiting: int = 100,
+) -> tuple[Any, list[int]]:
+    sizes: list[int] = []
+    with ThreadPoolExecutor(1) as thread:
+        gatherer = Gatherer(answer, thread, together=together, waiting=waiting, on_call=sizes.append)
+        return asyncio.run(ask(gatherer)), sizes
+
+
+def double(asked: Sequence[int]) -> list[int]:
+    return [2 * each for each in asked]
+
+
+async def ask_many(gatherer: Gatherer[int, int], count: int = 10) -> list[int | BaseException]:
+    asked = (gatherer.ask(number, 5.0) for number in range(count))
+    return await asyncio.gather(*asked, return_exceptions=True)
+
+
+def test_questions_of_one_moment_are_one_call() -> None:
+    answers, sizes = gathered(double, ask_many)
+    assert answers == [2 * number for number in range(10)] and sizes == [10]
+
+
+def test_a_call_has_at_most_so_many() -> None:
+    answers, sizes = gathered(double, ask_many, together=4)
+    assert answers == [2 * number for number in range(10)] and sizes == [4, 4, 2]
+
+
+def test_the_fault_of_one_question_is_its_own() -> None:
+    def picky(asked: Sequence[int]) -> list[int]:
+        if 3 in asked:
+            raise DataError("three is not allowed")
+        return double(asked)
+
+    answers, _ = gathered(picky, ask_many)
+    assert isinstance(answers[3], DataError)
+    assert [each for number, each in enumerate(answers) if number != 3] == [0, 2, 4, 8, 10, 12, 14, 16, 18]
+
+
+def test_too_many_are_refused_and_late_ones_given_up() -> None:
+    free = threading.Event()
+
+    def slow(asked: Sequence[int]) -> list[int]:
+        free.wait(30)
+        return double(asked)
+
+    async def ask(gatherer: Gatherer[int, int]) -> list[int | BaseException]:
+        first = asyncio.create_task(gatherer.ask(1, 0.05))
+        await asyncio.sleep(0.01)
+        others = asyncio.create_task(ask_many(gatherer, 5))
+        with pytest.raises(TimeoutError):
+            await first
+        free.set()
+        return await others
+
+    answers, sizes = gathered(slow, ask, waiting=3)
+    assert answers[:3] == [0, 2, 4] and all(isinstance(each, BusyError) for each in answers[3:])
+    assert sizes == [1, 3]
+
+
+def test_queries_of_all_kinds_cost_one_call_of_the_text_encoder(
+    place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[list[str]] = []
+    encode = model.encode_text
+    monkeypatch.setattr(model, "encode_text", lambda texts: calls.append([*texts]) or encode(texts))
+    catalog = Catalog(Index.open(place.index), RememberingModel(model, 100))
+    asks = [
+        Ask(Query("a red dog runs"), top_k=3),
+        Ask(Query("grass", avoid=("birds",)), top_k=4),
+        Ask(Query("the cat"), top_k=2, skip=1),
+    ]
+    found = search_together(catalog, asks)
+    assert [len(each.hits) for each in found] == [3, 4, 2]
+    assert calls == [["a red dog runs", "grass", "birds", "the cat"]]
+    one_by_one = [search_together(catalog, [ask])[0] for ask in asks]
+    assert [each.hits for each in found] == [each.hits for each in one_by_one]
+    assert len(calls) == 1  # the next page of a sentence costs none
+
+
+def test_as_many_sentences_are_remembered_as_were_asked_for(model: TwoTower) -> None:
+    remembering = RememberingModel(model, 2)
+    both = remembering.encode_text(["grass", "a red dog runs", "grass", "the cat"])
+    assert len(both) == 4 and both.vectors[0].equal(both.vectors[2])
+    assert len(remembering._known) == 2

@@ -1,0 +1,186 @@
+"""Items over HTTP: what is known of them, their files and no others, and what the models say of them."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from starlette.testclient import TestClient
+
+from openvse.errors import DataError, ModelError
+from openvse.functional import pad
+from openvse.model import TwoTower
+from openvse.search import Index
+from openvse.serving.catalog import Catalog
+from openvse.serving.looking import look
+from openvse.serving.remembering import RememberingModel
+from openvse.serving.service import Service
+from openvse.serving.settings import Settings
+from openvse.serving.thumbnails import Kept
+from tests.conftest import draw_photo
+from tests.serving.conftest import FREE, Place, client_of, make_model, png
+
+
+def key_of(client: TestClient, item_id: str) -> int:
+    return int(client.get("/api/items", params={"id": item_id}).json()["key"])
+
+
+def test_an_item_is_described(client: TestClient, place: Place) -> None:
+    item = client.get(f"/api/items/{key_of(client, 'trips/004.jpg')}").json()
+    assert (item["id"], item["name"], item["kind"]) == ("trips/004.jpg", "004.jpg", "image")
+    assert item["captions"] == ["the green cat sleeps"] and item["metadata"]["year"] == 2004
+    assert item["size"] == (place.photos / "trips/004.jpg").stat().st_size
+    assert item["path"] == str(place.photos / "trips/004.jpg")
+    said = client.get(f"/api/items/{item['key']}/captions").json()
+    assert said == {"captions": item["captions"]}
+
+
+def test_thumbnails_are_small_and_not_sent_twice(client: TestClient) -> None:
+    hit = client.get("/api/search", params={"q": "grass", "top_k": 1}).json()["hits"][0]
+    reply = client.get(hit["thumbnail"])
+    assert reply.headers["content-type"] == "image/webp" and "immutable" in reply.headers["cache-control"]
+    assert Image.open(io.BytesIO(reply.content)).size == (96, 72)
+    again = client.get(hit["thumbnail"], headers={"if-none-match": reply.headers["etag"]})
+    assert again.status_code == 304 and not again.content
+
+
+def test_the_original_is_sent_as_it_is_and_cannot_run_anything(client: TestClient, place: Place) -> None:
+    reply = client.get(f"/api/items/{key_of(client, '001.jpg')}/file")
+    assert reply.content == (place.photos / "001.jpg").read_bytes()
+    assert reply.headers["content-type"] == "image/jpeg"
+    assert reply.headers["content-security-policy"] == "default-src 'none'; sandbox"
+
+
+def test_only_files_below_the_folder_leave_it(own_place: Place, model: TwoTower, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.jpg"
+    draw_photo(9).save(secret)
+    with client_of(Service(own_place.index, model, Settings(limits=FREE))) as client:
+        key, linked = key_of(client, "001.jpg"), key_of(client, "002.jpg")
+        (own_place.photos / "001.jpg").unlink()
+        (own_place.photos / "001.jpg").symlink_to(secret)
+        (own_place.photos / "002.jpg").unlink()
+        (own_place.photos / "002.jpg").symlink_to(own_place.photos / "003.jpg")
+        shutil.rmtree(own_place.photos / "trips")
+        (own_place.photos / "trips").symlink_to("/etc")
+        gone = client.get("/api/search", params={"q": "grass", "where": "path ~ trips/*"}).json()["hits"]
+        for each in (key, gone[0]["key"]):
+            for kind in ("file", "thumbnail", "looked?q=grass"):
+                reply = client.get(f"/api/items/{each}/{kind}")
+                assert reply.status_code == 404 and "secret" not in reply.text, kind
+        inside = client.get(f"/api/items/{linked}/file")
+        assert inside.content == (own_place.photos / "003.jpg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/page/../app.py",
+        "/page/..%2f..%2fapp.py",
+        "/page/%2e%2e/%2e%2e/errors.py",
+        "/..%2f..%2fetc/passwd",
+        "/api/items/..%2f..%2f1/file",
+        "/api/items/1%00/file",
+    ],
+)
+def test_no_path_leads_out(client: TestClient, path: str) -> None:
+    assert client.get(path).status_code in (404, 405, 422)
+
+
+def test_memory_of_small_images_is_bounded() -> None:
+    kept, made = Kept(100), list[str]()
+
+    def make(name: str) -> bytes:
+        made.append(name)
+        return bytes(40)
+
+    for name in ("a", "b", "a", "c", "a", "b"):
+        kept.get(name, lambda name=name: make(name))
+        assert len(kept) <= 100
+    assert made == ["a", "b", "c", "b"]  # b was not used for longest when c came
+
+
+def test_shares_add_up_to_the_score(model: TwoTower) -> None:
+    photo, sentence = draw_photo(4, (64, 64)), "the green cat sleeps"
+    looked = look(model, photo, sentence)
+    score = float(model.score(model.encode_image([photo]), model.encode_text([sentence])))
+    assert float(looked.shares.sum()) == pytest.approx(score, abs=1e-4)
+    assert float(looked.word_shares.sum()) == pytest.approx(score, abs=1e-4)
+    assert looked.boxes.shape == (4, 4) and looked.tiled
+    assert looked.words == ["<start>", "the", "green", "cat", "sleeps", "<end>"]
+
+
+def test_shares_belong_to_their_parts(model: TwoTower) -> None:
+    """What a part adds is what the score loses, with lengths held, when the part says nothing (for a mean)."""
+    mean = make_model(0, "mean")
+    photo, sentence = draw_photo(5, (64, 64)), "a red dog runs"
+    looked = look(mean, photo, sentence)
+    with torch.no_grad():
+        local = mean.image.encoder(mean.read_images([photo])).local[0]
+        whole = local.mean(dim=0)
+        text = mean.text(pad(mean.text.encoder.tokenize([sentence]))).vectors[0, 0]
+        expected = (local / len(local)) @ text / whole.norm()
+    torch.testing.assert_close(looked.shares, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_of_several_views_the_best_is_shown() -> None:
+    views = make_model(0, {"name": "pie_net", "num_embeddings": 3}, {"global_vector": "mean"})
+    looked = look(views, draw_photo(6, (64, 64)), "two blue birds in the water")
+    assert looked.view[1] == 3 and 1 <= looked.view[0] <= 3 and looked.shares.isfinite().all()
+
+
+def test_what_cannot_be_looked_at_is_told(model: TwoTower) -> None:
+    with pytest.raises(DataError, match="there is no sentence"):
+        look(model, draw_photo(1), " ")
+
+
+def test_looking_over_http(client: TestClient) -> None:
+    reply = client.get("/api/items/1/looked", params={"q": "grass"}).json()
+    assert reply["of"] == "score" and len(reply["shares"]) == len(reply["boxes"]) == 4 and reply["views"] == 1
+
+
+def test_answers_come_with_what_they_came_from(client: TestClient) -> None:
+    reply = client.post("/api/items/1/ask", json={"question": "what colour is the dog"}).json()
+    assert len(reply["answers"]) == 5 and reply["looked"]["of"] == "attention"
+    assert sum(reply["looked"]["shares"]) == pytest.approx(1, abs=1e-3)
+    sent = {"image": ("x.png", png(), "image/png")}
+    of_upload = client.post("/api/ask", params={"question": "what colour is the dog"}, files=sent).json()
+    assert of_upload["answers"]
+
+
+def test_without_the_models_the_reply_says_how_to_get_them(place: Place, model: TwoTower) -> None:
+    with client_of(Service(place.index, model, Settings(limits=FREE))) as client:
+        asked = client.post("/api/items/1/ask", json={"question": "what"})
+        again = client.get("/api/search", params={"q": "grass", "rerank": True})
+    assert asked.status_code == 422 and "--answer MODEL" in asked.json()["error"]
+    assert again.status_code == 422 and "--rerank MODEL" in again.json()["error"]
+
+
+def test_a_second_model_that_reads_no_images_is_refused(place: Place, model: TwoTower) -> None:
+    blind = make_blind()
+    with pytest.raises(ModelError, match="--rerank reads features and no images"):
+        Service(place.index, model, Settings(), reranker=blind)
+
+
+def make_blind() -> TwoTower:
+    from openvse.retrieval.build import build_model
+    from openvse.tasks.recipes import parse_recipe
+    from tests.tiny import tiny_tree
+
+    return build_model(parse_recipe(tiny_tree(Path())), captions=["red"]).eval()
+
+
+def test_items_of_an_index_of_an_earlier_format_are_told_apart(model: TwoTower) -> None:
+    old = Index.open(Path(__file__).parents[1] / "earlier_versions/v1/index")
+    assert old.manifest.vectors and len(old) > 1
+
+    class Maker(RememberingModel):
+        fingerprint = old.manifest.model
+
+    catalog = Catalog(old, Maker(model, 1))
+    keys = [catalog.key(item) for item in old.table.ids]
+    assert len(set(keys)) == len(old) and [catalog.id_of(key) for key in keys] == old.table.ids
+    assert catalog.describe(keys[1])["id"] == old.table.ids[1]

@@ -1,0 +1,304 @@
+"""The page in a headless Chromium: every way through it, by keyboard too, in dark and light, and on a phone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from openvse.model import Calibration, CalibrationData, TwoTower
+from openvse.serving import Settings
+from openvse.serving.service import Service
+from openvse.vqa.answerer import Answerer
+from tests.serving.conftest import FREE, Place, Running
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
+    None,
+)
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
+
+TOKEN = "a token of enough characters"
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def troubles() -> list[str]:
+    """Errors of the console, and requests that leave the server."""
+    return []
+
+
+@pytest.fixture
+def open_page(browser: Browser, troubles: list[str]) -> Iterator[Open]:
+    pages: list[Page] = []
+
+    def opened(url: str, *, dark: bool = False, width: int = 1280, height: int = 800) -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+        )
+        page = context.new_page()
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("console", lambda said: troubles.append(said.text) if said.type == "error" else None)
+        base = "/".join(url.split("/")[:3])
+        page.on(
+            "request",
+            lambda asked: (
+                troubles.append(asked.url) if not asked.url.startswith((base, "blob:", "data:")) else None
+            ),
+        )
+        page.goto(url)
+        pages.append(page)
+        return page
+
+    yield opened
+    for page in pages:
+        page.context.close()
+
+
+@pytest.fixture
+def calibrated(model: TwoTower) -> Iterator[TwoTower]:
+    data = CalibrationData("drawn", 60, 60, 60)
+    model.calibration = Calibration(
+        model.fingerprint,
+        data,
+        "logistic",
+        {"logistic": 0.1},
+        (-1.0, 0.0, 1.0),
+        (-6.0, 0.0, 6.0),
+        (1.0, 0.6, 0.0),
+    )
+    yield model
+    model.calibration = None
+
+
+@pytest.fixture
+def url(
+    place: Place,
+    calibrated: TwoTower,
+    second: TwoTower,
+    answerer: Answerer,
+    running: Callable[[Service], Running],
+) -> str:
+    settings = Settings(limits=FREE, rerank_top=10)
+    names = {"rerank": "second", "answer": "answerer"}
+    return running(
+        Service(place.index, calibrated, settings, reranker=second, answerer=answerer, names=names)
+    ).url
+
+
+def loaded(page: Page, count: int) -> None:
+    expect(page.locator(".card.is-loaded").nth(count - 1)).to_be_visible()
+
+
+def serious(page: Page) -> list[str]:
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{each['id']}: {each['nodes'][0]['html']}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+def test_a_search_with_its_whole_life_by_keyboard(url: str, open_page: Open, troubles: list[str]) -> None:
+    page = open_page(url)
+    expect(page.locator("#hero-note")).to_contain_text("60 images")
+    expect(page.locator("#q")).to_be_focused()
+    assert not serious(page)
+    page.keyboard.type("a red dog runs")
+    page.keyboard.press("Enter")
+    loaded(page, 6)
+    assert page.url.endswith("?q=a+red+dog+runs")
+    page.keyboard.press("/")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".card").first).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(page.locator("#panel")).to_be_visible()
+    name = page.locator("#panel-name").inner_text()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#panel-name")).not_to_have_text(name)
+    expect(page.locator("#scores")).to_contain_text("Probability")
+    expect(page.locator("#captions li")).to_have_count(1)
+    expect(page.locator("#metadata")).to_contain_text("year")
+    page.keyboard.press("l")
+    expect(page.locator("#looked-note")).to_contain_text("adds")
+    assert page.locator("#looked-words span").all_inner_texts() == ["a", "red", "dog", "runs"]
+    expect(page.locator("#veil")).to_be_visible()
+    assert not serious(page)
+    page.keyboard.press("Escape")
+    expect(page.locator("#panel")).to_be_hidden()
+    page.keyboard.press("m")
+    expect(page.locator("#chip")).to_be_visible()
+    assert "like=" in page.url
+    page.go_back()
+    expect(page.locator("#q")).to_have_value("a red dog runs")
+    page.keyboard.press("Escape")
+    page.locator("#help").click()
+    expect(page.locator("#keys")).to_be_visible()
+    assert not troubles
+
+
+def test_all_images_come_as_one_scrolls(url: str, open_page: Open) -> None:
+    page = open_page(f"{url}/?q=grass")
+    loaded(page, 6)
+    page.locator(".card").nth(47).scroll_into_view_if_needed()
+    expect(page.locator(".card")).to_have_count(60)
+
+
+def test_filters_what_to_avoid_and_the_lowest_score(url: str, open_page: Open, troubles: list[str]) -> None:
+    page = open_page(f"{url}/?q=grass")
+    loaded(page, 6)
+    page.locator("#add-filter").click()
+    page.locator("#filter-field").select_option("year")
+    page.locator("#filter-value").fill("2003")
+    page.keyboard.press("Enter")
+    expect(page.locator("#status")).to_contain_text("Best of 12 images")
+    page.locator("#add-avoid").click()
+    page.locator("#avoid-value").fill("birds")
+    page.keyboard.press("Enter")
+    expect(page.locator("#chips li")).to_have_count(2)
+    page.locator("#chips button").last.click()
+    expect(page.locator("#chips li")).to_have_count(1)
+    expect(page.locator(".card")).to_have_count(12)
+    page.locator("#least").focus()
+    for _ in range(40):
+        page.keyboard.press("ArrowRight")
+    expect(page.locator("#least-value")).to_contain_text("%")
+    expect(page.locator(".card")).not_to_have_count(12)
+    assert not serious(page)
+    page.goto(f"{url}/?q=grass&where=year+%3E+3000")
+    expect(page.locator("#nothing")).to_contain_text("No image passes")
+    page.locator("#loosen").click()
+    expect(page.locator(".card")).to_have_count(48)
+    assert not troubles
+
+
+def test_the_second_model_is_seen_to_move_hits(url: str, open_page: Open, troubles: list[str]) -> None:
+    page = open_page(f"{url}/?q=grass")
+    loaded(page, 6)
+    page.locator(".switch").click()
+    expect(page.locator(".move")).to_have_count(10)
+    expect(page.locator("#status")).to_contain_text("second moved")
+    page.locator(".card").nth(1).click()
+    expect(page.locator("#scores")).to_contain_text("→ 2")
+    assert not troubles
+
+
+def test_a_question_is_answered_with_where_it_came_from(
+    url: str, open_page: Open, troubles: list[str]
+) -> None:
+    page = open_page(f"{url}/?q=grass")
+    loaded(page, 6)
+    page.locator(".card").first.click()
+    page.locator("#question").fill("what colour is the dog")
+    page.keyboard.press("Enter")
+    expect(page.locator(".answer")).to_have_count(5)
+    expect(page.locator("#looked-note")).to_contain_text("attention")
+    expect(page.locator("#veil")).to_be_visible()
+    assert not serious(page) and not troubles
+
+
+def test_an_image_is_chosen_pasted_and_dropped(
+    url: str, place: Place, open_page: Open, troubles: list[str]
+) -> None:
+    page = open_page(url)
+    expect(page.locator(".examples button").first).to_be_visible()
+    page.set_input_files("#file", place.photos / "001.jpg")
+    loaded(page, 6)
+    expect(page.locator(".card").first).to_have_attribute("aria-label", r"1. 001.jpg, score 1.000")
+    page.locator("#q").fill("grass")
+    page.keyboard.press("Enter")
+    expect(page.locator("#mix")).to_be_visible()
+    page.locator("#chip-remove").click()
+    expect(page.locator("#mix")).to_be_hidden()
+    for kind, words in (("drop", "dataTransfer"), ("paste", "clipboardData")):
+        page.goto(url)
+        expect(page.locator(".examples button").first).to_be_visible()
+        script = """async ([kind, where]) => {
+          const bytes = await (await fetch('/api/items/1/thumbnail')).blob();
+          const held = new DataTransfer();
+          held.items.add(new File([bytes], 'x.webp', { type: 'image/webp' }));
+          const event = kind === 'drop' ? new DragEvent(kind, { dataTransfer: held, cancelable: true, bubbles: true })
+            : new ClipboardEvent(kind, { clipboardData: held, cancelable: true, bubbles: true });
+          document.body.dispatchEvent(event);
+        }"""
+        page.evaluate(script, [kind, words])
+        loaded(page, 6)
+        expect(page.locator("#chip")).to_be_visible()
+    assert not troubles
+
+
+def test_errors_and_slow_replies_are_told(url: str, open_page: Open) -> None:
+    page = open_page(f"{url}/?q=grass&where=nonsense")
+    expect(page.locator("#trouble")).to_contain_text("is no condition")
+    assert not serious(page)
+    page.route("**/api/search**", lambda route: None)
+    page.goto(f"{url}/?q=grass")
+    expect(page.locator("#status")).to_contain_text("Still searching")
+    expect(page.locator(".ghost").first).to_be_visible()
+    page.unroute_all(behavior="ignoreErrors")
+    page.route("**/api/search**", lambda route: route.abort())
+    page.goto(f"{url}/?q=grass")
+    expect(page.locator("#trouble")).to_contain_text("cannot be reached")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_on_a_phone(url: str, open_page: Open, troubles: list[str], dark: bool) -> None:
+    page = open_page(f"{url}/?q=grass", dark=dark, width=360, height=740)
+    loaded(page, 4)
+    wide = "document.documentElement.scrollWidth > innerWidth"
+    assert not page.evaluate(wide) and not serious(page)
+    page.locator(".card").first.click()
+    expect(page.locator("#close")).to_be_focused()
+    assert not page.evaluate(wide) and not serious(page)
+    page.locator("#close").click()
+    expect(page.locator(".card").first).to_be_focused()
+    assert not troubles
+
+
+def test_the_choice_of_dark_stays(url: str, open_page: Open) -> None:
+    page = open_page(url)
+    expect(page.locator(".examples button").first).to_be_visible()
+    page.locator("#theme").click()
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(page.locator(".examples button").first).to_be_visible()
+    assert not serious(page)
+
+
+def test_a_token_is_asked_for(
+    place: Place, model: TwoTower, running: Callable[[Service], Running], open_page: Open
+) -> None:
+    server = running(Service(place.index, model, replace(Settings(token=TOKEN), limits=FREE)))
+    page = open_page(f"{server.url}/?q=grass")
+    expect(page.locator("#login")).to_be_visible()
+    assert not serious(page)
+    page.locator("#token").fill("wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator("#login-error")).to_contain_text("wrong")
+    page.locator("#token").fill(TOKEN)
+    page.keyboard.press("Enter")
+    loaded(page, 6)
+
+
+def test_the_page_is_small(url: str, open_page: Open) -> None:
+    page = open_page(url)
+    expect(page.locator(".examples button").first).to_be_visible()
+    sizes = page.evaluate(
+        "performance.getEntries().filter(e => e.transferSize !== undefined).map(e => [e.name, e.transferSize])"
+    )
+    assert len(sizes) <= 14 and sum(size for _, size in sizes) < 40_000, sizes

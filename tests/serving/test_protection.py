@@ -1,0 +1,229 @@
+"""Who is let in, how much is taken, and what every reply carries."""
+
+from __future__ import annotations
+
+import io
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from openvse.errors import OpenVSEError
+from openvse.model import TwoTower
+from openvse.serving import Limits, Settings
+from openvse.serving.guard import Rates, session_of
+from openvse.serving.running import listen, require_packages
+from openvse.serving.service import Service
+from tests.serving.conftest import FREE, Place, client_of, png
+
+TOKEN = "a token of enough characters"
+ASKED = {"q": "grass", "top_k": 1}
+
+
+@pytest.fixture(scope="module")
+def locked(place: Place, model: TwoTower) -> Iterator[TestClient]:
+    settings = Settings(token=TOKEN, limits=replace(FREE, upload_bytes=200_000, upload_pixels=100_000))
+    with client_of(Service(place.index, model, settings)) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/search?q=grass", "/api/info", "/metrics", "/openapi.json", "/api/items/1/file"]
+)
+def test_a_stranger_sees_nothing(locked: TestClient, path: str) -> None:
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"cookie": f"openvse_session={TOKEN}"}):
+        reply = locked.get(path, headers=headers)
+        assert reply.status_code == 401 and "token" in reply.json()["error"]
+    assert locked.get(path, headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def test_the_page_and_the_state_are_open(locked: TestClient) -> None:
+    assert [locked.get(path).status_code for path in ("/", "/page/app.js", "/health", "/ready")] == [200] * 4
+
+
+def test_the_page_gets_a_cookie_for_the_token(locked: TestClient) -> None:
+    assert locked.post("/session", json={"token": "wrong"}).status_code == 401
+    reply = locked.post("/session", json={"token": TOKEN})
+    told = reply.headers["set-cookie"].lower()
+    assert "httponly" in told and "samesite=strict" in told and TOKEN not in told
+    cookie = {"cookie": f"openvse_session={session_of(TOKEN)}"}
+    assert locked.get("/api/search", params=ASKED, headers=cookie).status_code == 200
+
+
+def test_other_web_sites_may_not_ask(client: TestClient) -> None:
+    assert client.get("/api/info", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    assert client.get("/api/info", headers={"host": "rebound.example"}).status_code == 421
+    assert client.get("/api/info", headers={"x-long": "y" * 40_000}).status_code == 431
+    assert client.get("/api/info", headers={"host": "localhost:8000"}).status_code == 200
+
+
+def test_every_reply_carries_what_protects_its_reader(client: TestClient) -> None:
+    for path in ("/", "/page/app.js", "/api/info", "/api/items/1/thumbnail", "/nothing", "/api/search?q="):
+        headers = client.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy, path
+        assert headers["x-content-type-options"] == "nosniff" and headers["x-frame-options"] == "DENY"
+        assert "server" not in headers
+
+
+def test_the_page_holds_no_inline_code_and_nothing_from_elsewhere(client: TestClient) -> None:
+    page = client.get("/").text
+    assert " style=" not in page and "<style" not in page and " onclick" not in page
+    assert page.count("<script") == page.count('<script src="page/')
+    assert "http://" not in page and "https://" not in page
+
+
+def test_an_address_that_others_reach_needs_a_token() -> None:
+    with pytest.raises(OpenVSEError, match="--allow-public"):
+        Settings(host="0.0.0.0")
+    with pytest.raises(OpenVSEError, match="--allow-public"):
+        Settings(host="photos.example")
+    with pytest.raises(OpenVSEError, match="at least 16"):
+        Settings(token="short")
+    assert Settings(host="0.0.0.0", token=TOKEN).token and Settings(host="::", allow_public=True)
+    assert Settings(host="127.1.2.3").is_local and Settings(host="::1").is_local
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    opened, settings = listen(Settings(port=0))
+    with opened:
+        opened.listen(1)
+        with pytest.raises(OpenVSEError, match=f"127.0.0.1:{settings.port} cannot be listened on"):
+            listen(settings)
+
+
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openvse.serving.running.find_spec", lambda name: None if name == "uvicorn" else True)
+    with pytest.raises(OpenVSEError, match=r"needs uvicorn: pip install 'openvse\[serve\]'"):
+        require_packages()
+
+
+def test_rates_are_per_client_and_grow_back() -> None:
+    rates = Rates(2.0, 3.0)
+    assert [rates.takes("a", 1.0, 0.0) for _ in range(4)] == [True, True, True, False]
+    assert rates.takes("b", 1.0, 0.0)
+    assert rates.takes("a", 1.0, 0.5) and not rates.takes("a", 1.0, 0.5)
+    assert [rates.takes("a", 1.0, 1000.0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_client_that_asks_too_much_is_told_to_wait(place: Place, model: TwoTower) -> None:
+    settings = Settings(limits=Limits(rate=0.001, burst=2.0))
+    with client_of(Service(place.index, model, settings)) as client:
+        replies = [client.get("/api/search", params=ASKED) for _ in range(3)]
+        assert [reply.status_code for reply in replies] == [200, 200, 429]
+        assert replies[-1].headers["retry-after"] == "1"
+        seen = client.get("/health").status_code
+        assert seen in (200, 429)
+
+
+def bomb() -> bytes:
+    """A PNG of 50,000 x 50,000 pixels in a few bytes."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    head = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
+    body = zlib.compress(bytes(100_000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def large() -> bytes:
+    encoded = io.BytesIO()
+    Image.new("RGB", (400, 400)).save(encoded, "PNG")
+    return encoded.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (bomb(), "more pixels than"),
+        (large(), "400 x 400 pixels"),
+        (png()[:300], "truncated or damaged"),
+        (b"", "empty"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>", "SVG"),
+        (b"%PDF-1.7", "PDF"),
+        (b"\x00" * 1000, "not an image"),
+        (b"GIF89a" + b"\xff" * 50, "an image of 56 bytes"),
+    ],
+    ids=["bomb", "large", "truncated", "empty", "svg", "pdf", "zeros", "gif"],
+)
+def test_hostile_uploads_are_refused(locked: TestClient, content: bytes, words: str) -> None:
+    known = {"authorization": f"Bearer {TOKEN}"}
+    sent = {"image": ("../../x.png", content, "image/png")}
+    reply = locked.post("/api/search/image", files=sent, headers=known)
+    assert reply.status_code == 422 and words in reply.json()["error"]
+
+
+def test_bodies_that_are_too_large_are_refused_before_and_while_they_arrive(locked: TestClient) -> None:
+    known = {"authorization": f"Bearer {TOKEN}"}
+    sent = {"image": ("x.png", bytes(300_000), "image/png")}
+    announced = locked.post("/api/search/image", files=sent, headers=known)
+    assert announced.status_code == 413 and "0.2 MB" in announced.json()["error"]
+
+    def parts() -> Iterator[bytes]:
+        yield b'--b\r\nContent-Disposition: form-data; name="image"; filename="x"\r\n\r\n'
+        for _ in range(30):
+            yield bytes(10_000)
+
+    kind = {"content-type": "multipart/form-data; boundary=b", **known}
+    streamed = locked.post("/api/search/image", content=parts(), headers=kind)
+    assert streamed.status_code == 413
+
+
+def test_odd_bodies_are_refused(locked: TestClient) -> None:
+    known = {"authorization": f"Bearer {TOKEN}"}
+    for content, kind in (
+        (b"{", "application/json"),
+        (b'{"queries": [{"q": "\\ud800"}]}', "application/json"),
+        (b"[" * 50_000, "application/json"),
+        (b"\xff\xfe", "application/json"),
+        (b"", "text/plain"),
+    ):
+        reply = locked.post("/api/search", content=content, headers={"content-type": kind, **known})
+        assert 400 <= reply.status_code < 500, content[:20]
+    reply = locked.post(
+        "/api/search/image", content=b"x", headers={"content-type": "multipart/form-data", **known}
+    )
+    assert reply.status_code in (400, 422)
+
+
+def test_metrics_count_what_was_done(client: TestClient) -> None:
+    client.get("/api/search", params=ASKED)
+    text = client.get("/metrics").text
+    assert 'openvse_requests_total{method="GET",route="/api/search",status="200"}' in text
+    assert "openvse_gathered_queries_bucket" in text and "openvse_items 60.0" in text
+
+
+def test_the_wait_for_a_body_is_bounded(place: Place, model: TwoTower, tmp_path: Path) -> None:
+    import asyncio
+
+    from starlette.types import Message
+
+    from openvse.serving.bounds import Bounds, RefusedBodyError
+    from openvse.serving.metrics import Metrics
+
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await asyncio.sleep(10)
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def app(scope: object, receive: object, send: object) -> None:
+        await receive()  # type: ignore[operator]
+
+    assert issubclass(RefusedBodyError, Exception)
+    began = time.monotonic()
+    scope = {"type": "http", "headers": [], "method": "POST", "path": "/"}
+    asyncio.run(Bounds(app, replace(FREE, upload_s=0.05), Metrics())(scope, receive, send))
+    assert sent[0]["status"] == 408 and time.monotonic() - began < 5

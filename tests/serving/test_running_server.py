@@ -1,0 +1,145 @@
+"""A server on a port: its end, updates of its index, and clients that do nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from openvse.model import TwoTower
+from openvse.search import build_index
+from openvse.serving import Settings
+from openvse.serving.service import Service
+from tests.conftest import draw_photo
+from tests.serving.conftest import FREE, Place, Running
+
+Start = Callable[[Service], Running]
+
+
+def test_silent_and_slow_clients_are_left_and_others_served(
+    place: Place, model: TwoTower, running: Start
+) -> None:
+    limits = replace(FREE, head_s=1.0, connections=150)
+    server = running(Service(place.index, model, Settings(limits=limits)))
+    address = ("127.0.0.1", server.port)
+    silent = [socket.create_connection(address) for _ in range(120)]
+    dribbling = socket.create_connection(address)
+    dribbling.sendall(b"GET /health HT")
+    assert httpx.get(f"{server.url}/api/search", params={"q": "grass"}).status_code == 200
+    until = time.monotonic() + 10
+    for each in [*silent, dribbling]:
+        each.settimeout(max(0.1, until - time.monotonic()))
+        with suppress(ConnectionResetError):
+            assert each.recv(10) == b""
+        each.close()
+
+
+def test_more_connections_than_allowed_are_closed(place: Place, model: TwoTower, running: Start) -> None:
+    limits = replace(FREE, connections=5)
+    server = running(Service(place.index, model, Settings(limits=limits)))
+    some = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
+    extra = socket.create_connection(("127.0.0.1", server.port))
+    extra.settimeout(5)
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):
+        extra.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert extra.recv(10) != b""
+        raise ConnectionResetError
+    for each in some:
+        each.close()
+
+
+def test_an_updated_index_is_served_without_losing_a_request(
+    own_place: Place, model: TwoTower, running: Start
+) -> None:
+    server = running(Service(own_place.index, model, Settings(limits=FREE, reload_s=0.05)))
+    stop, statuses = threading.Event(), list[int]()
+
+    def ask() -> None:
+        with httpx.Client(base_url=server.url) as client:
+            while not stop.is_set():
+                statuses.append(client.get("/api/search", params={"q": "grass"}).status_code)
+
+    with ThreadPoolExecutor(2) as threads:
+        asking = [threads.submit(ask) for _ in range(2)]
+        for number in range(100, 103):
+            draw_photo(number).save(own_place.photos / f"{number}.jpg")
+            build_index(model, own_place.photos, own_place.index)
+        (own_place.photos / "001.jpg").unlink()
+        build_index(model, own_place.photos, own_place.index)
+        found: dict[str, object] = {}
+        until = time.monotonic() + 20
+        while time.monotonic() < until and found.get("items") != 10:
+            found = httpx.get(f"{server.url}/api/info").json()
+            time.sleep(0.05)
+        stop.set()
+        for each in asking:
+            each.result()
+    assert found["items"] == 10
+    assert len(statuses) > 10 and set(statuses) == {200}
+
+
+def test_an_index_that_is_gone_or_of_another_model_is_served_as_it_was(
+    own_place: Place, model: TwoTower, second: TwoTower, running: Start
+) -> None:
+    server = running(Service(own_place.index, model, Settings(limits=FREE, reload_s=0.05)))
+    build_index(second, own_place.photos, own_place.index, overwrite=True)
+    until = time.monotonic() + 20
+    while time.monotonic() < until and not server.service.trouble:
+        time.sleep(0.05)
+    assert "was made by model" in server.service.trouble
+    reply = httpx.get(f"{server.url}/api/search", params={"q": "grass"})
+    assert reply.status_code == 200 and len(reply.json()["hits"]) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_command_in_order(
+    own_place: Place, model: TwoTower, tmp_path: Path, number: signal.Signals
+) -> None:
+    folder = model.save(tmp_path / "model")
+    command = [
+        sys.executable,
+        "-m",
+        "openvse.cli",
+        "serve",
+        str(own_place.index),
+        "--model",
+        str(folder),
+        "--port",
+        "0",
+    ]
+    with subprocess.Popen(
+        [*command, "--threads", "1"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OPENVSE_TOKEN": "a token of enough characters"},
+    ) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        while "images at" not in line:
+            assert line, "the server ended"
+            line = process.stderr.readline()
+        url = line.split(" at ")[1].split()[0]
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                if httpx.get(f"{url}ready").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.1)
+        assert httpx.get(f"{url}api/info").status_code == 401
+        process.send_signal(number)
+        assert process.wait(30) == 0
+        assert "Traceback" not in process.stderr.read()

@@ -1,0 +1,155 @@
+"""Searches over HTTP: what comes back is what the engine finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from openvse.model import TwoTower
+from openvse.search import HitReranker, Index, Query, SearchEngine
+from openvse.serving.service import Service
+from tests.serving.conftest import png
+
+DOG = "a red dog runs"
+
+
+@pytest.fixture(scope="module")
+def engine(service: Service, model: TwoTower) -> SearchEngine:
+    return SearchEngine(model, Index.open(service.catalog.index.path))
+
+
+def ids(reply: dict[str, Any]) -> list[str]:
+    return [hit["id"] for hit in reply["hits"]]
+
+
+def test_a_sentence_finds_what_the_engine_finds(client: TestClient, engine: SearchEngine) -> None:
+    reply = client.get("/api/search", params={"q": DOG, "top_k": 7}).json()
+    expected = engine.search(DOG, top_k=7)[0]
+    assert ids(reply) == [hit.id for hit in expected]
+    assert [hit["score"] for hit in reply["hits"]] == pytest.approx([hit.score for hit in expected], abs=1e-5)
+    assert [hit["rank"] for hit in reply["hits"]] == list(range(1, 8))
+    assert reply["searched"] == 60 and reply["more"]
+
+
+def test_pages_follow_each_other_and_end(client: TestClient, engine: SearchEngine) -> None:
+    expected = [hit.id for hit in engine.search(DOG, top_k=60)[0]]
+    first = client.get("/api/search", params={"q": DOG, "top_k": 40}).json()
+    last = client.get("/api/search", params={"q": DOG, "top_k": 40, "skip": 40}).json()
+    assert ids(first) + ids(last) == expected
+    assert last["hits"][0]["rank"] == 41
+    assert first["more"] and not last["more"]
+
+
+def test_several_queries_with_images_items_and_what_to_avoid(
+    client: TestClient, engine: SearchEngine
+) -> None:
+    key = client.get("/api/items", params={"id": "001.jpg"}).json()["key"]
+    queries = [
+        {"q": DOG},
+        {"q": DOG, "like": key, "image_weight": 0.3},
+        {"like_id": "trips/004.jpg"},
+        {"q": DOG, "avoid": ["grass"], "avoid_weight": 0.7},
+    ]
+    reply = client.post("/api/search", json={"queries": queries, "top_k": 5}).json()
+    expected = engine.find(
+        [
+            Query(DOG),
+            Query(DOG, like="001.jpg", image_weight=0.3),
+            Query(like="trips/004.jpg"),
+            Query(DOG, avoid=("grass",), avoid_weight=0.7),
+        ],
+        5,
+    )
+    assert [ids(each) for each in reply["results"]] == [[hit.id for hit in hits] for hits in expected]
+
+
+def test_an_uploaded_image_alone_and_with_words(client: TestClient, engine: SearchEngine) -> None:
+    content = png()
+    sent = {"image": ("any name.png", content, "image/png")}
+    alone = client.post("/api/search/image", params={"top_k": 5}, files=sent).json()
+    assert ids(alone) == [hit.id for hit in engine.search_images(content, top_k=5)[0]]
+    mixed = {"top_k": 5, "q": DOG, "image_weight": 0.2}
+    both = client.post("/api/search/image", params=mixed, files=sent).json()
+    expected = engine.find(Query(DOG, image=content, image_weight=0.2), 5)[0]
+    assert ids(both) == [hit.id for hit in expected]
+
+
+def test_conditions_and_the_lowest_score(client: TestClient, engine: SearchEngine) -> None:
+    where = ["year >= 2003", "path ~ trips/*"]
+    reply = client.get("/api/search", params={"q": DOG, "where": where, "top_k": 50}).json()
+    assert ids(reply) == [hit.id for hit in engine.find(Query(DOG), 50, where=where)[0]]
+    assert reply["searched"] == len(reply["hits"]) < 60
+    middle = reply["hits"][2]["score"] - 1e-4
+    limited = client.get("/api/search", params={"q": DOG, "where": where, "min_score": middle}).json()
+    assert ids(limited) == ids(reply)[:3] and not limited["more"]
+
+
+def test_similar_leaves_out_the_item(client: TestClient, engine: SearchEngine) -> None:
+    key = client.get("/api/items", params={"id": "002.jpg"}).json()["key"]
+    reply = client.get(f"/api/items/{key}/similar", params={"top_k": 5}).json()
+    assert ids(reply) == [hit.id for hit in engine.find(Query(like="002.jpg"), 5)[0]]
+    assert "002.jpg" not in ids(reply)
+
+
+def test_the_second_model_moves_the_first_hits(
+    client: TestClient, engine: SearchEngine, second: TwoTower
+) -> None:
+    reply = client.get("/api/search", params={"q": DOG, "top_k": 8, "rerank": True}).json()
+    first = engine.search(DOG, top_k=8)[0]
+    again = HitReranker(second, top=5)([DOG], [first])[0]
+    assert ids(reply) == [hit.id for hit in again]
+    before = {hit.id: hit.rank for hit in first[:5]}
+    assert [hit["was"] for hit in reply["hits"]] == [before.get(hit.id) for hit in again]
+    later = client.get("/api/search", params={"q": DOG, "top_k": 8, "skip": 8, "rerank": True}).json()
+    assert ids(later) == [hit.id for hit in engine.search(DOG, top_k=16)[0][8:]]
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "words"),
+    [
+        ({"q": " "}, 422, "a query looks for nothing"),
+        ({"q": DOG, "top_k": 0}, 422, "top_k"),
+        ({"q": DOG, "top_k": 201}, 422, "top_k"),
+        ({"q": DOG, "sort": "x"}, 422, "sort"),
+        ({"q": DOG, "where": "nonsense"}, 422, "is no condition"),
+        ({"q": DOG, "where": "size > 99999999999999999999"}, 422, "out of range"),
+        ({"q": DOG, "where": "date > 9999"}, 422, "out of range"),
+        ({"q": DOG, "where": "path ~ " + "*a" * 9}, 422, "more than 8 stars"),
+        ({"q": DOG, "min_score": "nan"}, 422, "min_score"),
+        ({"q": DOG, "min_precision": 0.5}, 422, "openvse calibrate"),
+        ({"q": "x" * 1001}, 422, "longer than 1000"),
+        ({"like": 999999}, 404, "no item 999999"),
+        ({"like_id": "../../etc/passwd"}, 404, "no item"),
+    ],
+)
+def test_what_cannot_be_answered_is_told_in_one_line(
+    client: TestClient, given: dict[str, Any], status: int, words: str
+) -> None:
+    reply = client.get("/api/search", params=given)
+    assert reply.status_code == status
+    assert words in reply.json()["error"] and "\n" not in reply.json()["error"]
+
+
+def test_unknown_words_are_told(client: TestClient) -> None:
+    reply = client.get("/api/search", params={"q": "a red zeppelin"}).json()
+    assert [each["word"] for each in reply["unknown_words"]] == ["zeppelin"]
+
+
+def test_info_offers_what_the_page_needs(client: TestClient) -> None:
+    info = client.get("/api/info").json()
+    assert info["items"] == 60 and info["rerank"] == "second" and info["answer"] == "answerer"
+    assert {"name": "year", "values": ["2000", "2001", "2002", "2003", "2004"]} in [
+        {**each, "values": sorted(each["values"])} for each in info["fields"]
+    ]
+    assert "a red dog runs" in info["examples"]
+
+
+def test_what_may_be_asked_is_described_with_examples(client: TestClient) -> None:
+    described = client.get("/openapi.json").json()
+    paths = described["paths"]
+    assert {"/api/search", "/api/search/image", "/api/items/{key}/ask", "/health", "/metrics"} <= set(paths)
+    assert "a dog on a beach" in str(paths["/api/search"]["get"]["parameters"])
+    assert "holiday/0001.jpg" in str(paths["/api/search"]["get"]["responses"]["200"])
+    assert all(each.get("description") for path in paths.values() for each in path.values())
