@@ -6,15 +6,14 @@ import logging
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
 
 from openvse.encoders.coverage import UnknownWord, unknown_line
 from openvse.errors import DataError, ModelError
-from openvse.media.images import one_or_many, read_image
-from openvse.media.videos import ClipSource
+from openvse.media.images import ImageLike, one_or_many, read_image
 from openvse.model.calibration import Calibration, read_calibration
 from openvse.runtime.arrays import ArraySet, score_sets
 from openvse.runtime.description import Side, read_description
@@ -76,7 +75,7 @@ class OnnxModel:
             self._tokenizer = read_tokenizer(self.folder, self.description.text.reading or {})
         return self._tokenizer
 
-    def encode_image(self, images: ClipSource | Sequence[ClipSource], batch_size: int = 64) -> ArraySet:
+    def encode_image(self, images: ImageLike | Sequence[ImageLike], batch_size: int = 64) -> ArraySet:
         """Embed images (paths, bytes, PIL images or arrays ``uint8 [H, W, 3]``).
 
         Args:
@@ -93,7 +92,10 @@ class OnnxModel:
             raise ModelError(
                 "this model was exported for stored features and cannot read images: give features to encode_features"
             )
-        preprocess, given = Preprocessing.from_json(side.reading), one_or_many(images)
+        preprocess, given = (
+            Preprocessing.from_json(side.reading),
+            cast(Sequence[ImageLike], one_or_many(images)),
+        )
         batches = (
             np.stack([preprocess(read_image(image)) for image in given[start : start + batch_size]])
             for start in range(0, len(given), batch_size)
