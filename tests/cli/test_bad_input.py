@@ -27,7 +27,10 @@ def copy(source: Path, target: Path) -> Path:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("training.batchsize=4", "unknown key training.batchsize; did you mean 'batch_size'?"),
+        (
+            "training.batchsize=4",
+            "unknown key training.batchsize; did you mean 'batch_size' or 'chunk_size'?",
+        ),
         (
             "image.aggregator.tempature=1",
             "unknown key image.aggregator.tempature; did you mean 'temperature'?",

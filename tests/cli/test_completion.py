@@ -35,7 +35,9 @@ def test_messages_name_a_command_that_lists_the_rest(refused, invoke) -> None:
     words = ("train", "vse_infinity/folder_cpu", "data.source=x")
     shown = refused(*words, "training.batchsize=4")
     keys = yaml.safe_load(invoke("recipes", "vse_infinity/folder_cpu").stdout)["training"]
-    assert f"did you mean 'batch_size'? ('openvse recipes NAME' lists all {len(keys)})" in shown
+    assert (
+        f"did you mean 'batch_size' or 'chunk_size'? ('openvse recipes NAME' lists all {len(keys)})" in shown
+    )
     assert "('openvse parts' lists all" in refused("parts", "gpoo")
     listed = invoke("parts", "gpo").stdout.splitlines()
     assert listed[0].startswith("aggregator gpo: ")

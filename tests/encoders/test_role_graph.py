@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from openvse.encoders import RoleGraphEncoder
-from openvse.encoders.role_graphs import ACTION, ROLES, graph_of_tags, key_of, read_role_graphs
+from openvse.encoders.role_graphs import ACTION, ROLES, graph_of_tags, key_of, read_role_graphs, tag_words
 from openvse.errors import DataError, ModelError, RecipeError
 from openvse.functional import pad
 from openvse.types import Inputs
@@ -182,7 +182,19 @@ def test_a_log_line_counts_the_captions(annotation: str, monkeypatch: Any, caplo
 
 def test_a_missing_tagger_and_odd_numbers_are_refused(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "denckring_en_pos", None)
-    with pytest.raises(ModelError, match="pip install denckring-en-pos"):
+    with pytest.raises(ModelError, match=r"pip install 'openvse\[graphs\]'"):
         made(tagger="perceptron")
     with pytest.raises(RecipeError, match="max_actions is 0"):
         made(max_actions=0)
+
+
+@pytest.mark.medium
+def test_the_tagger_of_the_extra_knows_word_classes() -> None:
+    assert tag_words(["a", "man", "rides", "a", "brown", "horse"]) == [
+        "DET",
+        "NOUN",
+        "VERB",
+        "DET",
+        "ADJ",
+        "NOUN",
+    ]

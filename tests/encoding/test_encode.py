@@ -210,7 +210,7 @@ def test_workers_write_the_same_files(model: TwoTower, photos: Path, tmp_path: P
     expected = content(tmp_path / "here")
     start(4)
     try:
-        for workers in (1, 2, 4):
+        for workers in (1, 3):
             report = encode(
                 folder, photos, tmp_path / str(workers), shard_size=2, batch_size=2, workers=workers
             )

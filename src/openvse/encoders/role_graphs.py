@@ -132,7 +132,7 @@ def tag_words(words: Sequence[str]) -> list[str]:
         from denckring_en_pos import tagger
     except ImportError as error:
         raise ModelError(
-            "graphs of captions without annotation need a tagger: pip install denckring-en-pos, or set tagger: none"
+            "graphs of captions without annotation need a tagger: pip install 'openvse[graphs]', or set tagger: none"
         ) from error
     return [str(label).partition("|")[0] for label in tagger().tag(list(words))] if words else []
 

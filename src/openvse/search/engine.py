@@ -278,17 +278,10 @@ class SearchEngine:
         ):
             wanted *= 4
             found = self._named(*self._nearest(embedded, wanted, allowed, conditions), unknown)
-        lowest = -math.inf if min_score is None else min_score
-        return [
-            _page(
-                query,
-                best_of_files(hits) if one_per_file else hits,
-                chances,
-                slice(skip, skip + top_k),
-                lowest,
-            )
-            for query, hits in zip(asked, found, strict=True)
-        ]
+        if one_per_file:
+            found = [best_of_files(hits) for hits in found]
+        page, lowest = slice(skip, skip + top_k), -math.inf if min_score is None else min_score
+        return [_page(query, hits, chances, page, lowest) for query, hits in zip(asked, found, strict=True)]
 
     def _nearest(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -61,14 +61,14 @@ def index(
     quiet: Quiet = False,
 ) -> None:
     """Embed folders of images for search; a later run embeds only what changed, and goes on after a stop."""
-    from dataclasses import replace
-
     from openvse.cli.embedders import load_embedder
     from openvse.cli.progress import bar, counted
     from openvse.search import Index, build_index, compact_index, forget_root, place_of
 
     loaded = load_embedder(model, device=device, threads=threads)
-    choice = None if refuse_engine(loaded, engine) else check_engine(out, engine, engine_url, loaded)
+    choice = (
+        None if is_export(loaded, engine, segment_seconds) else check_engine(out, engine, engine_url, loaded)
+    )
     for folder in forget or ():
         forget_root(out, folder)
     with bar() as progress:
@@ -180,8 +180,8 @@ def bring_engine(out: Path, wanted: EngineChoice, url: str | None, model: object
     return Searched(wanted.name, report.put, report.removed, recall)
 
 
-def refuse_engine(model: Embedder, engine: str | None) -> bool:
-    """Return whether a model is an exported one, which is searched exactly; refuse another engine for it."""
+def is_export(model: Embedder, engine: str | None, segment_seconds: float | None) -> bool:
+    """Return whether a model is an exported one, which is searched exactly and reads images; refuse all else for it."""
     from openvse.errors import ModelError
     from openvse.runtime import OnnxModel
 
@@ -189,6 +189,10 @@ def refuse_engine(model: Embedder, engine: str | None) -> bool:
         raise ModelError(
             f"an exported model is searched exactly, and not with the engine {engine}: leave out --engine, or name the "
             f"model folder"
+        )
+    if isinstance(model, OnnxModel) and segment_seconds:
+        raise ModelError(
+            "an exported model reads no clips: leave out --segment-seconds, or name the model folder"
         )
     return isinstance(model, OnnxModel)
 

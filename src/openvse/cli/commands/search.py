@@ -103,10 +103,7 @@ def search(
     from openvse.cli.search_output import chosen_output, write_hits
     from openvse.search import Index
 
-    named, index, queries = in_order(words)
-    if model is not None and named is not None:
-        raise OpenVSEError(f"the model is given twice, as {named} and --model {model}: give one of them")
-    named = model or named
+    named, index, queries = in_order(words, model)
     besides = tuple(avoid or ()), avoid_weight, tuple(where or ())
     lowest = min_score, min_precision, expected
     refined = Refinement(with_image, image_weight, *besides, skip, *lowest, one_per_file)
@@ -295,16 +292,22 @@ def warn_of_gone(index: Index, results: Sequence[Sequence[Hit]]) -> None:
         warn(f"{len(gone)} of the images found {are} no longer there (first: {first}): {remedy}")
 
 
-def in_order(words: Sequence[str]) -> tuple[str | None, Path, Sequence[str]]:
+def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path, Sequence[str]]:
     """Return the model, if one is named, the index and the queries of ``[MODEL] INDEX QUERY...``.
 
+    Args:
+        words: the arguments of the command.
+        model: the model that an option names.
+
     Raises:
-        OpenVSEError: neither the first nor the second word is an index.
+        OpenVSEError: neither the first nor the second word is an index, or the model is named twice.
     """
     first, *others = words
     if is_index(first):
-        return None, Path(first), others
+        return model, Path(first), others
     if others and is_index(others[0]):
+        if model is not None:
+            raise OpenVSEError(f"the model is given twice, as {first} and --model {model}: give one of them")
         return first, Path(others[0]), others[1:]
     what = f"neither {first} nor {others[0]} is an index" if others else f"{first} is not an index"
     raise IndexFormatError(f"{what}: give the folder of an index, or make one with 'openvse index'")
