@@ -66,9 +66,8 @@ def index(
     from openvse.search import Index, build_index, compact_index, forget_root, place_of
 
     loaded = load_embedder(model, device=device, threads=threads)
-    choice = (
-        None if is_export(loaded, engine, segment_seconds) else check_engine(out, engine, engine_url, loaded)
-    )
+    exported = is_export(loaded, engine, segment_seconds)
+    choice = None if exported else check_engine(out, engine, engine_url, loaded)
     for folder in forget or ():
         forget_root(out, folder)
     with bar() as progress:
