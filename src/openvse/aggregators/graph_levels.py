@@ -73,7 +73,7 @@ class GraphLevels(Aggregator):
         local = self.dropout(features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0))
         nodes: Tensor = self.aggregator(Features(local, features.mask)).vectors
         there = torch.ones(nodes.shape[:2], dtype=torch.bool, device=nodes.device)
-        edges = torch.zeros(len(nodes), 1, 1, dtype=torch.bool, device=nodes.device)
+        edges = torch.zeros(nodes.shape[0], 1, 1, dtype=torch.bool, device=nodes.device)
         if features.graph is not None:
             there, edges = features.graph.members.any(dim=2), features.graph.edges
             nodes = torch.cat([nodes, self._nodes(local, features.graph)], dim=1)
