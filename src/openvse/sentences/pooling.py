@@ -12,12 +12,10 @@ from sentence_transformers.base.modules import Module
 
 from openvse.assembly import pooling
 from openvse.errors import RecipeError
-from openvse.sentences.folders import module_folder
-
-WEIGHTS = "model.safetensors"
+from openvse.sentences.folders import WEIGHTS, InFolder
 
 
-class Pooling(Module):  # type: ignore[misc]
+class Pooling(InFolder, Module):  # type: ignore[misc]
     """A pooling of openvse in the place of the library's own: token embeddings in, a sentence embedding out.
 
     Loading a saved model needs ``trust_remote_code=True``, because the library imports this class by its name. The
@@ -60,25 +58,8 @@ class Pooling(Module):  # type: ignore[misc]
         save_model(self, str(Path(output_path, WEIGHTS)))
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        trust_remote_code: bool = False,
-        model_kwargs: dict[str, Any] | None = None,
-        processor_kwargs: dict[str, Any] | None = None,
-        config_kwargs: dict[str, Any] | None = None,
-        backend: str = "torch",
-    ) -> Pooling:
-        """Load a saved pooling; the library calls this, and not all of its arguments are read."""
-        folder = module_folder(
-            cls, model_name_or_path, subfolder, token, cache_folder, revision, local_files_only
-        )
+    def read(cls, folder: Path) -> Pooling:
+        """Make a pooling that was saved; the library's ``load`` finds the folder."""
         made = cls(**cls.load_config(str(folder)))
         load_model(made, str(folder / WEIGHTS))
         return made

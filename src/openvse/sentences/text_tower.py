@@ -16,16 +16,15 @@ from openvse.assembly import build_aggregator, build_text_encoder
 from openvse.encoders import BiGRU, TextEncoder, TransformersText
 from openvse.errors import ModelError
 from openvse.functional import pad
-from openvse.model import Tower
-from openvse.sentences.folders import module_folder
-from openvse.sentences.pooling import WEIGHTS
+from openvse.model import Tower, evaluating
+from openvse.sentences.folders import WEIGHTS, InFolder
 from openvse.specs import TowerSpec
 from openvse.types import Inputs
 
 CONFIG = "config.json"
 
 
-class TextTower(InputModule):  # type: ignore[misc]
+class TextTower(InFolder, InputModule):  # type: ignore[misc]
     """Tokenizer, text encoder, aggregator and the scaling to unit length, as one module.
 
     Its embeddings are those of the model, so a ``SentenceTransformer`` of it searches the same index of images.
@@ -47,10 +46,8 @@ class TextTower(InputModule):  # type: ignore[misc]
         super().__init__()
         self.tower, self.spec, self.embed_dim = tower, spec, embed_dim
         ids = pad(tower.encoder.tokenize(["a word"]))
-        training = tower.training
-        with torch.no_grad():
-            count = tower.eval()(ids).vectors.shape[1] if tower.aggregator.fixed_k else 0
-        tower.train(training)
+        with torch.no_grad(), evaluating(tower):
+            count = tower(ids).vectors.shape[1] if tower.aggregator.fixed_k else 0
         if count != 1:
             kept = f"{count} embeddings" if count else "all of the tokens"
             raise ModelError(
@@ -100,25 +97,8 @@ class TextTower(InputModule):  # type: ignore[misc]
         save_model(self.tower, str(folder / WEIGHTS))
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        trust_remote_code: bool = False,
-        model_kwargs: dict[str, Any] | None = None,
-        processor_kwargs: dict[str, Any] | None = None,
-        config_kwargs: dict[str, Any] | None = None,
-        backend: str = "torch",
-    ) -> TextTower:
-        """Load a saved tower; the library calls this, and not all of its arguments are read."""
-        folder = module_folder(
-            cls, model_name_or_path, subfolder, token, cache_folder, revision, local_files_only
-        )
+    def read(cls, folder: Path) -> TextTower:
+        """Make a tower that was saved; the library's ``load`` finds the folder."""
         config: Mapping[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         spec, width = TowerSpec.model_validate(config["text"]), int(config["embed_dim"])
         with torch.enable_grad():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -22,6 +22,10 @@ from openvse.cli.commands.analyze import (
 )
 from openvse.cli.options import AllowOutside, Device, Json, Quiet, Threads
 from openvse.errors import OpenVSEError
+
+if TYPE_CHECKING:
+    from openvse.cli.progress import Display
+    from openvse.training.kind import Request
 
 Seed = Annotated[int, typer.Option(min=0, help="Seed of what is drawn at random.")]
 
@@ -95,12 +99,10 @@ def hits(
     from openvse.analysis.hits import NAME, analyze_hits
     from openvse.analysis.opening import embed_all, open_towers
     from openvse.cli.progress import bar
-    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
     with bar() as progress:
-        request = Request(on, split, tuple(features or ()), allow_outside=allow_outside,
-                          batch_size=batch_size, progress=progress.show)  # fmt: skip
+        request = request_for(on, split, features, allow_outside, batch_size, progress)
         embedded = embed_all(open_towers(models, device), request, limit=images)
     found = analyze_hits(embedded, count=count, pick=pick, seed=seed)
     finish(found, out, overwrite=overwrite, as_json=as_json)
@@ -131,12 +133,10 @@ def answers(
     from openvse.analysis.answers import NAME, analyze_answers, answer_all
     from openvse.analysis.opening import open_models
     from openvse.cli.progress import bar
-    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
     with bar() as progress:
-        request = Request(on, split, tuple(features or ()), allow_outside=allow_outside,
-                          batch_size=batch_size, progress=progress.show)  # fmt: skip
+        request = request_for(on, split, features, allow_outside, batch_size, progress)
         questions, rows = answer_all(open_models(models, device), request)
     found = analyze_answers(questions, rows, count=count, pick=pick, seed=seed)
     finish(found, out, overwrite=overwrite, as_json=as_json)
@@ -162,12 +162,10 @@ def views(
     from openvse.analysis.opening import embed_all, open_towers
     from openvse.analysis.views import NAME, analyze_views
     from openvse.cli.progress import bar
-    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
     with bar() as progress:
-        request = Request(on, split, tuple(features or ()), allow_outside=allow_outside,
-                          batch_size=batch_size, progress=progress.show)  # fmt: skip
+        request = request_for(on, split, features, allow_outside, batch_size, progress)
         embedded = embed_all(open_towers(models, device), request, limit=images)
     finish(analyze_views(embedded), out, overwrite=overwrite, as_json=as_json)
 
@@ -237,14 +235,12 @@ def embeddings(
     from openvse.analysis.embeddings import NAME, analyze_embeddings
     from openvse.analysis.opening import embed_all, open_towers, training_captions
     from openvse.cli.progress import bar
-    from openvse.training.kind import Request
 
     begin(out, NAME, overwrite=overwrite)
     if places:
         require_sklearn()
     with bar() as progress:
-        request = Request(on, split, tuple(features or ()), allow_outside=allow_outside,
-                          batch_size=batch_size, progress=progress.show)  # fmt: skip
+        request = request_for(on, split, features, allow_outside, batch_size, progress)
         embedded = embed_all(open_towers(models, device), request, limit=images)
     found = analyze_embeddings(embedded, training_captions(request), places=places, seed=seed)
     finish(found, out, overwrite=overwrite, as_json=as_json)
@@ -266,3 +262,15 @@ def training(
 
     begin(out, NAME, overwrite=overwrite)
     finish(analyze_training(runs, metric), out, overwrite=overwrite, as_json=as_json)
+
+
+def request_for(
+    on: str, split: str, features: list[Path] | None, allow_outside: bool, batch_size: int, progress: Display
+) -> Request:
+    """Return what an analysis embeds or answers, with its progress shown."""
+    from openvse.training.kind import Request
+
+    stores = tuple(features or ())
+    return Request(
+        on, split, stores, allow_outside=allow_outside, batch_size=batch_size, progress=progress.show
+    )
