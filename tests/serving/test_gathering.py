@@ -14,7 +14,7 @@ from openvse.errors import DataError
 from openvse.model import TwoTower
 from openvse.search import Index, Query
 from openvse.serving.batching import BusyError, Gatherer
-from openvse.serving.catalog import Catalog
+from openvse.serving.index_catalog import IndexCatalog
 from openvse.serving.remembering import RememberingModel
 from openvse.serving.searching import Ask, search_together
 from tests.serving.conftest import Place
@@ -89,7 +89,7 @@ def test_queries_of_all_kinds_cost_one_call_of_the_text_encoder(
     calls: list[list[str]] = []
     encode = model.encode_text
     monkeypatch.setattr(model, "encode_text", lambda texts: calls.append([*texts]) or encode(texts))
-    catalog = Catalog(Index.open(place.index), RememberingModel(model, 100))
+    catalog = IndexCatalog(Index.open(place.index), RememberingModel(model, 100))
     asks = [
         Ask(Query("a red dog runs"), top_k=3),
         Ask(Query("grass", avoid=("birds",)), top_k=4),

@@ -15,7 +15,7 @@ from openvse.errors import DataError, ModelError
 from openvse.functional import pad
 from openvse.model import TwoTower
 from openvse.search import Index
-from openvse.serving.catalog import Catalog
+from openvse.serving.index_catalog import IndexCatalog
 from openvse.serving.looking import look
 from openvse.serving.remembering import RememberingModel
 from openvse.serving.service import Service
@@ -52,7 +52,59 @@ def test_the_original_is_sent_as_it_is_and_cannot_run_anything(client: TestClien
     reply = client.get(f"/api/items/{key_of(client, '001.jpg')}/file")
     assert reply.content == (place.photos / "001.jpg").read_bytes()
     assert reply.headers["content-type"] == "image/jpeg"
-    assert reply.headers["content-security-policy"] == "default-src 'none'; sandbox"
+    assert reply.headers["content-security-policy"] == (
+        "default-src 'none'; img-src 'self'; media-src 'self'; sandbox"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "last"),
+    [
+        ("bytes=0-99", 0, 99),
+        ("bytes=100-", 100, -1),
+        ("bytes=-50", -50, -1),
+        ("bytes=10-999999999", 10, -1),
+        ("bytes=-999999999", 0, -1),
+    ],
+)
+def test_a_browser_gets_the_part_that_it_asks_for(
+    client: TestClient, place: Place, asked: str, first: int, last: int
+) -> None:
+    whole = (place.photos / "001.jpg").read_bytes()
+    address = f"/api/items/{key_of(client, '001.jpg')}/file"
+    reply = client.get(address, headers={"range": asked})
+    first, last = first % len(whole), last % len(whole)
+    assert (reply.status_code, reply.content) == (206, whole[first : last + 1])
+    assert reply.headers["content-range"] == f"bytes {first}-{last}/{len(whole)}"
+    assert reply.headers["content-length"] == str(last + 1 - first)
+    assert reply.headers["accept-ranges"] == "bytes" and "content-encoding" not in reply.headers
+    tag = reply.headers["etag"]
+    same = client.get(address, headers={"range": asked, "if-range": tag})
+    changed = client.get(address, headers={"range": asked, "if-range": '"another"'})
+    assert (same.status_code, changed.status_code, changed.content) == (206, 200, whole)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ("bytes=999999999-", 416),
+        ("bytes=-0", 416),
+        ("bytes=9-3", 200),
+        ("bytes=0-1,5-6", 200),
+        ("lines=1-2", 200),
+    ],
+)
+def test_a_part_that_there_is_not(client: TestClient, place: Place, asked: str, status: int) -> None:
+    whole = (place.photos / "001.jpg").read_bytes()
+    reply = client.get(f"/api/items/{key_of(client, '001.jpg')}/file", headers={"range": asked})
+    assert reply.status_code == status
+    if status == 416:
+        assert (
+            reply.headers["content-range"] == f"bytes */{len(whole)}"
+            and "none of those" in reply.json()["error"]
+        )
+    else:
+        assert reply.content == whole and reply.headers["content-length"] == str(len(whole))
 
 
 def test_only_files_below_the_folder_leave_it(own_place: Place, model: TwoTower, tmp_path: Path) -> None:
@@ -180,7 +232,7 @@ def test_items_of_an_index_of_an_earlier_format_are_told_apart(model: TwoTower) 
     class Maker(RememberingModel):
         fingerprint = old.manifest.model
 
-    catalog = Catalog(old, Maker(model, 1))
+    catalog = IndexCatalog(old, Maker(model, 1))
     keys = [catalog.key(item) for item in old.table.ids]
     assert len(set(keys)) == len(old) and [catalog.id_of(key) for key in keys] == old.table.ids
     assert catalog.describe(keys[1])["id"] == old.table.ids[1]

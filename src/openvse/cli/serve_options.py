@@ -9,9 +9,29 @@ import typer
 
 _ACCESS, _LIMITS = "Who may ask", "Limits"
 
-ServedIndex: TypeAlias = Annotated[Path, typer.Argument(help="The folder of an index of images.")]
+ServedIndex: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="INDEX_OR_URL",
+        help="The folder of an index of images; or an engine that an index has filled: qdrant://HOST:6333, "
+        "postgresql://USER@HOST/DATABASE, or the folder of a Qdrant Edge shard.",
+        show_default=False,
+    ),
+]
 ServedModel: TypeAlias = Annotated[
-    str | None, typer.Option(help="The model of the index; by default the one that the index names.")
+    str | None,
+    typer.Option(
+        help="The model of the index, or its export; by default the model that the index names. An engine needs it.",
+        show_default=False,
+    ),
+]
+ServedImages: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--images",
+        help="With an engine: where the first of the indexed folders is on this machine.",
+        show_default=False,
+    ),
 ]
 SecondModel: TypeAlias = Annotated[
     str | None, typer.Option(help="A second model, which can rank the first hits of a sentence again.")

@@ -15,7 +15,7 @@ from openvse.encoders.coverage import UnknownWord, unknown_line
 from openvse.errors import DataError, ModelError
 from openvse.media.images import ImageLike, one_or_many, read_image
 from openvse.model.calibration import Calibration, read_calibration
-from openvse.runtime.arrays import ArraySet, score_sets
+from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.runtime.description import Side, read_description
 from openvse.runtime.pixels import Preprocessing
 from openvse.runtime.tokenizers import RuntimeTokenizer, read_tokenizer
@@ -67,6 +67,16 @@ class OnnxModel:
     def fingerprint(self) -> str:
         """What an index names its model by."""
         return self.description.fingerprint
+
+    @property
+    def kind(self) -> Kind:
+        """How two embeddings are compared."""
+        return self.description.score
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether it reads images, and not only stored features."""
+        return self.description.image.reading is not None
 
     @property
     def tokenizer(self) -> RuntimeTokenizer:

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
-from openvse.runtime.arrays import ArraySet
-from openvse.runtime.model import OnnxModel
+from openvse.runtime.arrays import ArraySet, Kind
 from openvse.search.array_backend import ArrayBackend
 from openvse.search.backend import VectorBackend
 from openvse.search.engine import SearchEngine
 from openvse.search.index import Index
 
 __all__ = ["ArrayBackend", "ArrayEngine"]
+
+
+@runtime_checkable
+class ArrayModel(Protocol):
+    """What the engine asks of an exported model, or of whatever stands before one, beside embeddings."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that identifies the model."""
+        ...
+
+    @property
+    def kind(self) -> Kind | None:
+        """How two embeddings are compared."""
+        ...
 
 
 class ArrayEngine(SearchEngine):
@@ -32,8 +46,8 @@ class ArrayEngine(SearchEngine):
         >>> engine.search(["a dog on a beach"], top_k=3)[0][0].path  # doctest: +SKIP
     """
 
-    def __init__(self, model: OnnxModel, index: Index) -> None:
-        self._kind = model.description.score
+    def __init__(self, model: ArrayModel, index: Index) -> None:
+        self._kind: Kind = model.kind or "inner"
         # The methods have the same meaning, and arrays in the place of tensors.
         super().__init__(cast(Any, model), index)
 

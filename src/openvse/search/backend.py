@@ -87,3 +87,7 @@ class Engine(ABC):
             allowed: which items may be found; None for all.
             where: the conditions that ``allowed`` stands for, for an engine that looks at them itself.
         """
+
+    def close(self) -> None:
+        """Let go of files and connections, if it has any; nothing is asked of it afterwards."""
+        return

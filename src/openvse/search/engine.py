@@ -74,7 +74,7 @@ class Calibrated(Protocol):
         ...
 
 
-def _is_inner(model: QueryEmbedder) -> bool:
+def is_inner_product(model: QueryEmbedder) -> bool:
     """Return whether the score of a model is the largest inner product, and nothing else."""
     from openvse.similarities import SetMax
 
@@ -128,7 +128,7 @@ class SearchEngine:
         from openvse.search.engines import open_engine
         from openvse.search.exact import ExactBackend
 
-        index, is_inner = self._index, _is_inner(self._model)
+        index, is_inner = self._index, is_inner_product(self._model)
         exact = ExactBackend(index.segments, score=self._score, names=index.table.ids, inner=is_inner)
         return open_engine(index, exact, name=engine, url=url, model=self._model, is_linear=is_inner)
 
@@ -151,6 +151,17 @@ class SearchEngine:
         if self._index.manifest.holds == "sentences":
             return self._model.score(queries, items).T
         return self._model.score(items, queries)
+
+    def close(self) -> None:
+        """Let go of what the engine has open, such as the connection to a server; nothing is asked of it afterwards."""
+        if isinstance(self.backend, Engine):
+            self.backend.close()
+
+    def __enter__(self) -> SearchEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def root(self) -> Path:

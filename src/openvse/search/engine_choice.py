@@ -19,7 +19,8 @@ URL_VARIABLE = "OPENVSE_ENGINE_URL"
 _SCHEMES = {"qdrant": ("http", "https"), "pgvector": ("postgresql", "postgres")}
 _SECRET = re.compile("pass|key|secret|token|pwd", re.IGNORECASE)
 _FILES = ("passfile", "sslkey")
-_PLACE = re.compile(r"openvse_[0-9a-f]{8,}")
+PLACE = re.compile(r"openvse_[0-9a-f]{8,}")
+"""The names of the collections, tables and folders that openvse makes."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class EngineChoice:
             return cls()
         name = next((each for each in ENGINES if each == noted.get("name")), None)
         place = noted.get("place", "")
-        if name is None or not _PLACE.fullmatch(place):
+        if name is None or not PLACE.fullmatch(place):
             raise EngineError(
                 f"the index names an engine that this openvse does not have ({noted.get('name')}): update openvse, or "
                 f"search with --engine exact"

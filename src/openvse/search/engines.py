@@ -24,6 +24,7 @@ from openvse.search.index import Index
 from openvse.search.manifest import read_manifest
 from openvse.search.point_engine import PointEngine
 from openvse.search.points import Facts, PointStore, read_metadata
+from openvse.search.served_store import Note, ServedStore
 from openvse.search.stores import open_store
 from openvse.types import EmbeddingSet
 
@@ -114,7 +115,10 @@ def update_engine(
         shape = index.manifest.num_embeddings, index.manifest.dim
         store = open_store(choice, folder, shape, url=url, create=True)
         try:
-            return _Update(index, choice, store).run(progress)
+            report = _Update(index, choice, store).run(progress)
+            if isinstance(store, ServedStore) and store.note() != (said := Note.of(index).plain()):
+                store.write_note(said)
+            return report
         finally:
             store.close()
 

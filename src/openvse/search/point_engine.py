@@ -83,6 +83,10 @@ class PointEngine(Engine):
                 len(index),
             )
 
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
+
     @torch.inference_mode()
     def search_some(
         self,

@@ -15,10 +15,10 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openvse import __version__
-from openvse.errors import IndexFormatError, OpenVSEError
+from openvse.errors import EngineError, IndexFormatError, OpenVSEError
 from openvse.serving.batching import BusyError
 from openvse.serving.bounds import Bounds
 from openvse.serving.catalog import MissingError
@@ -69,14 +69,32 @@ def create_app(service: Service) -> ASGIApp:
     app.add_exception_handler(HTTPException, _tell_status)
     app.add_exception_handler(TimeoutError, _tell_late)
     app.add_exception_handler(Exception, _tell_bug)
-    zipped = GZipMiddleware(app, minimum_size=1000, compresslevel=5)
-    bounded = Bounds(zipped, service.limits, service.metrics)
+    bounded = Bounds(Zipped(app), service.limits, service.metrics)
     return Replies(Guard(bounded, service.settings, service.metrics), service.metrics)
 
 
-async def _tell(_: Request, error: Exception) -> JSONResponse:
+class Zipped:
+    """Compresses texts; images and clips are compressed already, and parts of them are counted in their own bytes.
+
+    Args:
+        app: the application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._plain, self._zipped = app, GZipMiddleware(app, minimum_size=1000, compresslevel=5)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        is_image = scope["type"] == "http" and scope["path"].endswith(("/thumbnail", "/file"))
+        await (self._plain if is_image else self._zipped)(scope, receive, send)
+
+
+async def _tell(request: Request, error: Exception) -> JSONResponse:
     """Answer with what a user can act on."""
     match error:
+        case EngineError():
+            status = 503
+            request.app.state.service.lose(error)
         case MissingError():
             status = 404
         case BusyError() | IndexFormatError():

@@ -1,29 +1,28 @@
-"""One state of an index, as it is served: its items by their numbers, and what is known of each."""
+"""What is served: items by their numbers, and what is known of each, whether of an index or of an engine alone."""
 
 from __future__ import annotations
 
-import json
 import stat
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
-
-from openvse.errors import DataError, IndexFormatError, OpenVSEError
+from openvse.errors import DataError, OpenVSEError
 from openvse.media.names import escaped
-from openvse.search import Hit, Index, SearchEngine
-from openvse.search.database import Database
+from openvse.model import Calibration
+from openvse.search import Chances, Condition, Hit, Query
+from openvse.search.points import Facts
 from openvse.serving.remembering import RememberingModel
 
-_FIELDS_FROM = 2000
 _VALUES_SHOWN = 12
 _VALUE_CHARACTERS = 40
 
 
 class MissingError(OpenVSEError):
-    """The index has no such item, or its file may not or cannot leave the server."""
+    """There is no such item, or its file may not or cannot leave the server."""
 
 
 @dataclass(frozen=True)
@@ -39,63 +38,126 @@ class Field:
     values: tuple[str, ...]
 
 
-class Catalog:
-    """An index that was opened, its engine, and its items by number; it never changes.
+@dataclass(frozen=True)
+class About:
+    """What a catalog is of.
+
+    Attributes:
+        created: when the index was made; UTC, ISO 8601.
+        embeddings: K.
+        width: D.
+        roots: the indexed folders.
+        is_complete: False while an indexing is under way, or where one was interrupted.
+        engine: the URL of the engine, without secrets, or its folder; "" for an index.
+    """
+
+    created: str
+    embeddings: int
+    width: int
+    roots: tuple[str, ...]
+    is_complete: bool = True
+    engine: str = ""
+
+
+class Searcher(Protocol):
+    """What answers queries."""
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The curve from a sentence's score to probability; None where there is none."""
+        ...
+
+    def chances(
+        self,
+        where: Sequence[Condition | str] = (),
+        expected: float | None = None,
+        min_precision: float | None = None,
+    ) -> Chances:
+        """Return what gives the hits of a sentence their probabilities."""
+        ...
+
+    def find(
+        self,
+        queries: Sequence[Query],
+        top_k: int = 10,
+        *,
+        where: Sequence[Condition | str] = (),
+        expected: float | None = None,
+    ) -> list[list[Hit]]:
+        """Return the best items for queries of several parts."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it has open."""
+        ...
+
+
+class Catalog(ABC):
+    """What is served at one moment: the engine that searches it, and its items by number.
 
     A number belongs to one item for good. Clients name items by it, and never by a path.
 
     Args:
-        index: the index, of images.
-        model: the model that made it.
+        model: the model that made the embeddings.
+        roots: the indexed folders, where they are now; no other file leaves the server.
 
     Attributes:
-        index: the index.
         model: the model.
-        engine: searches the index.
+        engine: answers queries.
         fields: the keys of the users' metadata.
-
-    Raises:
-        IndexFormatError: it holds sentences, or another model made it.
+        about: what it is of.
     """
 
-    def __init__(self, index: Index, model: RememberingModel) -> None:
-        if index.manifest.holds != "images":
-            raise IndexFormatError(
-                f"index {index.path} holds sentences, and a server shows images: give an index of images"
-            )
-        self.index, self.model = index, model
-        self.engine = SearchEngine(model, index)
-        # Formats 1 and 2 know no numbers; such an index only changes by becoming one of format 3.
-        keys = np.arange(len(index)) if index.manifest.vectors else index.table.keys
-        self._key_at = keys
-        self._order = np.argsort(keys, kind="stable")
-        self._keys = keys[self._order]
-        self._roots = tuple(Path(root.path).resolve() for root in index.roots)
-        self.fields = self._find_fields()
+    engine: Searcher
+    fields: tuple[Field, ...]
+    about: About
 
-    def position(self, key: int) -> int:
-        """Return the position of an item; raise MissingError where the index does not hold it."""
-        place = int(np.searchsorted(self._keys, key))
-        if place == len(self._keys) or self._keys[place] != key:
-            raise MissingError(f"the index holds no item {key}: it may have been removed since")
-        return int(self._order[place])
+    def __init__(self, model: RememberingModel, roots: Sequence[str]) -> None:
+        self.model = model
+        self._roots = tuple(Path(root).resolve() for root in roots)
 
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many items there are."""
+
+    @abstractmethod
     def key(self, item_id: str) -> int:
-        """Return the number of an item; raise MissingError where the index does not hold it."""
-        position = self.index.position(item_id)
-        if position is None:
-            raise MissingError(f"the index holds no item {escaped(item_id)}: give the path below the folder")
-        return int(self._key_at[position])
+        """Return the number of an item; raise MissingError where there is none."""
 
+    @abstractmethod
+    def facts(self, key: int) -> Facts:
+        """Return what is known of an item; raise MissingError where there is none."""
+
+    @abstractmethod
+    def stamp(self, key: int) -> tuple[int, int]:
+        """Return time (in nanoseconds) and size of the file of an item; raise MissingError where there is none."""
+
+    @abstractmethod
     def id_of(self, key: int) -> str:
-        """Return the id of an item: its path below the indexed folder."""
-        return self.index.table.ids[self.position(key)]
+        """Return the id of an item, its path below the indexed folder; raise MissingError where there is none."""
+
+    @abstractmethod
+    def path_of(self, key: int) -> Path:
+        """Return where the file of an item was when it was indexed; raise MissingError where there is no item."""
+
+    def close(self) -> None:
+        """Let go of what the engine has open."""
+        self.engine.close()
+
+    @property
+    def has_images(self) -> bool:
+        """Whether one of the indexed folders is on this machine."""
+        return any(root.is_dir() for root in self._roots)
+
+    @property
+    def captioned(self) -> Path:
+        """The folder beside whose images captions may lie."""
+        return self._roots[0] if self._roots else Path()
 
     def version(self, key: int) -> str:
         """Return a text that changes when the file of an item changes."""
-        position = self.position(key)
-        table = self.index.table
-        return f"{int(table.modified_ns[position]):x}-{int(table.sizes[position]):x}"
+        modified_ns, size = self.stamp(key)
+        return f"{modified_ns:x}-{size:x}"
 
     def file(self, key: int) -> Path:
         """Return the file of an item, resolved, if it is below an indexed folder.
@@ -103,7 +165,10 @@ class Catalog:
         Raises:
             MissingError: the file is gone, is no ordinary file, or a link leads to another place.
         """
-        path = self.index.image_path(self.position(key))
+        path = self.path_of(key)
+        if not self.has_images:
+            remedy = "say where the first one is with --images" if self.about.engine else "index them again"
+            raise MissingError(f"the indexed folders are not on this machine, so no image is shown: {remedy}")
         try:
             real = path.resolve(strict=True)
             is_file = stat.S_ISREG(real.stat().st_mode)
@@ -132,49 +197,33 @@ class Catalog:
 
     def describe(self, key: int) -> dict[str, Any]:
         """Return what is known of an item: id, kind, time, size, and the user's metadata."""
-        position = self.position(key)
-        table, index = self.index.table, self.index
-        kind, said = "image", None
-        if not index.manifest.vectors:
-            with Database(index.path / index.manifest.items) as database:
-                rows = database.read("SELECT kind, metadata FROM items WHERE key = ?", (key,))
-            kind, said = (str(rows[0][0]), rows[0][1]) if rows else (kind, said)
-        changed = datetime.fromtimestamp(int(table.modified_ns[position]) / 1e9, UTC)
-        name = index.table.ids[position]
+        facts = self.facts(key)
+        changed = datetime.fromtimestamp(facts.modified_ns / 1e9, UTC)
         return {
             "key": key,
-            "id": escaped(name),
-            "name": escaped(name.rpartition("/")[2]),
-            "kind": kind,
+            "id": escaped(facts.path),
+            "name": escaped(facts.path.rpartition("/")[2]),
+            "kind": facts.kind,
             "modified": changed.isoformat(timespec="seconds"),
-            "size": int(table.sizes[position]),
-            "metadata": readable(json.loads(said)) if isinstance(said, str) else {},
+            "size": facts.size,
+            "metadata": readable(facts.metadata),
             "file": f"/api/items/{key}/file?v={self.version(key)}",
             "thumbnail": f"/api/items/{key}/thumbnail?v={self.version(key)}",
         }
 
-    def _find_fields(self) -> tuple[Field, ...]:
-        """Return the keys of the users' metadata, from the first items that have any."""
-        index = self.index
-        if index.manifest.vectors:
-            return ()
-        sql = (
-            "SELECT said.key, CAST(said.value AS TEXT), COUNT(*) AS uses FROM "
-            "(SELECT metadata FROM items WHERE metadata IS NOT NULL LIMIT ?) AS some, json_each(some.metadata) AS said "
-            "WHERE said.type IN ('text', 'integer', 'real', 'true', 'false') GROUP BY 1, 2 ORDER BY uses DESC"
-        )
-        with Database(index.path / index.manifest.items) as database:
-            rows = database.read(sql, (_FIELDS_FROM,))
-        values: dict[str, list[str]] = {}
-        for name, value, _ in rows:
-            some = values.setdefault(str(name), [])
-            if len(some) < _VALUES_SHOWN and len(str(value)) <= _VALUE_CHARACTERS:
-                some.append(str(value))
-        return tuple(
-            Field(name, tuple(some))
-            for name, some in sorted(values.items())
-            if name not in ("file_name", "image", "path", "video", "split") and '"' not in name
-        )
+
+def fields_of(values: Sequence[tuple[str, str]]) -> tuple[Field, ...]:
+    """Return the fields of keys and values, the most frequent first."""
+    found: dict[str, list[str]] = {}
+    for name, value in values:
+        some = found.setdefault(name, [])
+        if len(some) < _VALUES_SHOWN and len(value) <= _VALUE_CHARACTERS:
+            some.append(value)
+    return tuple(
+        Field(name, tuple(some))
+        for name, some in sorted(found.items())
+        if name not in ("file_name", "image", "path", "video", "split") and '"' not in name
+    )
 
 
 def readable(value: Any) -> Any:

@@ -22,8 +22,8 @@ OPEN_PATHS = ("/", "/health", "/ready", "/session")
 """What is answered without a token, besides the files of the page: nothing of it says anything about the images."""
 
 _PAGE_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
-    "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self'; "
+    "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 SECURITY_HEADERS: Mapping[str, str] = {
     "content-security-policy": _PAGE_POLICY,

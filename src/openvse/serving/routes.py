@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from functools import partial
 from mimetypes import guess_type
 from typing import Annotated, Any
 from urllib.parse import quote
 
-import anyio
 from fastapi import APIRouter, File, Path, Query, Request, Response, UploadFile
-from starlette.responses import JSONResponse, StreamingResponse
+from starlette.responses import JSONResponse
 
 from openvse.serving.catalog import MissingError
 from openvse.serving.guard import COOKIE, is_token, session_of
+from openvse.serving.parts import file_reply
 from openvse.serving.schemas import (
     FOUND_EXAMPLE,
     Key,
@@ -28,7 +27,6 @@ from openvse.serving.schemas import (
 )
 from openvse.serving.service import Service, open_file
 
-_CHUNK = 1 << 18
 _SHOWN = (
     "image/jpeg",
     "image/png",
@@ -77,7 +75,10 @@ async def _searched(
     service: Service, fields: SearchFields, page: PageFields, upload: UploadFile | None = None
 ) -> dict[str, Any]:
     image = None if upload is None else await service.uploaded(await upload.read())
-    ask = ask_of(fields, page, service.catalog, service.limits, image)
+    ask = await service.looking_up(
+        partial(ask_of, fields, page, service.catalog, service.limits, image),
+        needed=fields.like is not None or bool(fields.like_id),
+    )
     found = (await service.search([ask], again=page.rerank))[0]
     return found.describe()
 
@@ -92,7 +93,10 @@ async def search(request: Request, asked: Annotated[OneSearch, Query()]) -> dict
 async def search_many(request: Request, asked: ManySearches) -> dict[str, Any]:
     """Answer several queries at once."""
     service = _service(request)
-    asks = [ask_of(fields, asked, service.catalog, service.limits) for fields in asked.queries]
+    asks = await service.looking_up(
+        lambda: [ask_of(fields, asked, service.catalog, service.limits) for fields in asked.queries],
+        needed=any(fields.like is not None or fields.like_id for fields in asked.queries),
+    )
     found = await service.search(asks, again=asked.rerank)
     return {"results": [each.describe() for each in found]}
 
@@ -120,7 +124,8 @@ async def info(request: Request) -> dict[str, Any]:
 @api.get("/items", tags=["items"], responses=_shown({"key": 17, "id": "holiday/0001.jpg"}))
 async def find_item(request: Request, id: Annotated[Text, Query(max_length=4096)]) -> dict[str, Any]:
     """Return the number of an item by its path below the indexed folder."""
-    key = _service(request).catalog.key(id)
+    service = _service(request)
+    key = await service.looking_up(partial(service.catalog.key, id))
     return {"key": key, "id": id}
 
 
@@ -129,7 +134,7 @@ async def item(request: Request, key: Item) -> dict[str, Any]:
     """Return what is known of an item: path, time, size, metadata, captions."""
     service = _service(request)
     told = await service.decoding(partial(service.catalog.describe, key))
-    path = str(service.catalog.index.image_path(service.catalog.position(key)))
+    path = str(service.catalog.path_of(key))
     shown = path.encode("utf-8", "backslashreplace").decode() if service.settings.is_local else None
     return {**told, "captions": service.captions(key), "path": shown}
 
@@ -137,7 +142,8 @@ async def item(request: Request, key: Item) -> dict[str, Any]:
 @api.get("/items/{key}/captions", tags=["items"], responses=_shown({"captions": ["Two dogs race."]}))
 async def captions(request: Request, key: Item) -> dict[str, Any]:
     """Return the captions of an item, where some lie beside the images."""
-    return {"captions": _service(request).captions(key)}
+    service = _service(request)
+    return {"captions": await service.looking_up(partial(service.captions, key))}
 
 
 @api.get(
@@ -151,7 +157,8 @@ async def thumbnail(
 ) -> Response:
     """Return an item as a small image; with large, as one of at most 1,280 pixels."""
     service = _service(request)
-    tag = f'"{key}-{service.catalog.version(key)}-{int(large)}"'
+    version = await service.looking_up(partial(service.catalog.version, key))
+    tag = f'"{key}-{version}-{int(large)}"'
     kept = "private, max-age=31536000, immutable" if v else "private, no-cache"
     headers = {"etag": tag, "cache-control": kept}
     if request.headers.get("if-none-match") == tag:
@@ -164,32 +171,31 @@ async def thumbnail(
     "/items/{key}/file",
     tags=["items"],
     response_class=Response,
-    responses={200: {"content": {"image/*": {}}}},
+    responses={
+        200: {"content": {"image/*": {}, "video/*": {}}},
+        206: {"description": "A part of the file.", "content": {"image/*": {}, "video/*": {}}},
+        416: {"description": "The file has no such part.", **ERROR},
+    },
 )
 async def original(request: Request, key: Item, v: Annotated[str, Query(max_length=64)] = "") -> Response:
-    """Return the file of an item as it is."""
-    catalog = _service(request).catalog
-    path = await anyio.to_thread.run_sync(catalog.file, key)
+    """Return the file of an item as it is, or the part of it that a Range header asks for."""
+    service = _service(request)
+    path = await service.decoding(partial(service.catalog.file, key))
     try:
-        file = await anyio.open_file(await anyio.to_thread.run_sync(open_file, path), "rb")
+        file, stats = await service.decoding(partial(open_file, path))
     except OSError as error:
         raise MissingError(f"the file of item {key} is no longer there: index the folder again") from error
-
-    async def content() -> AsyncIterator[bytes]:
-        async with file:
-            while chunk := await file.read(_CHUNK):
-                yield chunk
-
     kind = guess_type(path.name)[0]
     name = quote(path.name.encode("utf-8", "replace"))
     headers = {
-        "content-security-policy": "default-src 'none'; sandbox",
+        "content-security-policy": "default-src 'none'; img-src 'self'; media-src 'self'; sandbox",
         "content-disposition": f"{'inline' if kind in _SHOWN else 'attachment'}; filename*=UTF-8''{name}",
         "cache-control": "private, no-cache",
     }
-    return StreamingResponse(
-        content(), headers=headers, media_type=kind if kind in _SHOWN else "application/octet-stream"
-    )
+    tag = f'"{stats.st_mtime_ns:x}-{stats.st_size:x}"'
+    asked = request.headers.get("range", "") if request.headers.get("if-range", tag) == tag else ""
+    shown = kind if kind in _SHOWN else "application/octet-stream"
+    return file_reply(file, stats.st_size, tag, headers, shown, asked)
 
 
 @api.get("/items/{key}/looked", tags=["explanations"])

@@ -35,7 +35,8 @@ def require_packages() -> None:
     """Raise OpenVSEError unless the packages of the extra ``serve`` are installed."""
     missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
     if missing:
-        raise OpenVSEError(f"a server needs {', '.join(missing)}: pip install 'openvse[serve]'")
+        whole = "openvse" if find_spec("torch") else "openvse-runtime"
+        raise OpenVSEError(f"a server needs {', '.join(missing)}: pip install '{whole}[serve]'")
 
 
 def listen(settings: Settings) -> tuple[socket.socket, Settings]:

@@ -6,14 +6,17 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from openvse.encoders import UnknownWord
 from openvse.errors import DataError, ModelError
-from openvse.search import Chances, Condition, Hit, HitReranker, Query, parse_condition
+from openvse.search import Chances, Condition, Hit, Query, parse_condition
 from openvse.serving.catalog import Catalog
+
+if TYPE_CHECKING:  # it needs PyTorch
+    from openvse.search import HitReranker
 
 _CURVE_KNOTS = 41
 _WILD = 8

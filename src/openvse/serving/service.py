@@ -9,28 +9,30 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from PIL import Image
 
-from openvse.errors import ModelError, OpenVSEError
+from openvse.errors import EngineError, ModelError, OpenVSEError
 from openvse.media.images import read_image
 from openvse.media.videos import ClipSource
-from openvse.model import TwoTower
-from openvse.search import Chances, HitReranker, Index, Query, captions_beside
-from openvse.search.manifest import MANIFEST, read_manifest
+from openvse.runtime import OnnxModel
+from openvse.search import Chances, Query, captions_beside
 from openvse.serving.batching import BusyError, Gatherer
-from openvse.serving.catalog import Catalog
-from openvse.serving.looking import describe_answer, look
+from openvse.serving.catalog import readable
 from openvse.serving.metrics import Metrics
-from openvse.serving.remembering import RememberingModel
+from openvse.serving.remembering import Embedder, RememberingModel
 from openvse.serving.searching import Ask, Found, check_precision_reachable, rerank, search_together
 from openvse.serving.settings import Settings
+from openvse.serving.sources import IndexSource, Source
 from openvse.serving.thumbnails import Kept, small_image
-from openvse.vqa.answerer import Answerer
-from openvse.vqa.explain import explain
+
+if TYPE_CHECKING:  # an exported model is served without PyTorch
+    from openvse.model import TwoTower
+    from openvse.vqa.answerer import Answerer
 
 _logger = logging.getLogger(__name__)
 
@@ -42,28 +44,29 @@ _WORDS = range(3, 10)
 
 
 class Service:
-    """An index and its models, ready to be asked from an event loop.
+    """An index or an engine, and its models, ready to be asked from an event loop.
 
     One thread searches, so that questions that arrive meanwhile are gathered; another one does what takes longer, so
     that it does not hold up searches; a few decode images.
 
     Args:
-        index: the folder of the index.
-        model: the model that made it.
+        source: what is served: the folder of an index, or whatever else ``sources`` knows.
+        model: the model that made its embeddings; an exported one has no map of what it looked at.
         settings: how the server behaves.
         reranker: a second model, which ranks the first hits again.
         answerer: a model that answers questions about images.
         names: how the models are called, by what they do: ``model``, ``rerank`` and ``answer``.
 
     Raises:
+        EngineError: the engine cannot be reached.
         IndexFormatError: the index is missing, damaged, or made by another model.
         ModelError: the second model, or the one that answers, cannot read images.
     """
 
     def __init__(
         self,
-        index: Path,
-        model: TwoTower,
+        source: Path | Source,
+        model: Embedder,
         settings: Settings,
         *,
         reranker: TwoTower | None = None,
@@ -79,13 +82,14 @@ class Service:
                 raise ModelError(
                     f"the model of {option} reads features and no images: give one that has an image network"
                 )
-        self._path = index
+        self._source = IndexSource(source) if isinstance(source, Path) else source
         self._remembering = RememberingModel(model, self.limits.sentences)
-        self._seen = self._state()
-        self.catalog = Catalog(Index.open(index, self._remembering.fingerprint), self._remembering)
+        self._seen = self._source.state(None)
+        self.catalog = self._source.open(self._remembering)
         self.metrics = Metrics()
         self.thumbnails = Kept(self.limits.thumbnail_bytes)
         self.is_ready, self.trouble = False, ""
+        self._lost = asyncio.Event()
         self._captions: Mapping[str, Sequence[str]] = {}
         self._main = ThreadPoolExecutor(1, "openvse-search")
         self._slow = ThreadPoolExecutor(1, "openvse-slow")
@@ -99,15 +103,15 @@ class Service:
             on_call=self.metrics.together.observe,
         )
         self._following: asyncio.Task[None] | None = None
-        self.metrics.watch("items", "Items of the index.", lambda: len(self.catalog.index))
+        self.metrics.watch("items", "Items of the index.", lambda: len(self.catalog))
         self.metrics.watch("waiting", "Questions that wait for the model.", lambda: self._gatherer.waiting)
         self.metrics.watch("thumbnail_bytes", "Memory of small images.", lambda: len(self.thumbnails))
 
     async def start(self) -> None:
         """Read the captions beside the images, ask the model once, and follow the index from now on."""
         loop = asyncio.get_running_loop()
-        self._captions = await loop.run_in_executor(self._slow, captions_beside, self.catalog.engine.root)
-        if len(self.catalog.index):
+        self._captions = await loop.run_in_executor(self._slow, captions_beside, self.catalog.captioned)
+        if len(self.catalog):
             await self._gatherer.ask(Ask(Query(text="a photo"), top_k=1), timeout_s=600)
         self._following = asyncio.create_task(self._follow())
         self.is_ready = True
@@ -118,7 +122,9 @@ class Service:
         if self._following is not None:
             self._following.cancel()
         await self._gatherer.drained()
-        for pool in (self._main, self._slow, self._decoders):
+        self._main.submit(self.catalog.close)
+        self._main.shutdown(wait=False)
+        for pool in (self._slow, self._decoders):
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def search(self, asks: Sequence[Ask], *, again: bool = False) -> list[Found]:
@@ -144,12 +150,19 @@ class Service:
             for each, ask, new in zip(found, asks, anew, strict=True)
         ]
 
+    def lose(self, error: EngineError) -> None:
+        """Note that the engine did not answer: it is opened anew as soon as it can be."""
+        self.trouble = self.trouble or str(error)
+        self._lost.set()
+
     def _whole(self, ask: Ask) -> Ask:
         """Return the question for all hits that are to be ranked again, and those of the page."""
         most = max(self.settings.rerank_top, ask.skip + ask.top_k)
         return Ask(ask.query, most, 0, ask.min_score, ask.min_precision, ask.expected, ask.where)
 
     def _rerank(self, found: Found, ask: Ask) -> Found:
+        from openvse.search import HitReranker
+
         assert self.reranker is not None
         chances = Chances(self.reranker.calibration, found.searched, ask.expected)
         return rerank(found, ask, HitReranker(self.reranker, top=self.settings.rerank_top, chances=chances))
@@ -175,6 +188,15 @@ class Service:
         loop = asyncio.get_running_loop()
         return await asyncio.wait_for(loop.run_in_executor(self._decoders, work), self.limits.answer_s)
 
+    async def looking_up(self, work: Callable[[], ResultT], *, needed: bool = True) -> ResultT:
+        """Look something up in the catalog: at once in an index, which is in memory, and beside the loop in an engine.
+
+        Args:
+            work: what to do.
+            needed: whether it may ask the engine at all.
+        """
+        return await self.decoding(work) if needed and self.catalog.about.engine else work()
+
     async def uploaded(self, content: bytes) -> ClipSource:
         """Decode an image that a client sent; raise BadImageError for anything else."""
         return await self.decoding(partial(read_image, content, max_pixels=self.limits.upload_pixels))
@@ -182,12 +204,21 @@ class Service:
     async def thumbnail(self, key: int, *, large: bool = False) -> bytes:
         """Return an item as a small WebP."""
         catalog = self.catalog
-        path = catalog.file(key)
-        name = f"{key} {catalog.version(key)} {large}"
-        return await self.decoding(lambda: self.thumbnails.get(name, partial(small_image, path, large=large)))
+
+        def made() -> bytes:
+            path, name = catalog.file(key), f"{key} {catalog.version(key)} {large}"
+            return self.thumbnails.get(name, partial(small_image, path, large=large))
+
+        return await self.decoding(made)
 
     async def looked(self, image: ClipSource, sentence: str) -> dict[str, Any]:
         """Return what the model looked at when it compared an image with a sentence."""
+        if isinstance(self.model, OnnxModel):
+            raise ModelError(
+                "an exported model cannot say what it looked at: serve the model that it was exported from"
+            )
+        from openvse.serving.looking import look
+
         return (await self.slowly(partial(look, self.model, image, sentence))).describe()
 
     async def answer(self, image: ClipSource, question: str) -> dict[str, Any]:
@@ -195,6 +226,9 @@ class Service:
         model = self.answerer
         if model is None:
             raise ModelError("this server answers no questions: start it with --answer MODEL")
+        from openvse.serving.looking import describe_answer
+        from openvse.vqa.explain import explain
+
         return describe_answer((await self.slowly(partial(explain, model, image, [question])))[0])
 
     def captions(self, key: int) -> list[str]:
@@ -213,16 +247,19 @@ class Service:
 
     def describe(self) -> dict[str, Any]:
         """Return what a client has to know of the server."""
-        index, limits = self.catalog.index, self.limits
+        about, limits = self.catalog.about, self.limits
         return {
             "title": self.settings.title,
-            "items": len(index),
-            "complete": index.is_complete,
-            "created": index.manifest.created,
+            "items": len(self.catalog),
+            "complete": about.is_complete,
+            "created": about.created,
+            "engine": about.engine,
             "model": self.names.get("model", ""),
-            "embeddings": index.manifest.num_embeddings,
-            "width": index.manifest.dim,
+            "embeddings": about.embeddings,
+            "width": about.width,
             "images": self.reads_images,
+            "looks": not isinstance(self.model, OnnxModel),
+            "shows": self.catalog.has_images,
             "probabilities": self.catalog.engine.calibration is not None,
             "rerank": self.names.get("rerank", "second model") if self.reranker is not None else None,
             "rerank_top": self.settings.rerank_top,
@@ -231,21 +268,18 @@ class Service:
             "fields": [{"name": each.name, "values": list(each.values)} for each in self.catalog.fields],
             "upload_bytes": limits.upload_bytes,
             "top_k": limits.top_k,
-            "roots": [root.path for root in index.roots] if self.settings.is_local else [],
+            "roots": [readable(root) for root in about.roots] if self.settings.is_local else [],
         }
-
-    def _state(self) -> tuple[object, ...]:
-        """Return what changes whenever the index is written."""
-        manifest = read_manifest(self._path)
-        named = [MANIFEST, manifest.items]
-        stats = [(self._path / name).stat() for name in named]
-        return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
 
     async def _follow(self) -> None:
         """Open the index anew whenever it was written; what is being searched keeps the state that it began with."""
-        loop, pause = asyncio.get_running_loop(), self.settings.reload_s
+        loop, least = asyncio.get_running_loop(), max(self.settings.reload_s, self._source.pause_s)
+        pause = least
         while True:
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._lost.wait(), pause)
+                await asyncio.sleep(self.settings.reload_s)  # an engine that restarts needs a moment
+            self._lost.clear()
             began = time.monotonic()
             try:
                 await loop.run_in_executor(self._decoders, self.reload)
@@ -255,7 +289,7 @@ class Service:
                 self.trouble = str(error)
                 self.metrics.reloads.labels("failed").inc()
             # A large index that is written all the time takes at most a tenth of one thread.
-            pause = max(self.settings.reload_s, 10 * (time.monotonic() - began))
+            pause = max(least, 10 * (time.monotonic() - began))
 
     def reload(self) -> bool:
         """Open the index anew if it was written since; return whether it was.
@@ -263,17 +297,20 @@ class Service:
         Raises:
             OpenVSEError: it cannot be served any more; the state before is.
         """
-        state = self._state()
+        state = self._source.state(None if self.trouble else self.catalog)
         if state == self._seen and not self.trouble:
             return False
-        self.catalog = Catalog(Index.open(self._path, self._remembering.fingerprint), self._remembering)
+        before, self.catalog = self.catalog, self._source.open(self._remembering)
+        self._main.submit(before.close)  # what is being searched there is answered first
         self._seen, self.trouble = state, ""
         self.metrics.reloads.labels("done").inc()
         return True
 
 
-def _reads_images(model: TwoTower | Answerer) -> bool:
+def _reads_images(model: Embedder | Answerer) -> bool:
     """Return whether a model reads images, and not only stored features; the question-only model reads none."""
+    if isinstance(model, OnnxModel):
+        return model.reads_images
     if model.image is None:
         return True
     try:
@@ -283,6 +320,8 @@ def _reads_images(model: TwoTower | Answerer) -> bool:
     return True
 
 
-def open_file(path: Path) -> int:
-    """Open a file for reading without following a link, and return its descriptor; see ``Catalog.file``."""
-    return os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+def open_file(path: Path) -> tuple[IO[bytes], os.stat_result]:
+    """Open a file for reading without following a link, and return it with its size and time; see ``Catalog.file``."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    file = os.fdopen(os.open(path, flags), "rb")
+    return file, os.fstat(file.fileno())

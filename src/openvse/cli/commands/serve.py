@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openvse.cli import serve_options as given
 from openvse.cli.app import app
+from openvse.cli.index_options import EngineUrl
 from openvse.cli.options import Device, Quiet, Threads
+from openvse.cli.search_options import SearchEngineOption
 
 if TYPE_CHECKING:
+    from openvse.model import TwoTower
     from openvse.serving import Settings
     from openvse.serving.service import Service
+    from openvse.serving.sources import Source
+    from openvse.vqa.answerer import Answerer
 
 
 @app.command()
 def serve(
     index: given.ServedIndex,
     model: given.ServedModel = None,
+    images: given.ServedImages = None,
     rerank: given.SecondModel = None,
     rerank_top: given.RankedAgain = 20,
     answer: given.AnswerModel = None,
+    engine: SearchEngineOption = None,
+    engine_url: EngineUrl = None,
     title: given.Title = "openvse",
     example: given.Examples = None,
     host: given.Host = "127.0.0.1",
@@ -39,7 +48,7 @@ def serve(
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Serve an index: a page to search it with, and an interface for programs.
+    """Serve an index, or an engine: a page to search it with, and an interface for programs.
 
     The page is at http://HOST:PORT/ and the description of the interface at /openapi.json. Ctrl-C or SIGTERM ends the
     server when what was asked is answered. An index that is updated meanwhile is served in its new state.
@@ -62,36 +71,104 @@ def serve(
     )
     opened, settings = listen(settings)
     with opened:
-        service = load_service(index, settings, model, rerank, answer, device)
+        source, known = source_of(index, model, images, engine, engine_url)
+        compute = Compute(device, threads)
+        service = load_service(source, settings, known, rerank, answer, compute)
         run(service, opened, on_start=lambda: announce(service))
 
 
+@dataclass(frozen=True)
+class Compute:
+    """Where models compute, and with how many threads of the CPU."""
+
+    device: str = "cpu"
+    threads: int | None = None
+
+
+def source_of(
+    word: str, model: str | None, images: Path | None, engine: str | None, engine_url: str | None
+) -> tuple[Source, str]:
+    """Return what is to be served, and its model.
+
+    Raises:
+        OpenVSEError: there is no such index or engine, or an option is missing or is for the other kind.
+    """
+    from openvse.cli.commands.search import model_of
+    from openvse.errors import OpenVSEError
+    from openvse.search.engine_address import is_address, public_url_of, read_address
+    from openvse.search.manifest import read_manifest
+    from openvse.serving.sources import EngineSource, IndexSource
+
+    if not is_address(word):
+        if images is not None:
+            raise OpenVSEError("--images is for an engine: an index says where its images are")
+        read_manifest(Path(word))
+        return IndexSource(Path(word), engine, engine_url), model or model_of(Path(word))
+    name = public_url_of(word)
+    if engine is not None or engine_url is not None:
+        raise OpenVSEError(f"{name} is an engine itself: leave out --engine and --engine-url")
+    if model is None:
+        raise OpenVSEError(f"{name} does not know where its model is: name it with --model")
+    if images is not None and not images.is_dir():
+        raise OpenVSEError(
+            f"{images} is no folder: give --images the indexed folder as it is on this machine"
+        )
+    return EngineSource(read_address(word), images), model
+
+
 def load_service(
-    index: Path, settings: Settings, model: str | None, rerank: str | None, answer: str | None, device: str
+    source: Source, settings: Settings, model: str, rerank: str | None, answer: str | None, compute: Compute
 ) -> Service:
-    """Load the models, and open the index.
+    """Load the models, and open the index or the engine.
 
     Raises:
         OpenVSEError: one of them cannot be used.
     """
-    from openvse.cli.commands.search import model_of
-    from openvse.model import TwoTower
-    from openvse.search.manifest import read_manifest
+    from openvse.cli.embedders import load_embedder
     from openvse.serving.service import Service
+
+    names = {"model": model, "rerank": rerank or "", "answer": answer or ""}
+    return Service(
+        source,
+        load_embedder(model, device=compute.device, threads=compute.threads),
+        settings,
+        reranker=None if rerank is None else load_second(rerank, compute.device),
+        answerer=None if answer is None else load_answerer(answer, compute.device),
+        names={key: short_name(name) for key, name in names.items()},
+    )
+
+
+def load_second(source: str, device: str) -> TwoTower:
+    """Load the model of ``--rerank``."""
+    refuse_without_torch("--rerank", source)
+    from openvse.model import TwoTower
+    from openvse.tasks.load import load_as
+
+    return load_as(TwoTower, source, device=device)
+
+
+def load_answerer(source: str, device: str) -> Answerer:
+    """Load the model of ``--answer``."""
+    refuse_without_torch("--answer", source)
     from openvse.tasks.load import load_as
     from openvse.vqa.answerer import Answerer
 
-    read_manifest(index)
-    source = model or model_of(index)
-    names = {"model": source, "rerank": rerank or "", "answer": answer or ""}
-    return Service(
-        index,
-        load_as(TwoTower, source, device=device),
-        settings,
-        reranker=None if rerank is None else load_as(TwoTower, rerank, device=device),
-        answerer=None if answer is None else load_as(Answerer, answer, device=device),
-        names={key: short_name(name) for key, name in names.items()},
-    )
+    return load_as(Answerer, source, device=device)
+
+
+def refuse_without_torch(option: str, source: str) -> None:
+    """Raise OpenVSEError where a model of PyTorch is wanted that cannot be one, or that cannot run here."""
+    from openvse.errors import OpenVSEError
+    from openvse.runtime import is_export
+
+    if is_export(source):
+        raise OpenVSEError(
+            f"{option} needs a model of PyTorch, and {source} is an exported one: name the model itself"
+        )
+    if find_spec("torch") is None:
+        raise OpenVSEError(
+            f"{option} needs PyTorch, which this installation does not have: install openvse, or leave {option} out"
+        )
 
 
 def short_name(source: str) -> str:
@@ -103,11 +180,21 @@ def short_name(source: str) -> str:
 
 def announce(service: Service) -> None:
     """Say where the server is, and how to stop it."""
-    from openvse.cli.progress import note
+    from openvse.cli.progress import note, warn
+    from openvse.runtime import OnnxModel
 
     settings = service.settings
     host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.shown_host
-    count = len(service.catalog.index)
-    note(f"{count:,} images at http://{host}:{settings.port}/ (Ctrl-C stops the server)")
+    count = len(service.catalog)
+    engine = service.catalog.about.engine
+    what = f"{count:,} images" + (f" of {engine}" if engine else "")
+    note(f"{what} at http://{host}:{settings.port}/ (Ctrl-C stops the server)")
+    if not service.catalog.has_images:
+        warn(
+            "the indexed folders are not on this machine, so the page shows paths and no images"
+            + (": say where the first one is with --images" if engine else ": run 'openvse index' again")
+        )
+    if isinstance(service.model, OnnxModel):
+        note("an exported model searches, and cannot say what it looked at")
     if settings.token:
         note("the page asks for the token; programs send 'Authorization: Bearer TOKEN'")

@@ -6,7 +6,8 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -17,9 +18,10 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from openvse.errors import EngineError
-from openvse.search.engine_choice import public_url, without_secrets
+from openvse.search.engine_choice import PLACE, public_url, without_secrets
 from openvse.search.filters import Condition
-from openvse.search.points import Facts, PointStore, Within
+from openvse.search.points import Facts, Within
+from openvse.search.served_store import ServedStore
 
 _WAIT_S = 10
 _INDEXED_DIMS = {"vector": 2000, "halfvec": 4000}  # widths up to which pgvector makes a graph
@@ -32,7 +34,7 @@ _OPERATORS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 Clause = tuple[sql.Composable, list[object]]
 
 
-class PgvectorStore(PointStore):
+class PgvectorStore(ServedStore):
     """A table of points with a graph (HNSW) for the inner product.
 
     Embeddings of more than 2,000 numbers are kept in half precision, as pgvector's graph takes no wider ones, and those
@@ -54,7 +56,7 @@ class PgvectorStore(PointStore):
         self._url, self._num_embeddings = url, num_embeddings
         is_half = _INDEXED_DIMS["vector"] < dim <= _INDEXED_DIMS["halfvec"]
         self._type, self._has_graph = "halfvec" if is_half else "vector", dim <= _INDEXED_DIMS["halfvec"]
-        self._dim, self._table = dim, sql.Identifier(table)
+        self._dim, self._name, self._table = dim, table, sql.Identifier(table)
         self._graph = sql.Identifier(f"{table}_graph")
         with self._errors():
             self._connection = psycopg.connect(url, autocommit=True, connect_timeout=_WAIT_S)
@@ -104,14 +106,10 @@ class PgvectorStore(PointStore):
         self, queries: Float[np.ndarray, "M D"], count: int, within: Within
     ) -> list[Int[np.ndarray, "_"]]:
         """Return the keys of the best points for each query."""
-        clauses = [each for each in map(_clause, within.where) if each is not None]
-        where: sql.Composable = sql.SQL("")
-        if clauses:
-            where = sql.SQL("WHERE ") + sql.SQL(" AND ").join(clause for clause, _ in clauses)
+        where, values = _where(within)
         asked = sql.SQL("SELECT item FROM {} {} ORDER BY embedding <#> %s LIMIT %s").format(
             self._table, where
         )
-        values = [value for _, some in clauses for value in some]
         wrapped = HalfVector if self._type == "halfvec" else Vector
         found = []
         with self._errors(), self._connection.transaction():
@@ -144,6 +142,61 @@ class PgvectorStore(PointStore):
         with self._errors():
             self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._table))
 
+    def write_note(self, said: dict[str, Any]) -> None:
+        """Keep the note as the comment of the table."""
+        text = sql.SQL("COMMENT ON TABLE {} IS {}").format(self._table, sql.Literal(json.dumps(said)))
+        with self._errors():
+            self._connection.execute(text)
+
+    def note(self) -> dict[str, Any] | None:
+        """Return the note; None where there is none, or the comment is somebody else's."""
+        text = self._one("SELECT obj_description(to_regclass(%s), 'pg_class')", [self._name])
+        try:
+            said = json.loads(str(text))
+        except ValueError:
+            return None
+        return said if isinstance(said, dict) else None
+
+    def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, Facts]:
+        """Return the columns of items beside the embedding."""
+        return dict(self._facts("WHERE item = ANY(%s)", [keys.tolist()]))
+
+    def vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
+        """Return the embeddings of items."""
+        # Several embeddings of an item have no order but that in which they were put, which no score depends on.
+        text = sql.SQL("SELECT item, embedding FROM {} WHERE item = ANY(%s) ORDER BY item").format(
+            self._table
+        )
+        with self._errors():
+            rows = self._connection.execute(text, [keys.tolist()]).fetchall()
+        found: dict[int, list[Float[np.ndarray, "D"]]] = {}
+        for key, vector in rows:
+            plain = vector.to_numpy() if hasattr(vector, "to_numpy") else vector
+            found.setdefault(key, []).append(np.asarray(plain, np.float32))
+        return {key: np.stack(each) for key, each in found.items() if len(each) == self._num_embeddings}
+
+    def some(self, count: int) -> list[Facts]:
+        """Return the columns of some items."""
+        found = dict(self._facts("LIMIT %s", [count * self._num_embeddings]))
+        return list(found.values())
+
+    def count(self, within: Within) -> int:
+        """Return how many points pass the conditions."""
+        where, values = _where(within)
+        return int(str(self._one(sql.SQL("SELECT count(*) FROM {} {}").format(self._table, where), values)))
+
+    def key_of(self, item_id: str) -> int | None:
+        """Return the key of an item; the server reads the table, as paths have no index."""
+        text = sql.SQL("SELECT item FROM {} WHERE path = %s LIMIT 1").format(self._table)
+        found = self._one(text, [item_id])
+        return None if found is None else int(str(found))
+
+    def _facts(self, rest: str, values: Sequence[object]) -> list[tuple[int, Facts]]:
+        columns = sql.SQL("SELECT item, path, kind, modified_ns, size, meta FROM {} ").format(self._table)
+        with self._errors():
+            rows = self._connection.execute(columns + sql.SQL(rest), values).fetchall()
+        return [(int(key), Facts(*facts)) for key, *facts in rows]
+
     def close(self) -> None:
         """Let go of the connection."""
         self._connection.close()
@@ -170,15 +223,44 @@ class PgvectorStore(PointStore):
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        try:
+        with _errors_of(self._url):
             yield
-        except psycopg.Error as error:
-            raise EngineError(
-                f"the database {public_url(self._url)} cannot be used ("
-                f"{without_secrets(str(error), self._url)}): check "
-                f"that it runs, has the extension pgvector, and knows the user and the password, or search with "
-                f"--engine exact"
-            ) from None
+
+
+@contextmanager
+def _errors_of(url: str) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise EngineError(
+            f"the database {public_url(url)} cannot be used ({without_secrets(str(error), url)}): check that it runs, "
+            f"has the extension pgvector, and knows the user and the password, or search with --engine exact"
+        ) from None
+
+
+def places(url: str) -> list[str]:
+    """Return the tables of a database that openvse has made.
+
+    Raises:
+        EngineError: it cannot be reached.
+    """
+    with (
+        _errors_of(url),
+        closing(psycopg.connect(url, autocommit=True, connect_timeout=_WAIT_S)) as connection,
+    ):
+        rows = connection.execute(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND pg_table_is_visible(oid)"
+        ).fetchall()
+    return sorted(str(name) for (name,) in rows if PLACE.fullmatch(str(name)))
+
+
+def _where(within: Within) -> Clause:
+    """Return the conditions that PostgreSQL can check, and their values."""
+    clauses = [each for each in map(_clause, within.where) if each is not None]
+    if not clauses:
+        return sql.SQL(""), []
+    text = sql.SQL("WHERE ") + sql.SQL(" AND ").join(clause for clause, _ in clauses)
+    return text, [value for _, some in clauses for value in some]
 
 
 def _clause(condition: Condition) -> Clause | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
@@ -14,17 +15,19 @@ from jaxtyping import Float, Int
 from qdrant_client import QdrantClient, models
 
 from openvse.errors import EngineError
-from openvse.search.engine_choice import public_url, secrets_in, without_secrets
-from openvse.search.points import Facts, PointStore, Within
+from openvse.search.engine_choice import PLACE, public_url, secrets_in, without_secrets
+from openvse.search.points import Facts, Within
+from openvse.search.served_store import ServedStore, facts_of, sets_of
 from openvse.search.stores.qdrant_filter import PAYLOAD_INDEXES, filter_of
 
 KEY_VARIABLE = "OPENVSE_QDRANT_API_KEY"
 
 _POINTS = 256  # in a request, which a server limits to 32 MiB
 _WAIT_S = 60
+_NOTES = "openvse_notes"  # the collection of what the others say of themselves
 
 
-class QdrantStore(PointStore):
+class QdrantStore(ServedStore):
     """A collection of points, whose distance is the inner product.
 
     The number of a point is the key of its item times K, plus the place of the embedding.
@@ -44,6 +47,7 @@ class QdrantStore(PointStore):
         self._url, self._collection = url, collection
         self._num_embeddings = num_embeddings
         self._is_local = url == ":memory:"
+        self._note_number = int(hashlib.sha256(collection.encode()).hexdigest()[:15], 16)
         with self._errors():
             self._client = _in_memory(os.getpid()) if self._is_local else _connected(url)
             exists = self._client.collection_exists(collection)
@@ -107,6 +111,66 @@ class QdrantStore(PointStore):
         """Remove the collection."""
         with self._errors():
             self._client.delete_collection(self._collection)
+            if self._client.collection_exists(_NOTES):
+                self._client.delete(_NOTES, models.PointIdsList(points=[self._note_number]), wait=True)
+
+    def write_note(self, said: dict[str, Any]) -> None:
+        """Keep the note as a point of a collection for such notes, which every version of the server has."""
+        with self._errors():
+            if not self._client.collection_exists(_NOTES):
+                alone = models.VectorParams(size=1, distance=models.Distance.DOT)
+                self._client.create_collection(_NOTES, vectors_config=alone)
+            payload = {"place": self._collection, **said}
+            point = models.PointStruct(id=self._note_number, vector=[1.0], payload=payload)
+            self._client.upsert(_NOTES, [point], wait=True)
+
+    def note(self) -> dict[str, Any] | None:
+        """Return the note; None where there is none."""
+        with self._errors():
+            if not self._client.collection_exists(_NOTES):
+                return None
+            found = self._client.retrieve(_NOTES, [self._note_number])
+        said = (found[0].payload if found else None) or {}
+        return {name: value for name, value in said.items() if name != "place"} or None
+
+    def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, Facts]:
+        """Return the payloads of the first points of items."""
+        firsts = (keys * self._num_embeddings).tolist()
+        with self._errors():
+            found = self._client.retrieve(self._collection, firsts)
+        return {int(each.id) // self._num_embeddings: facts_of(each.payload) for each in found}
+
+    def vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
+        """Return the embeddings of items."""
+        with self._errors():
+            found = self._client.retrieve(
+                self._collection, self._numbers(keys), with_payload=False, with_vectors=True
+            )
+        return sets_of(
+            [int(each.id) for each in found], [each.vector for each in found], self._num_embeddings
+        )
+
+    def some(self, count: int) -> list[Facts]:
+        """Return the payloads of some items."""
+        with self._errors():
+            found, _ = self._client.scroll(self._collection, limit=count * self._num_embeddings)
+        return [facts_of(each.payload) for each in found if int(each.id) % self._num_embeddings == 0]
+
+    def count(self, within: Within) -> int:
+        """Return how many points pass the filter, roughly."""
+        clause = filter_of(within)
+        asked = None if clause is None else models.Filter.model_validate(clause)
+        with self._errors():
+            return self._client.count(self._collection, count_filter=asked, exact=False).count
+
+    def key_of(self, item_id: str) -> int | None:
+        """Return the key of an item; the server reads all payloads, as paths have no index."""
+        same = models.FieldCondition(key="path", match=models.MatchValue(value=item_id))
+        with self._errors():
+            found, _ = self._client.scroll(
+                self._collection, models.Filter(must=[same]), limit=1, with_payload=False
+            )
+        return int(found[0].id) // self._num_embeddings if found else None
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -130,15 +194,35 @@ class QdrantStore(PointStore):
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        try:
+        with _errors_of(self._url):
             yield
-        except EngineError:
-            raise
-        except Exception as error:  # the client's errors, and those of its HTTP library, have no common class
-            raise EngineError(
-                f"the Qdrant server {public_url(self._url)} cannot be used ({without_secrets(str(error), self._url)}): "
-                f"check that it runs and that {KEY_VARIABLE} holds its key, or search with --engine exact"
-            ) from None
+
+
+@contextmanager
+def _errors_of(url: str) -> Iterator[None]:
+    try:
+        yield
+    except EngineError:
+        raise
+    except Exception as error:  # the client's errors, and those of its HTTP library, have no common class
+        raise EngineError(
+            f"the Qdrant server {public_url(url)} cannot be used ({without_secrets(str(error), url)}): check that it "
+            f"runs and that {KEY_VARIABLE} holds its key, or search with --engine exact"
+        ) from None
+
+
+def places(url: str) -> list[str]:
+    """Return the collections of a server that openvse has made.
+
+    Raises:
+        EngineError: it cannot be reached.
+    """
+    with _errors_of(url):
+        client = _in_memory(os.getpid()) if url == ":memory:" else _connected(url)
+        names = [each.name for each in client.get_collections().collections]
+        if url != ":memory:":
+            client.close()
+    return sorted(name for name in names if PLACE.fullmatch(name))
 
 
 @functools.cache

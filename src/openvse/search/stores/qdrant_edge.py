@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import qdrant_edge as edge
 from jaxtyping import Float, Int
 
 from openvse.errors import EngineBusyError, EngineError
-from openvse.files import locked
-from openvse.search.points import Facts, PointStore, Within
+from openvse.files import locked, write_whole
+from openvse.search.points import Facts, Within
+from openvse.search.served_store import ServedStore, facts_of, sets_of
 from openvse.search.stores.qdrant_filter import PAYLOAD_INDEXES, Clause, filter_of
 
 if TYPE_CHECKING:
     from qdrant_edge import ConditionType, PointId
 
 _POINTS = 4096  # in an update
+_NOTE = "openvse.json"
 _SCHEMAS = {
     "keyword": edge.PayloadSchemaType.Keyword,
     "integer": edge.PayloadSchemaType.Integer,
@@ -30,7 +33,7 @@ _SCHEMAS = {
 }
 
 
-class QdrantEdgeStore(PointStore):
+class QdrantEdgeStore(ServedStore):
     """A shard of Qdrant Edge, whose distance is the inner product.
 
     Only one process at a time can have a shard open: a second one would damage what the first sees, so a lock in the
@@ -116,6 +119,51 @@ class QdrantEdgeStore(PointStore):
         """Remove the shard."""
         self.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def write_note(self, said: dict[str, Any]) -> None:
+        """Keep the note as a file beside the shard."""
+        write_whole(self._folder / _NOTE, json.dumps(said, indent=2) + "\n")
+
+    def note(self) -> dict[str, Any] | None:
+        """Return the note; None where there is none."""
+        try:
+            said = json.loads((self._folder / _NOTE).read_text())
+        except (OSError, ValueError):
+            return None
+        return said if isinstance(said, dict) else None
+
+    def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, Facts]:
+        """Return the payloads of the first points of items."""
+        firsts = cast("list[PointId]", (keys * self._num_embeddings).tolist())
+        with self._errors():
+            found = self._shard.retrieve(firsts, True, False)
+        return {int(str(each.id)) // self._num_embeddings: facts_of(each.payload) for each in found}
+
+    def vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
+        """Return the embeddings of items."""
+        with self._errors():
+            found = self._shard.retrieve(cast("list[PointId]", self._numbers(keys)), False, True)
+        numbers = [int(str(each.id)) for each in found]
+        return sets_of(numbers, [each.vector for each in found], self._num_embeddings)
+
+    def some(self, count: int) -> list[Facts]:
+        """Return the payloads of some items."""
+        asked = edge.ScrollRequest(limit=count * self._num_embeddings, with_payload=True)
+        with self._errors():
+            found, _ = self._shard.scroll(asked)
+        return [facts_of(each.payload) for each in found if int(str(each.id)) % self._num_embeddings == 0]
+
+    def count(self, within: Within) -> int:
+        """Return how many points pass the filter, roughly."""
+        with self._errors():
+            return self._shard.count(edge.CountRequest(filter=_filter(filter_of(within)), exact=False))
+
+    def key_of(self, item_id: str) -> int | None:
+        """Return the key of an item; all payloads are read, as paths have no index."""
+        same = edge.Filter(must=[edge.FieldCondition("path", match=edge.MatchValue(item_id))])
+        with self._errors():
+            found, _ = self._shard.scroll(edge.ScrollRequest(limit=1, filter=same))
+        return int(str(found[0].id)) // self._num_embeddings if found else None
 
     def close(self) -> None:
         """Let go of the shard; it is closed when nothing in this process has it any more."""

@@ -72,7 +72,7 @@ function showPage(page) {
     by("loosen").hidden = !limited;
     say("");
   } else {
-    say(`Best of ${count(page.searched)} image${page.searched === 1 ? "" : "s"}.${note}`);
+    say(`Best of ${count(page.searched)} image${page.searched === 1 ? "" : "s"}.${note}${info.shows ? "" : " Their files are not on the server, so only their names are shown."}`);
   }
 }
 
@@ -120,7 +120,7 @@ function trouble(error) {
 
 function openPanel(place) {
   open = place;
-  panel.open(grid.hits[place], query, { answers: Boolean(info.answer), isFirst: place === 0, isLast: place === grid.hits.length - 1 });
+  panel.open(grid.hits[place], query, { answers: Boolean(info.answer), looks: info.looks, shows: info.shows, isFirst: place === 0, isLast: place === grid.hits.length - 1 });
   grid.mark(place);
   if (matchMedia("(max-width: 60rem)").matches) by("close").focus();
 }

@@ -19,6 +19,7 @@ export class Panel {
     by("next").addEventListener("click", () => onStep(1));
     by("similar").addEventListener("click", () => onSimilar(this.hit));
     by("look").addEventListener("click", () => this.toggleLook());
+    by("panel-video").addEventListener("loadedmetadata", () => { if (by("veil").hidden) this.#film(true); });
     by("ask-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#ask(by("question").value.trim());
@@ -29,7 +30,7 @@ export class Panel {
     return !this.box.hidden;
   }
 
-  open(hit, query, { answers, isFirst, isLast }) {
+  open(hit, query, { answers, looks, shows, isFirst, isLast }) {
     this.leaving.abort();
     this.leaving = new AbortController();
     Object.assign(this, { hit, query });
@@ -39,7 +40,8 @@ export class Panel {
     by("panel-body").scrollTop = 0;
     by("previous").disabled = isFirst;
     by("next").disabled = isLast;
-    by("ask-form").hidden = !answers;
+    by("ask-form").hidden = !answers || !shows;
+    by("stage").hidden = by("original").hidden = !shows;
     by("answers").replaceChildren();
     const image = by("panel-image");
     image.alt = hit.id;
@@ -48,14 +50,16 @@ export class Panel {
     large.onload = () => { if (this.hit === hit) image.src = large.src; };
     large.src = `${api.address(hit.thumbnail)}&large=true`;
     this.#scores(hit);
+    this.#unload();
     this.#clearLook();
-    by("look").hidden = !query.q;
+    by("look").hidden = !query.q || !looks || !shows;
     this.#facts(hit);
-    if (this.looks && query.q) this.#look();
+    if (this.looks && !by("look").hidden) this.#look();
   }
 
   close() {
     this.leaving.abort();
+    this.#unload();
     this.box.hidden = true;
     this.hit = null;
   }
@@ -65,6 +69,26 @@ export class Panel {
     this.looks = !this.looks;
     if (this.looks) this.#look();
     else this.#clearLook();
+  }
+
+  // A clip takes the place of its image as soon as the browser can play it; a segment plays from its beginning to its end.
+  #load(item) {
+    const video = by("panel-video");
+    video.poster = by("panel-image").src;
+    video.src = api.address(item.file) + (/#t=[\d.,]+$/.exec(item.id) || [""])[0];
+  }
+
+  #unload() {
+    this.#film(false);
+    by("panel-video").removeAttribute("src");
+    by("panel-video").load();
+  }
+
+  #film(shown) {
+    const video = by("panel-video");
+    if (!shown) video.pause();
+    video.hidden = !shown;
+    by("panel-image").hidden = shown;
   }
 
   #scores(hit) {
@@ -86,6 +110,7 @@ export class Panel {
     try {
       const item = await api.item(hit.key, signal);
       by("original").href = api.address(item.file);
+      if (item.kind === "clip" && !by("stage").hidden) this.#load(item);
       by("facts").replaceChildren(...rows({ Path: item.path || item.id, Size: size(item.size), Changed: date(item.modified), ...(item.kind === "image" ? {} : { Kind: item.kind }) }));
       by("captions").replaceChildren(...item.captions.map((text) => make("li", {}, text)));
       by("captions-box").hidden = !item.captions.length;
@@ -103,6 +128,7 @@ export class Panel {
     by("outlines").setAttribute("hidden", "");
     by("looked").hidden = true;
     by("look").setAttribute("aria-pressed", "false");
+    if (by("panel-video").readyState > 0) this.#film(true);
   }
 
   async #look() {
@@ -119,6 +145,7 @@ export class Panel {
 
   #draw(looked) {
     by("looked").hidden = false;
+    this.#film(false);
     drawLooked(looked, by("veil"), by("outlines"));
     by("looked-words").replaceChildren(...shadedWords(looked));
     by("looked-note").textContent = describeLooked(looked);

