@@ -1,8 +1,8 @@
 """``openvse serve`` under load: throughput, latency, memory, clients that do harm, and the page's first result.
 
-    python benchmarks/serving.py [load] [memory] [harm] [page] [--items 100000] [--folder FOLDER]
+    python benchmarks/serving.py [load] [exported] [memory] [harm] [page] [--items 100000] [--folder FOLDER]
 
-Without a name, all four run. The index holds random embeddings, and its model is untrained: EfficientNet-Lite0 and
+Without a name, all of them run. The index holds random embeddings, and its model is untrained: EfficientNet-Lite0 and
 MiniLM (extra ``minilm``), 512 wide, which costs what a trained one costs. Server and clients share the machine. Every
 query is a sentence that was not asked before. ``page`` needs a Chromium. ``--folder`` keeps index and model for the
 next call.
@@ -32,6 +32,7 @@ import numpy as np
 from PIL import Image
 
 from _measure import environment, table
+from openvse import export, load
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.search import Item
@@ -213,6 +214,19 @@ def measure_load(folder: Path, seconds: float) -> str:
     return table(["clients", "queries are answered", "queries/s", "p50 ms", "p99 ms", "errors"], rows)
 
 
+def measure_exported(folder: Path, seconds: float) -> str:
+    """Return the table of clients for the same model, exported to ONNX."""
+    place = folder / "exported"
+    if not (place / "export.json").exists():
+        export(load(folder / "model"), place)
+    rows: list[list[object]] = []
+    with serving(folder, "--model", str(place)) as served:
+        asyncio.run(loaded(served.port, 8, 3, seed=1))
+        for clients in CLIENTS:
+            rows.append([clients, *asyncio.run(loaded(served.port, clients, seconds)).row()])
+    return table(["clients", "queries/s", "p50 ms", "p99 ms", "errors"], rows)
+
+
 def measure_memory(folder: Path, count: int, pieces: int = 5) -> str:
     """Return the table of the memory after so many requests."""
     rows: list[list[object]] = []
@@ -359,6 +373,7 @@ def measured(parts: Sequence[str], folder: Path, seconds: float) -> Iterator[str
     """Yield the table of each part."""
     tables = {
         "load": lambda: measure_load(folder, seconds),
+        "exported": lambda: measure_exported(folder, seconds),
         "memory": lambda: measure_memory(folder, 20_000),
         "harm": lambda: measure_harm(folder),
         "page": lambda: measure_page(folder),
@@ -370,7 +385,7 @@ def measured(parts: Sequence[str], folder: Path, seconds: float) -> Iterator[str
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=["load", "memory", "harm", "page", []])
+    parser.add_argument("parts", nargs="*", choices=["load", "exported", "memory", "harm", "page", []])
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--folder", type=Path)

@@ -21,6 +21,7 @@ import pytest
 from openvse.model import TwoTower
 from openvse.search import build_index
 from openvse.serving import Settings
+from openvse.serving.running import listen
 from openvse.serving.service import Service
 from tests.conftest import draw_photo
 from tests.serving.conftest import FREE, Place, Running
@@ -44,6 +45,13 @@ def test_silent_and_slow_clients_are_left_and_others_served(
         with suppress(ConnectionResetError):
             assert each.recv(10) == b""
         each.close()
+
+
+def test_small_replies_are_not_held_back() -> None:
+    """asyncio sets TCP_NODELAY on the connections of such a socket alone."""
+    opened, _ = listen(Settings(port=0))
+    with opened:
+        assert opened.proto == socket.IPPROTO_TCP
 
 
 def test_more_connections_than_allowed_are_closed(place: Place, model: TwoTower, running: Start) -> None:
