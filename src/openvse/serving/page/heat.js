@@ -60,10 +60,10 @@ export function describeLooked(looked) {
   const most = Math.max(...looked.shares);
   const sum = looked.shares.reduce((all, each) => all + each, 0);
   const parts = [];
-  if (looked.of === "attention") parts.push(`The brighter a part, the more attention it had: at most ${percent(most)}, where an even share is ${percent(1 / looked.shares.length)}.`);
+  if (looked.of === "attention") parts.push(`The answer came from the bright parts: the brightest of ${looked.shares.length} had ${percent(most)} of the attention, where an even share is ${percent(1 / looked.shares.length)}.`);
   else if (sum > 0 && most > 0) parts.push(`The brighter a part, the more it adds to the score: the brightest of ${looked.shares.length} adds ${percent(Math.min(1, most / sum))} of it.`);
   else parts.push("The darker a part, the more it speaks against the words; taken together, the parts speak against them.");
-  if (!looked.tiled) parts[0] = "The outlined regions add most to the score.";
+  if (!looked.tiled) parts[0] = looked.of === "attention" ? "The answer came from the outlined regions above all." : "The outlined regions add most to the score.";
   if (looked.views > 1) parts.push(`The model has ${looked.views} views of this image; view ${looked.view} fits best.`);
   if (looked.word_shares.length) parts.push("Words are shaded in the same way.");
   return parts.join(" ");
