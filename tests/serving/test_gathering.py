@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -49,6 +50,25 @@ def test_questions_of_one_moment_are_one_call() -> None:
 def test_a_call_has_at_most_so_many() -> None:
     answers, sizes = gathered(double, ask_many, together=4)
     assert answers == [2 * number for number in range(10)] and sizes == [4, 4, 2]
+
+
+def test_clients_that_ask_again_at_once_stay_together() -> None:
+    """Otherwise the first of them would be answered alone, and then the others, for good."""
+
+    def slow(asked: Sequence[int]) -> list[int]:
+        time.sleep(0.2)
+        return double(asked)
+
+    async def client(gatherer: Gatherer[int, int], number: int) -> None:
+        for _ in range(6):
+            await gatherer.ask(number, 20.0)
+            await asyncio.sleep(0.001 * number)  # reads its answer
+
+    async def ask(gatherer: Gatherer[int, int]) -> None:
+        await asyncio.gather(*(client(gatherer, number) for number in range(4)))
+
+    _, sizes = gathered(slow, ask)
+    assert sum(sizes) == 24 and len(sizes) <= 8
 
 
 def test_the_fault_of_one_question_is_its_own() -> None:

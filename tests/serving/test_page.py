@@ -210,7 +210,9 @@ def test_a_question_is_answered_with_where_it_came_from(
     expect(page.locator("#looked-note")).to_contain_text("attention")
     expect(page.locator("#veil")).to_be_visible()
     image, veil = (page.locator(place).bounding_box() for place in ("#panel-image", "#veil"))
-    assert image == veil == page.locator("#stage").bounding_box()  # the map lies on the image, whatever its shape
+    assert (
+        image == veil == page.locator("#stage").bounding_box()
+    )  # the map lies on the image, whatever its shape
     assert not serious(page) and not troubles
 
 

@@ -17,7 +17,9 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     Args:
         module: a model, a tower or an encoder.
     """
-    if not any(each.training for each in module.modules()):  # setting it anew takes a third of a short sentence's time
+    if not any(
+        each.training for each in module.modules()
+    ):  # setting it anew takes a third of a short sentence's time
         yield
         return
     was_training = module.training

@@ -26,8 +26,9 @@ class Gatherer(Generic[AskT, AnswerT]):
     """Answers questions on one thread; those that arrive while it is busy are answered together by its next call.
 
     A question that arrives when nothing else is under way is answered at once. Only right after a call that answered
-    several, the next one waits a moment, at most a tenth of the time that the call took: whoever got an answer often asks
-    again at once, and would otherwise be divided from the others for good.
+    several, the next one waits a moment, at most a tenth of the time that the call took: whoever got an answer often
+    asks again at once, and would otherwise be divided from the others for good.
+
     If a call fails, its questions are asked again one by one, so that the fault of one does not fail the others.
 
     Args:
@@ -51,7 +52,11 @@ class Gatherer(Generic[AskT, AnswerT]):
         self._together, self._waiting = together, waiting
         self._asked: deque[tuple[AskT, asyncio.Future[AnswerT]]] = deque()
         self._work: asyncio.Task[None] | None = None
-        self._before, self._took, self._ended = 0, 0.0, -math.inf  # the call before: questions, seconds, when it ended
+        self._before, self._took, self._ended = (
+            0,
+            0.0,
+            -math.inf,
+        )  # the call before: questions, seconds, when it ended
 
     @property
     def waiting(self) -> int:
