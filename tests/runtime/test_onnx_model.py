@@ -115,3 +115,17 @@ def test_a_preprocessing_comes_back_from_json() -> None:
     assert given(Image.new("RGB", (30, 20))).shape == (5, 3, 3, 3)
     with pytest.raises(ModelError, match="export again"):
         Preprocessing.from_json({"blur": 3})
+
+
+def test_threads_do_not_spin_after_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxruntime
+
+    seen: list[onnxruntime.SessionOptions] = []
+    opened = onnxruntime.InferenceSession
+    monkeypatch.setattr(
+        onnxruntime,
+        "InferenceSession",
+        lambda path, options, providers: seen.append(options) or opened(path, options, providers=providers),
+    )
+    OnnxModel(write_export(tmp_path / "exported")).encode_text(["red"])
+    assert seen[0].get_session_config_entry("session.intra_op.allow_spinning") == "0"
