@@ -205,7 +205,7 @@ def open_program(path: Path, threads: int | None = None) -> Any:
         raise ModelError("an exported model needs ONNX Runtime: pip install onnxruntime") from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # Threads that spin after a sentence keep the processor from the search that follows, which then takes twice as long.
+    # Threads that spin after a sentence keep the processor from the search that follows, which then takes longer.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if threads is not None:
         options.intra_op_num_threads = threads
