@@ -217,13 +217,11 @@ def measure_load(folder: Path, seconds: float) -> str:
 def measure_exported(folder: Path, seconds: float) -> str:
     """Return the table of clients for the same model, exported to ONNX."""
     place = folder / "exported"
-    if not (place / "export.json").exists():
+    if not place.exists():
         export(load(folder / "model"), place)
-    rows: list[list[object]] = []
     with serving(folder, "--model", str(place)) as served:
         asyncio.run(loaded(served.port, 8, 3, seed=1))
-        for clients in CLIENTS:
-            rows.append([clients, *asyncio.run(loaded(served.port, clients, seconds)).row()])
+        rows = [[each, *asyncio.run(loaded(served.port, each, seconds)).row()] for each in CLIENTS]
     return table(["clients", "queries/s", "p50 ms", "p99 ms", "errors"], rows)
 
 

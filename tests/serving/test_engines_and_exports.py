@@ -104,6 +104,10 @@ def test_an_engine_that_fails_is_opened_anew(
         monkeypatch.setattr(StoreEngine, "ask", failing)
         refused = client.get("/api/search", params={"q": "grass"})
         assert refused.status_code == 503 and refused.json() == {"error": "the server cannot be used"}
+        monkeypatch.setattr(Settings, "is_local", False)
+        hidden = client.get("/api/search", params={"q": "grass"})
+        assert hidden.status_code == 503 and "the engine of this server does not answer" in hidden.text
+        assert client.get("/api/info").json()["engine"] == ""
         broken = False
         until = time.monotonic() + 20
         while service.catalog is before and time.monotonic() < until:

@@ -93,8 +93,11 @@ async def _tell(request: Request, error: Exception) -> JSONResponse:
     """Answer with what a user can act on."""
     match error:
         case EngineError():
+            service: Service = request.app.state.service
+            service.lose(error)
+            if not service.settings.is_local:  # where the engine is, is no concern of theirs
+                error = BusyError("the engine of this server does not answer: try again in a moment")
             status = 503
-            request.app.state.service.lose(error)
         case MissingError():
             status = 404
         case BusyError() | IndexFormatError():

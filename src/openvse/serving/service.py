@@ -152,7 +152,9 @@ class Service:
 
     def lose(self, error: EngineError) -> None:
         """Note that the engine did not answer: it is opened anew as soon as it can be."""
-        self.trouble = self.trouble or str(error)
+        if not self.trouble:
+            _logger.warning("%s", error)
+            self.trouble = str(error)
         self._lost.set()
 
     def _whole(self, ask: Ask) -> Ask:
@@ -253,7 +255,7 @@ class Service:
             "items": len(self.catalog),
             "complete": about.is_complete,
             "created": about.created,
-            "engine": about.engine,
+            "engine": about.engine if self.settings.is_local else "",
             "model": self.names.get("model", ""),
             "embeddings": about.embeddings,
             "width": about.width,
