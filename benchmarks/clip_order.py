@@ -2,9 +2,9 @@
 
 python benchmarks/clip_order.py clips runs/pvse/best runs/hgr/best --features features/clips
 
-Each pair of photos gave two clips, "A, then B" and "B, then A". The table has the RSUM of each model, and how often a caption
-scores its own clip above the clip in the other order. Equal scores count half, so a model that cannot know the order is
-right in 50 %. The bracket is the 95 % interval, from a bootstrap over the pairs of photos.
+Each pair of photos gave two clips, "A, then B" and "B, then A". The table has the RSUM of each model, and how often a
+caption scores its own clip above the clip in the other order. Equal scores count half, so a model that cannot know
+the order is right in 50 %. The bracket is the 95 % interval, from a bootstrap over the pairs of photos.
 """
 
 from __future__ import annotations
