@@ -216,10 +216,9 @@ def measure_load(folder: Path, seconds: float) -> str:
 
 def measure_exported(folder: Path, seconds: float) -> str:
     """Return the table of clients for the same model, exported to ONNX."""
-    place = folder / "exported"
-    if not place.exists():
-        export(load(folder / "model"), place)
-    with serving(folder, "--model", str(place)) as served:
+    if not (folder / "exported").exists():
+        export(load(folder / "model"), folder / "exported")
+    with serving(folder, "--model", str(folder / "exported")) as served:
         asyncio.run(loaded(served.port, 8, 3, seed=1))
         rows = [[each, *asyncio.run(loaded(served.port, each, seconds)).row()] for each in CLIENTS]
     return table(["clients", "queries/s", "p50 ms", "p99 ms", "errors"], rows)
