@@ -71,10 +71,10 @@ def parse_numbers(text: str, option: str) -> list[float]:
     """
     try:
         numbers = [float(word) for word in text.split(",")]
-    except ValueError as error:
-        raise OpenVSEError(
-            f"{option} is {text!r}: give numbers with commas between, such as 1,5,20"
-        ) from error
+    except ValueError:
+        numbers = []
+    if not numbers or not np.isfinite(numbers).all():
+        raise OpenVSEError(f"{option} is {text!r}: give numbers with commas between, such as 1,5,20")
     if len({*numbers}) < len(numbers):
         raise OpenVSEError(f"{option} is {text!r}: give each number once")
     return numbers
@@ -88,6 +88,22 @@ def parse_counts(text: str, option: str) -> list[int]:
     return [int(number) for number in numbers]
 
 
+def parse_seeds(text: str, option: str) -> list[int]:
+    """Read whole numbers of at least 0 with commas between them; see ``parse_numbers``."""
+    numbers = parse_numbers(text, option)
+    if any(number < 0 or number != int(number) for number in numbers):
+        raise OpenVSEError(f"{option} is {text!r}: give whole numbers of 0 or more, such as 0,1,2")
+    return [int(number) for number in numbers]
+
+
+def parse_weights(text: str, option: str) -> list[float]:
+    """Read numbers from 0 to 1 with commas between them; see ``parse_numbers``."""
+    numbers = parse_numbers(text, option)
+    if not all(0 <= number <= 1 for number in numbers):
+        raise OpenVSEError(f"{option} is {text!r}: give numbers from 0 to 1, such as 0,0.5,1")
+    return numbers
+
+
 def sweep_table(found: Sequence[Swept], axes: Sequence[str]) -> Table:
     """Return one row for each setting: its recalls and RSUM, the spread over seeds, and the similarity of views."""
     header = (*axes, *_RECALLS, "rsum", "spread of rsum", "seeds", "cosine of two views")
@@ -96,7 +112,7 @@ def sweep_table(found: Sequence[Swept], axes: Sequence[str]) -> Table:
             *((each.setting.name,) if axes == ("setting",) else map(_plain, each.setting.at)),
             *(each.mean(metric) for metric in _RECALLS),
             each.mean(),
-            each.spread(),
+            _spread(each),
             len(each.seeds),
             float(np.mean(each.views)) if each.views else "",
         )
@@ -105,13 +121,18 @@ def sweep_table(found: Sequence[Swept], axes: Sequence[str]) -> Table:
     return Table(header, rows)
 
 
+def _spread(each: Swept) -> Cell:
+    """Return the standard deviation of RSUM over the seeds; "" for one seed, of which nobody knows it."""
+    return each.spread() if len(each.seeds) > 1 else ""
+
+
 def _plain(place: float) -> Cell:
     return int(place) if place == int(place) else place
 
 
 def _summary(found: Sequence[Swept]) -> Table:
     best = max(found, key=lambda each: each.mean())
-    rows = [(each.setting.name, each.mean(), each.spread(), "best" if each is best else "") for each in found]
+    rows = [(each.setting.name, each.mean(), _spread(each), "best" if each is best else "") for each in found]
     return Table(("setting", "rsum", "spread", ""), rows)
 
 

@@ -150,10 +150,10 @@ def view_weight(
 
     RECIPE has the terms ranking and bound of MV-VSE.
     """
-    from openvse.analysis.sweep_figures import WEIGHT, analyze_line, parse_numbers, weight_settings
+    from openvse.analysis.sweep_figures import WEIGHT, analyze_line, parse_weights, weight_settings
 
     begin(out, WEIGHT, overwrite=overwrite)
-    settings = weight_settings(parse_numbers(values, "--values"))
+    settings = weight_settings(parse_weights(values, "--values"))
     found = sweep_all(recipe, overrides, settings, seeds, out / "runs", split)
     finish(analyze_line(WEIGHT, found, "lambda", split), out, overwrite=overwrite, as_json=as_json)
 
@@ -191,10 +191,10 @@ def sweep_all(
 ) -> list[Swept]:
     """Run a sweep with progress on the terminal."""
     from openvse.analysis.sweep import Sweep, run_sweep
-    from openvse.analysis.sweep_figures import parse_numbers
+    from openvse.analysis.sweep_figures import parse_seeds
     from openvse.cli.progress import TrainingBar, bar
 
-    numbers = tuple(int(seed) for seed in parse_numbers(seeds, "--seeds"))
+    numbers = tuple(parse_seeds(seeds, "--seeds"))
     with bar() as progress:
         sweep = Sweep(
             recipe,
