@@ -167,8 +167,17 @@ def test_sweeps_are_drawn(tmp_path: Path) -> None:
     for found in (grid, line, bars):
         _, png, svg = found.write(tmp_path)
         assert is_png(png)
-    assert "cosine of two views" in (tmp_path / "view_weight.svg").read_text()
+    drawn = (tmp_path / "view_weight.svg").read_text()
+    assert "cosine of two views" in drawn and "mean and standard deviation of 2 seeds" in drawn
+    assert "mean of 2 seeds" in (tmp_path / "k_max_grid.svg").read_text()
     assert "RSUM on test" in svg.read_text()
+
+
+def test_views_that_are_the_same_look_so() -> None:
+    same = [swept(setting, 100.0, 0.9995) for setting in view_settings([2, 3])]
+    figure = analyze_line("num_views", same, "number of views K", "validation").figures[""]()
+    _, cosines = figure.axes
+    assert cosines.get_ylim() == (0, 1.05)
 
 
 def test_times_grow_with_the_gallery() -> None:

@@ -14,6 +14,7 @@ from openvse.errors import OpenVSEError
 from openvse.evaluation.metrics import RECALL_AT
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 GRID, VIEWS, WEIGHT, ABLATION = "k_max_grid", "num_views", "view_weight", "view_ablation"
@@ -175,7 +176,7 @@ def _draw_grid(found: Sequence[Swept], split: str) -> Figure:
         axes.text(
             column, row, f"{value:.1f}", ha="center", va="center", fontsize=6.5, color=ink, weight=weight
         )
-    figure.colorbar(drawn, ax=axes, label=f"RSUM on {split}")
+    figure.colorbar(drawn, ax=axes, label=f"RSUM on {split}{_of_seeds(found)}")
     return figure
 
 
@@ -189,11 +190,14 @@ def _draw_line(found: Sequence[Swept], label: str, split: str) -> Figure:
     )
     axes.set_xlabel(label)
     axes.set_ylabel(f"RSUM on {split}", color=colour(0))
+    _say_bars(axes, found)
     seen = [(each.setting.at[0], float(np.mean(each.views))) for each in found if each.views]
     if len(seen) > 1:
         other = axes.twinx()
         other.plot(*zip(*seen, strict=True), "s--", color=colour(1))
         other.set_ylabel("cosine of two views", color=colour(1))
+        # On the whole scale, so that views which are nearly the same look so.
+        other.set_ylim(min(0.0, *(cosine for _, cosine in seen)), 1.05)
         other.spines["right"].set_visible(True)
     axes.set_xticks(places, [f"{place:g}" for place in places])
     return figure
@@ -211,4 +215,16 @@ def _draw_bars(found: Sequence[Swept], split: str) -> Figure:
     axes.set_ylim(min(means) - room, max(means) + 0.4 * room)
     axes.set_xlabel("objective")
     axes.set_ylabel(f"RSUM on {split}")
+    _say_bars(axes, found)
     return figure
+
+
+def _say_bars(axes: Axes, found: Sequence[Swept]) -> None:
+    """Say above a figure what its error bars are."""
+    if len(found[0].seeds) > 1:
+        axes.set_title(f"mean and standard deviation of {len(found[0].seeds)} seeds", fontsize=7)
+
+
+def _of_seeds(found: Sequence[Swept]) -> str:
+    count = len(found[0].seeds)
+    return f", mean of {count} seeds" if count > 1 else ""
