@@ -145,9 +145,14 @@ def analyze_answers(
     )
 
 
-def _truth(question: Question) -> str:
+def truths_of(question: Question) -> list[str]:
+    """Return the answers to a question that people gave, each once, the most frequent one first."""
     counts = {answer: [*question.answers].count(answer) for answer in question.answers}
-    return ", ".join(sorted(counts, key=lambda answer: -counts[answer])[:3])
+    return sorted(counts, key=lambda answer: -counts[answer])
+
+
+def _truth(question: Question) -> str:
+    return ", ".join(truths_of(question)[:3])
 
 
 def _draw(shown: Sequence[tuple[Question, Sequence[tuple[str, str, float]]]]) -> Figure:

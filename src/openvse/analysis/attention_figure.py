@@ -118,8 +118,16 @@ def _draw(maps: Sequence[ImageMap]) -> Figure:
         cells = grid[line, start : start + columns]
         cells[0].imshow(pixels)
         cells[0].set_title(row[0].model if len(models) > 1 else "image")
+        letters = round(120 / (columns * across))
+        # What all maps of an image share stands once, below the image.
+        shared = len(row) > 1 and len({one.caption for one in row}) == 1
+        if shared:
+            _say(cells[0], row[0], letters, most=7)
         for axes, one in zip(cells[1:], row, strict=False):
-            _draw_map(axes, pixels, one, letters=round(120 / (columns * across)))
+            _draw_map(axes, pixels, one, letters)
+            axes.set_title(one.view + ("\n" if columns * across > 4 else " ") + f"({one.kind})")
+            if not shared:
+                _say(axes, one, letters)
     _draw_scale(figure, grid[-1].tolist())
     return figure
 
@@ -141,10 +149,6 @@ def _draw_map(axes: Axes, pixels: np.ndarray, one: ImageMap, letters: int) -> No
     axes.imshow(grey, cmap="gray", vmin=0, vmax=255)
     heat = heat_of(one.weights, one.boxes, height, width)
     axes.imshow(_smooth(heat, one) if one.tiled else heat, cmap=_HEAT, alpha=0.55, vmin=0, vmax=1)
-    axes.set_title(f"{one.view} ({one.kind})")
-    mark = {True: "✓ ", False: "✗ ", None: ""}[one.right]
-    ink = {True: RIGHT, False: WRONG, None: "black"}[one.right]
-    axes.set_xlabel(lines_of(mark + one.caption, letters), color=ink, fontsize=7)
     if one.words:
         top = sorted(one.words, key=lambda word: -word[1])[:3]
         listed = ", ".join(f"{word} {weight:.2f}" for word, weight in top)
@@ -159,6 +163,13 @@ def _draw_map(axes: Axes, pixels: np.ndarray, one: ImageMap, letters: int) -> No
             color="white",
             bbox={"facecolor": QUIET, "edgecolor": "none", "pad": 1.5, "alpha": 0.8},
         )
+
+
+def _say(axes: Axes, one: ImageMap, letters: int, most: int = 4) -> None:
+    """Write the caption of a map below it, in green if it is right and in red if it is wrong."""
+    mark = {True: "✓ ", False: "✗ ", None: ""}[one.right]
+    ink = {True: RIGHT, False: WRONG, None: "black"}[one.right]
+    axes.set_xlabel(lines_of(mark + one.caption, letters, most), color=ink, fontsize=7)
 
 
 def _smooth(heat: Float[np.ndarray, "H W"], one: ImageMap) -> Float[np.ndarray, "H W"]:
