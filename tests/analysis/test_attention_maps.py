@@ -188,5 +188,6 @@ def test_what_all_maps_of_an_image_share_stands_once(album: Path) -> None:
     maps = map_answers("m", answerer(), ("00.png", album / "00.png"), ["what colour"], [["odd"]])
     figure = analyze_attention(maps).figures[""]()
     image, *others = figure.axes[:3]
-    assert image.get_xlabel().replace("\n", " ") == f"✗ {maps[0].caption}"
+    said = image.get_xlabel().replace("\n", " ").replace("\N{NO-BREAK SPACE}", " ")
+    assert said == f"✗ {maps[0].caption}"
     assert [axes.get_xlabel() for axes in others] == ["", ""]

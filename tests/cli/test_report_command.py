@@ -242,6 +242,7 @@ def test_bad_runs_get_one_line(trained: Path, refused: Callable[..., str], tmp_p
     assert "recipe.yaml cannot be read" in refused("report", broken)
     assert "a run is named twice" in refused("report", run, run)
     assert "needs a place: give --out FILE.html" in refused("report", run, broken)
+    assert "there is no folder gone here, and a page about gone needs a place" in refused("report", "gone")
     alone = shutil.copytree(run / "best", tmp_path / "alone")
     assert "alone does not say where its data are: give --on DATA" in refused("report", alone)
     assert "is a folder: give --out a file" in refused("report", run, "--out", tmp_path)

@@ -153,7 +153,7 @@ def analyze_ablation(found: Sequence[Swept], split: str) -> Analysis:
     """Draw RSUM for each row of the ablation, and print its recalls."""
     table = sweep_table(found, ("setting",))
     shown = Table(table.header[:8], [row[:8] for row in table.rows])
-    return Analysis(ABLATION, shown, {"": table}, {"": lambda: _draw_bars(found, split)})
+    return Analysis(ABLATION, shown, {"": table}, {"": lambda: _draw_points(found, split)})
 
 
 def _draw_grid(found: Sequence[Swept], split: str) -> Figure:
@@ -203,16 +203,20 @@ def _draw_line(found: Sequence[Swept], label: str, split: str) -> Figure:
     return figure
 
 
-def _draw_bars(found: Sequence[Swept], split: str) -> Figure:
+def _draw_points(found: Sequence[Swept], split: str) -> Figure:
     figure = new_figure(COLUMN, 2.3)
     axes = figure.subplots()
     means, spread = [each.mean() for each in found], [each.spread() for each in found]
     names = [each.setting.name for each in found]
-    drawn = axes.bar(names, means, yerr=spread if any(spread) else None, capsize=2, color=colour(0))
-    axes.bar_label(drawn, fmt="%.1f", fontsize=7, padding=2)
-    room = max(max(means) - min(means), 1.0)
-    # The differences are small against the sum, so that the bars are cut below.
-    axes.set_ylim(min(means) - room, max(means) + 0.4 * room)
+    # The differences are small against the sum. So these are points: bars would have to begin at 0.
+    axes.errorbar(names, means, yerr=spread if any(spread) else None, fmt="o", capsize=2, color=colour(0))
+    for at, (mean, deviation) in enumerate(zip(means, spread, strict=True)):
+        above = (at, mean + deviation)
+        axes.annotate(
+            f"{mean:.1f}", above, (0, 5), textcoords="offset points", ha="center", va="bottom", fontsize=7
+        )
+    axes.margins(x=0.15, y=0.25)
+    axes.grid(axis="y", linewidth=0.4, alpha=0.5)
     axes.set_xlabel("objective")
     axes.set_ylabel(f"RSUM on {split}")
     _say_bars(axes, found)
