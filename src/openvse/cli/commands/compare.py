@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 PAGE, VALUES, TABLES = "comparison.html", "comparison.json", "comparison.md"
 
+Out: TypeAlias = Annotated[
+    Path | None, typer.Option(help=f"Folder for {PAGE} (with wins and losses), {VALUES} and {TABLES}.")
+]
 Format: TypeAlias = Annotated[
     Literal["text", "markdown", "latex"],
     typer.Option(
@@ -46,9 +49,7 @@ def compare(
             help="Feature store to read instead of images: one for all runs, one a run, or a folder of stores."
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help=f"Folder for {PAGE} (with wins and losses), {VALUES} and {TABLES}.")
-    ] = None,
+    out: Out = None,
     form: Format = "text",
     examples: Annotated[int, typer.Option(min=0, help="Wins and losses of each kind on the page.")] = 8,
     apart: Annotated[
@@ -73,8 +74,7 @@ def compare(
 
     rows = parse_rows(runs, apart=apart)
     check_place(rows, features or (), out)
-    if as_json and form != "text":
-        raise OpenVSEError(f"--json and --format {form} both say what is printed: give one of them")
+    printed = printed_form(form, as_json=as_json)
     with bar() as progress:
         request = Request(
             on,
@@ -90,7 +90,14 @@ def compare(
             seed=seed,
         )
         compared = measure(rows, request, device)
-    say(rows, compared, out, examples, form="json" if as_json else form)
+    say(rows, compared, out, examples, form=printed)
+
+
+def printed_form(form: str, *, as_json: bool) -> str:
+    """Return what is printed: json, or what --format says; refuse both."""
+    if as_json and form != "text":
+        raise OpenVSEError(f"--json and --format {form} both say what is printed: give one of them")
+    return "json" if as_json else form
 
 
 def say(
