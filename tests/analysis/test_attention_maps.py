@@ -141,6 +141,10 @@ def test_answers_have_maps(album: Path) -> None:
         maps[0].caption == f"what colour is the dog → {answer.answer} ({round(100 * answer.probability)} %)"
     )
     assert maps[0].boxes.tolist() == CELLS
+    asked_again = ("m", model, ("00.png", album / "00.png"), ["what colour is the dog"])
+    right, wrong = (map_answers(*asked_again, [["other", each]]) for each in (answer.answer, "odd"))
+    assert (maps[0].right, right[0].right, wrong[0].right) == (None, True, False)
+    assert wrong[0].caption.endswith(", truth: other") and "truth" not in right[0].caption
     asked = Looked(images=(album / "01.png",), captions=("what colour is the cat",))
     assert look([("m", model)], Request(""), asked)[0].image_id == "01.png"
     with pytest.raises(OpenVSEError, match="give --caption"):
@@ -177,3 +181,13 @@ def test_the_figure_and_its_numbers(album: Path, tmp_path: Path) -> None:
     shares = [row[-1] for row in found.tables["captions"].rows]
     assert all(0 < share <= 1 for share in shares)
     assert "view 2 (cosine)" in written[3].read_text()
+
+
+@pytest.mark.medium
+def test_what_all_maps_of_an_image_share_stands_once(album: Path) -> None:
+    maps = map_answers("m", answerer(), ("00.png", album / "00.png"), ["what colour"], [["odd"]])
+    figure = analyze_attention(maps).figures[""]()
+    image, *others = figure.axes[:3]
+    said = image.get_xlabel().replace("\n", " ").replace("\N{NO-BREAK SPACE}", " ")
+    assert said == f"✗ {maps[0].caption}"
+    assert [axes.get_xlabel() for axes in others] == ["", ""]

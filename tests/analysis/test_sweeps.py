@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,14 @@ from openvse.analysis.sweep_figures import (
     grid_settings,
     parse_counts,
     parse_numbers,
+    parse_seeds,
+    parse_weights,
     view_settings,
     weight_settings,
 )
 from openvse.errors import OpenVSEError
 from openvse.tasks.recipes import load_recipe
+from openvse.training.records import Silent
 from tests.analysis.small import is_png, named, plain, small_model
 from tests.tiny import tiny_tree, write_tiny_corpus
 
@@ -44,12 +48,34 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+class Noting(Silent):
+    """A watcher that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
 @pytest.mark.slow
 def test_a_sweep_is_trained_once(recipe: Path, tmp_path: Path) -> None:
     settings = view_settings([1, 2])
     sweep = Sweep(str(recipe), ("training.batch_size=8",), settings, (0, 1), tmp_path / "runs")
     told: list[tuple[str, int, int]] = []
-    found = run_sweep(sweep, lambda *state: told.append(state))
+    watcher = Noting()
+    found = run_sweep(replace(sweep, watcher=watcher), lambda *state: told.append(state))
+    begun = [line for line in watcher.notes if line.startswith("training ")]
+    assert begun == [
+        f"training {number} of 4: views_{views}, seed {seed}"
+        for number, (views, seed) in enumerate([(1, 0), (1, 1), (2, 0), (2, 1)], 1)
+    ]
+    assert watcher.notes[1].startswith("vocabulary: ")  # told once, and not again by each training
+    assert len({*watcher.notes}) == len(watcher.notes) and len({*watcher.warnings}) == len(watcher.warnings)
     assert told == [("trainings", done, 4) for done in (1, 2, 3, 4)]
     assert [each.setting.name for each in found] == ["views_1", "views_2"]
     assert found[0].views == () and len(found[1].views) == 2 and -1 <= found[1].views[0] <= 1
@@ -102,9 +128,18 @@ def test_lists_of_numbers() -> None:
         ("1,1", "each number once"),
         ("0,1", "whole numbers"),
         ("1.5", "whole"),
+        ("1,inf", "give numbers"),
+        ("nan", "give numbers"),
     ):
         with pytest.raises(OpenVSEError, match=said):
             parse_counts(text, "--k")
+    assert parse_seeds("0,2", "--seeds") == [0, 2] and parse_weights("0,0.5,1", "--values") == [0, 0.5, 1]
+    for text in ("0.5", "-1"):
+        with pytest.raises(OpenVSEError, match="whole numbers of 0 or more"):
+            parse_seeds(text, "--seeds")
+    for text in ("2", "-0.1"):
+        with pytest.raises(OpenVSEError, match="numbers from 0 to 1"):
+            parse_weights(text, "--values")
 
 
 def swept(setting: Setting, rsum: float, views: float | None = None) -> Swept:
@@ -122,6 +157,9 @@ def test_sweeps_are_drawn(tmp_path: Path) -> None:
     assert grid.tables[""].rows[0][:2] == (1, 1) and grid.tables[""].rows[0][8] == 101
     assert grid.tables[""].rows[0][9] == pytest.approx(2**0.5)
     assert [row[3] for row in grid.summary.rows] == [""] * 5 + ["best"]
+    # Of one seed nobody knows the spread.
+    single = [replace(each, seeds=(0,), metrics=each.metrics[:1]) for each in cells]
+    assert {row[2] for row in analyze_grid(single, "validation").summary.rows} == {""}
     line = analyze_line(
         "view_weight", [swept(s, 10.0, s.at[0]) for s in weight_settings([0.5, 1.0])], "lambda", "test"
     )
@@ -129,8 +167,17 @@ def test_sweeps_are_drawn(tmp_path: Path) -> None:
     for found in (grid, line, bars):
         _, png, svg = found.write(tmp_path)
         assert is_png(png)
-    assert "cosine of two views" in (tmp_path / "view_weight.svg").read_text()
+    drawn = (tmp_path / "view_weight.svg").read_text()
+    assert "cosine of two views" in drawn and "mean and standard deviation of 2 seeds" in drawn
+    assert "mean of 2 seeds" in (tmp_path / "k_max_grid.svg").read_text()
     assert "RSUM on test" in svg.read_text()
+
+
+def test_views_that_are_the_same_look_so() -> None:
+    same = [swept(setting, 100.0, 0.9995) for setting in view_settings([2, 3])]
+    figure = analyze_line("num_views", same, "number of views K", "validation").figures[""]()
+    _, cosines = figure.axes
+    assert cosines.get_ylim() == (0, 1.05)
 
 
 def test_times_grow_with_the_gallery() -> None:

@@ -44,6 +44,8 @@ def refused(invoke: Invoke) -> Callable[..., str]:
             "extracting ",
             "indexing ",
             "importing ",
+            "embedding ",
+            "scoring ",
         )
         assert all(other.strip().startswith(expected) for other in before), result.stderr
         return line.removeprefix("openvse: error: ")

@@ -58,6 +58,9 @@ def test_what_is_refused(refused: Refused, trained: Path, tmp_path: Path) -> Non
     on = ["--on", album, "--out", out, "-q"]
     assert "one embedding of each item" in refused("analyze", "views", run, *on)
     assert "name each model once" in refused("analyze", "hits", run, run, *on)
+    for kind in ("view-weight", "view-ablation"):
+        line = refused("analyze", kind, trained / "tiny.yaml", "--out", out)
+        assert "tiny.yaml has no term bound in its objective: name a recipe of MV-VSE" in line
     assert "attention needs --on DATA" in refused("analyze", "attention", run, "--out", out)
     assert "captions needs a text model" in refused("analyze", "captions", *on)
     assert "needs a model that answers questions" in refused("analyze", "answers", run, *on)

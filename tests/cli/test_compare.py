@@ -74,6 +74,40 @@ def test_figures_are_those_of_evaluate(invoke: Invoke, trained: Path, others: Pa
     assert document["result"]["rows"][1]["runs"][0]["model"] == report["model"]
 
 
+def test_one_table_of_the_rows_in_markdown_and_latex(invoke: Invoke, trained: Path, others: Path) -> None:
+    words = (trained / "run", f"a_b={others / 'mine_s1'},{others / 'mine_s2'}", "--on", trained / "album")
+    words = ("compare", *words, "--split", "all", "--resamples", 100, "-q")
+    values = json.loads(invoke(*words, "--json").stdout)["result"]
+    first, second = values["rows"]
+    found = values["contrasts"][0]["differences"]["rsum"]
+    low, high = found["interval"]
+    header, _, run, seeds, *_ = invoke(*words, "--format", "markdown").stdout.splitlines()
+    told = json.loads((trained / "run" / "best" / "config.json").read_text())["provenance"]["validation"]
+    assert header.startswith("|  | seeds | validation RSUM | i2t R@1 |")
+    assert header.endswith("| RSUM | RSUM, difference | minutes |")
+    assert run.startswith(f"| run | 1 | {told['metrics']['rsum']:.1f} | {first['mean']['i2t_r1']:.1f} |")
+    assert run.endswith(f"| {first['mean']['rsum']:.1f} |  | < 1 |")
+    # The copies have no records, so that nothing is known of their training.
+    mean, spread = second["mean"], second["spread"]
+    assert seeds.startswith(f"| a_b | 2 |  | {mean['i2t_r1']:.1f} ± {spread['i2t_r1']:.1f} |")
+    difference = f"{found['change']:+.1f} ({low:+.1f} to {high:+.1f})"
+    assert seeds.endswith(f"| {mean['rsum']:.1f} ± {spread['rsum']:.1f} | {difference} |  |")
+    latex = invoke(*words, "--format", "latex").stdout
+    rows = [line for line in latex.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == 3 and len({line.count("&") for line in rows}) == 1
+    assert r"a\_b & 2 & " in latex and rf"$\pm$ {spread['rsum']:.1f}" in latex
+    assert latex.startswith("% on album: 20 images, 24 texts\n")
+
+
+def test_json_and_a_table_are_not_asked_for_together(
+    refused: Callable[..., str], trained: Path, others: Path
+) -> None:
+    words = ("compare", trained / "run", others / "noisy", "--on", trained / "album", "--json")
+    assert refused(*words, "--format", "latex") == (
+        "--json and --format latex both say what is printed: give one of them"
+    )
+
+
 class _Tags(HTMLParser):
     def __init__(self) -> None:
         super().__init__()

@@ -94,6 +94,8 @@ def test_a_browser_asks_nobody_and_a_phone_is_wide_enough(page: Path, scheme: st
         tab.on("console", lambda message: said.append(message.text))
         tab.on("pageerror", lambda error: said.append(str(error)))
         tab.goto(page.as_uri())
+        # Such as the path of an image that is missing.
+        tab.evaluate("document.querySelector('ul.notes').append('/images/' + '1234567890'.repeat(9))")
         width = tab.evaluate("document.documentElement.scrollWidth")
         broken = tab.evaluate("[...document.images].filter(image => !image.naturalWidth).length")
         colours = tab.evaluate(
@@ -155,6 +157,33 @@ def test_a_run_that_began_from_a_model_stands_beside_it(
     assert values["before"] == {"label": "before training (its start)", "metrics": values["metrics"]}
 
 
+def test_the_page_says_what_a_run_changed_of_its_start(trained: Path, invoke: Invoke, tmp_path: Path) -> None:
+    run = shutil.copytree(trained / "run", tmp_path / "run", ignore=shutil.ignore_patterns("last.pt"))
+    words = ("report", run, "--no-test", "--overwrite")
+
+    def told() -> str:
+        assert invoke(*words).exit_code == 0
+        return Page(run / "report.html").text
+
+    assert "Before and after" not in told() and "Began from" not in told()
+    change = {"before": 40.0, "after": 52.5, "difference": 12.5, "interval": [-1.25, 20.0]}
+    start = {"name": "<mine>", "fingerprint": "abc"}
+    written = {"start": start, "best_epoch": 1, "metrics": {"rsum": change}}
+    (run / "before_after.json").write_text(json.dumps(written))
+    page = told()
+    assert "Before and after, on validation" in page and "+12.5" in page and "-1.2 to +20.0" in page
+    assert "before: <mine>, the model that the run began from." in page and "Began from" in page
+    with (run / "recipe.yaml").open("a") as file:
+        file.write("start: runs/mine/best\n")
+    assert "before: runs/mine/best, the model" in told()
+    # A run that has not finished has only what its model remembers; a damaged file is not read.
+    (run / "before_after.json").write_text("{")
+    config = json.loads((run / "best" / "config.json").read_text())
+    config["provenance"]["start"] = {**start, "changes": {}}
+    (run / "best" / "config.json").write_text(json.dumps(config))
+    assert "Before and after" not in told() and "Began from" in told()
+
+
 def test_a_moved_store_gets_one_line(trained: Path, refused: Callable[..., str], tmp_path: Path) -> None:
     run = shutil.copytree(trained / "run", tmp_path / "run", ignore=shutil.ignore_patterns("last.pt"))
     text = (run / "recipe.yaml").read_text()
@@ -213,6 +242,7 @@ def test_bad_runs_get_one_line(trained: Path, refused: Callable[..., str], tmp_p
     assert "recipe.yaml cannot be read" in refused("report", broken)
     assert "a run is named twice" in refused("report", run, run)
     assert "needs a place: give --out FILE.html" in refused("report", run, broken)
+    assert "there is no folder gone here, and a page about gone needs a place" in refused("report", "gone")
     alone = shutil.copytree(run / "best", tmp_path / "alone")
     assert "alone does not say where its data are: give --on DATA" in refused("report", alone)
     assert "is a folder: give --out a file" in refused("report", run, "--out", tmp_path)

@@ -145,26 +145,33 @@ def analyze_answers(
     )
 
 
-def _truth(question: Question) -> str:
+def truths_of(question: Question) -> list[str]:
+    """Return the answers to a question that people gave, each once, the most frequent one first."""
     counts = {answer: [*question.answers].count(answer) for answer in question.answers}
-    return ", ".join(sorted(counts, key=lambda answer: -counts[answer])[:3])
+    return sorted(counts, key=lambda answer: -counts[answer])
+
+
+def _truth(question: Question) -> str:
+    return ", ".join(truths_of(question)[:3])
 
 
 def _draw(shown: Sequence[tuple[Question, Sequence[tuple[str, str, float]]]]) -> Figure:
     lines = -(-len(shown) // _ACROSS)
     models = len(shown[0][1])
-    figure = new_figure(PAGE, lines * (2.5 + 0.14 * models))
+    images = [small_image(q.path) if Path(q.path).exists() else None for q, _ in shown]
+    tallest = max((each.shape[0] / each.shape[1] for each in images if each is not None), default=1.0)
+    figure = new_figure(PAGE, lines * (tallest * PAGE / _ACROSS + 0.55 + 0.14 * models))
     grid = figure.subplots(lines, _ACROSS, squeeze=False)
     for axes in grid.flat:
         blank(axes)
-    for axes, (question, answers) in zip(grid.flat, shown, strict=False):
+    for axes, (question, answers), image in zip(grid.flat, shown, images, strict=False):
+        if image is not None:
+            axes.imshow(image)
         _draw_one(axes, question, answers)
     return figure
 
 
 def _draw_one(axes: Axes, question: Question, answers: Sequence[tuple[str, str, float]]) -> None:
-    if Path(question.path).exists():
-        axes.imshow(small_image(question.path))
     axes.set_title(lines_of(question.text, 34, most=3), fontsize=7)
     lines = [(f"truth: {_truth(question)}", "black")]
     for name, answer, accuracy in answers:

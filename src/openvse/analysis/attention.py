@@ -23,6 +23,7 @@ from openvse.model import TwoTower, evaluating
 from openvse.output.documents import percent
 from openvse.similarities import Fused
 from openvse.types import EmbeddingSet, Features, FeatureSource, Inputs
+from openvse.vqa.accuracy import answer_accuracy
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.explain import Explained, explain
 
@@ -188,33 +189,52 @@ def _pair_maps(
 
 
 def map_answers(
-    name: str, model: Answerer, image: tuple[str, ImageFile], questions: Sequence[str]
+    name: str,
+    model: Answerer,
+    image: tuple[str, ImageFile],
+    questions: Sequence[str],
+    truths: Sequence[Sequence[str]] = (),
 ) -> list[ImageMap]:
     """Return the maps behind the answers to questions about an image, with the weights of their words.
+
+    Args:
+        name: the name of the model.
+        model: the model.
+        image: the identifier and the file of the image.
+        questions: the questions.
+        truths: the right answers to each question, the most frequent one first; none if they are not known.
 
     Raises:
         OpenVSEError: the model has no weights to show, or does not know where its local features are.
     """
     image_id, path = image
     maps: list[ImageMap] = []
-    for one in explain(model, path, questions, top_k=1):
+    known = truths or [()] * len(questions)
+    for one, truth in zip(explain(model, path, questions, top_k=1), known, strict=True):
         if one.image_weights is None or one.boxes is None or one.word_weights is None:
             raise OpenVSEError(
                 f"{name} has no weights over the parts of an image: name a model with the fusion score_attention that "
                 f"reads images"
             )
-        maps += _answer_maps(name, image_id, path, one)
+        maps += _answer_maps(name, image_id, path, one, truth)
     return maps
 
 
-def _answer_maps(name: str, image_id: str, path: ImageFile, one: Explained) -> Iterator[ImageMap]:
+def _answer_maps(
+    name: str, image_id: str, path: ImageFile, one: Explained, truth: Sequence[str]
+) -> Iterator[ImageMap]:
     assert one.image_weights is not None and one.boxes is not None and one.word_weights is not None
     answer = one.guesses[0]
     said = f"{one.question} → {answer.answer} ({percent(answer.probability)})"
+    right = bool(answer_accuracy([answer.answer], [truth], votes=False)[0]) if truth else None
+    if right is False:
+        said += f", truth: {truth[0]}"
     for row, (seen, read) in enumerate(zip(one.image_weights, one.word_weights, strict=True)):
         words = tuple(zip(one.words, read.tolist(), strict=True))
         view = f"reduction {row + 1}"
-        yield ImageMap(name, image_id, path, view, "attention", seen, one.boxes, one.tiled, said, None, words)
+        yield ImageMap(
+            name, image_id, path, view, "attention", seen, one.boxes, one.tiled, said, right, words
+        )
 
 
 def _located(model: TwoTower, image_id: str, path: ImageFile, features: FeatureSource | None) -> Located:

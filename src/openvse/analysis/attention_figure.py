@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from openvse.analysis.attention import ImageMap
+from openvse.analysis.hits import small_image
 from openvse.analysis.result import Analysis, Table
 from openvse.analysis.style import PAGE, QUIET, RIGHT, WRONG, blank, lines_of, new_figure
-from openvse.media.videos import read_poster
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,23 +104,31 @@ def _draw(maps: Sequence[ImageMap]) -> Figure:
     columns = 1 + max(map(len, rows))
     # With one map for each image, two images share a line.
     across = max(1, 4 // columns)
-    height = PAGE / (columns * across) + 0.72
-    figure = new_figure(PAGE, height * -(-len(rows) // across))
+    images = [small_image(row[0].path, PIXELS) for row in rows]
+    tallest = max(image.shape[0] / image.shape[1] for image in images)
+    height = tallest * PAGE / (columns * across) + (0.72 if columns * across <= 4 else 1.0)
+    figure = new_figure(PAGE, height * -(-len(rows) // across) + 0.3)
     grid = figure.subplots(-(-len(rows) // across), columns * across, squeeze=False)
     for axes in grid.flat:
         blank(axes)
     models = {one.model for one in maps}
     for number, row in enumerate(rows):
         line, start = number // across, number % across * columns
-        image = read_poster(row[0].path).convert("RGB")
-        image.thumbnail((PIXELS, PIXELS))
-        pixels = np.asarray(image)
+        pixels = images[number]
         cells = grid[line, start : start + columns]
         cells[0].imshow(pixels)
         cells[0].set_title(row[0].model if len(models) > 1 else "image")
+        letters = round(120 / (columns * across))
+        # What all maps of an image share stands once, below the image.
+        shared = len(row) > 1 and len({one.caption for one in row}) == 1
+        if shared:
+            _say(cells[0], row[0], letters, most=9)
         for axes, one in zip(cells[1:], row, strict=False):
-            _draw_map(axes, pixels, one, letters=round(120 / (columns * across)))
-    _draw_scale(figure, grid[-1].tolist())
+            _draw_map(axes, pixels, one, letters)
+            axes.set_title(one.view + ("\n" if columns * across > 4 else " ") + f"({one.kind})")
+            if not shared:
+                _say(axes, one, letters)
+    _draw_scale(figure, grid.ravel().tolist())
     return figure
 
 
@@ -129,7 +137,7 @@ def _draw_scale(figure: Figure, under: list[Axes]) -> None:
     from matplotlib.cm import ScalarMappable
 
     drawn = figure.colorbar(
-        ScalarMappable(cmap=_HEAT), ax=under, orientation="horizontal", fraction=0.03, aspect=60, pad=0.01
+        ScalarMappable(cmap=_HEAT), ax=under, orientation="horizontal", shrink=0.4, aspect=60, pad=0.01
     )
     drawn.set_ticks([0, 1], labels=["least", "most of each map"])
     drawn.ax.tick_params(length=0, labelsize=6.5)
@@ -141,10 +149,6 @@ def _draw_map(axes: Axes, pixels: np.ndarray, one: ImageMap, letters: int) -> No
     axes.imshow(grey, cmap="gray", vmin=0, vmax=255)
     heat = heat_of(one.weights, one.boxes, height, width)
     axes.imshow(_smooth(heat, one) if one.tiled else heat, cmap=_HEAT, alpha=0.55, vmin=0, vmax=1)
-    axes.set_title(f"{one.view} ({one.kind})")
-    mark = {True: "✓ ", False: "✗ ", None: ""}[one.right]
-    ink = {True: RIGHT, False: WRONG, None: "black"}[one.right]
-    axes.set_xlabel(lines_of(mark + one.caption, letters), color=ink, fontsize=7)
     if one.words:
         top = sorted(one.words, key=lambda word: -word[1])[:3]
         listed = ", ".join(f"{word} {weight:.2f}" for word, weight in top)
@@ -159,6 +163,14 @@ def _draw_map(axes: Axes, pixels: np.ndarray, one: ImageMap, letters: int) -> No
             color="white",
             bbox={"facecolor": QUIET, "edgecolor": "none", "pad": 1.5, "alpha": 0.8},
         )
+
+
+def _say(axes: Axes, one: ImageMap, letters: int, most: int = 4) -> None:
+    """Write the caption of a map below it, in green if it is right and in red if it is wrong."""
+    mark = {True: "✓ ", False: "✗ ", None: ""}[one.right]
+    ink = {True: RIGHT, False: WRONG, None: "black"}[one.right]
+    text = (mark + one.caption).replace(" %", "\N{NO-BREAK SPACE}%")
+    axes.set_xlabel(lines_of(text, letters, most), color=ink, fontsize=7)
 
 
 def _smooth(heat: Float[np.ndarray, "H W"], one: ImageMap) -> Float[np.ndarray, "H W"]:

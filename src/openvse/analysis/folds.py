@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from openvse.analysis.stores import OnExtraction, SharedStores, retrieval_recipe, share_stores
+from openvse.analysis.telling import TellOnce
 from openvse.corpus import Corpus
 from openvse.errors import DataError
 from openvse.evaluation import embed_corpus
@@ -128,12 +129,14 @@ def score_folds(
     )
     base = retrieval_recipe(plan.recipe, [*plan.overrides, "data.source=unused"])
     stores = share_stores(base, plan.corpus, plan.folder, extracted)
+    teller = TellOnce(watcher)
     for number in range(count):
         source = f"data.source={_write_fold(plan, number, stores)}"
         # Without stored features, images are read from where they are.
         more = stores.overrides if stores.images else (*stores.overrides, "data.allow_outside=true")
         recipe = retrieval_recipe(plan.recipe, [*plan.overrides, source, *more])
-        result = train(recipe, plan.folder / f"fold_{number + 1}", resume=True, watcher=watcher)
+        teller.begin(f"training {number + 1} of {count}: without fold {number + 1}")
+        result = train(recipe, plan.folder / f"fold_{number + 1}", resume=True, watcher=teller)
         model = load_as(TwoTower, result.best)
         _score(plan, number, model, stores, found)
     return found

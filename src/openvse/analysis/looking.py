@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from openvse.analysis.answers import truths_of
 from openvse.analysis.attention import (
     Gallery,
     ImageMap,
@@ -101,6 +102,8 @@ def _answers(name: str, model: Answerer, request: Request, asked: Looked) -> lis
     drawn = pick_images(questions.as_corpus(), asked.count, asked.seed)
     found = []
     for image_id, path in zip(drawn.image_ids, drawn.image_paths, strict=True):
-        own = [q.text for q in questions.questions if q.image_id == image_id][:1]
-        found += map_answers(name, model, (image_id, path), asked.captions or own)
+        own = [q for q in questions.questions if q.image_id == image_id][:1]
+        texts = asked.captions or [q.text for q in own]
+        truths = [] if asked.captions else [truths_of(q) for q in own]
+        found += map_answers(name, model, (image_id, path), texts, truths)
     return found

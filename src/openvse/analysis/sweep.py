@@ -12,6 +12,7 @@ import numpy as np
 
 from openvse.analysis.opening import Embedded
 from openvse.analysis.stores import OnExtraction, SharedStores, retrieval_recipe, share_stores
+from openvse.analysis.telling import TellOnce
 from openvse.analysis.views import measure_views
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
@@ -114,10 +115,12 @@ def run_sweep(sweep: Sweep, progress: OnProgress | None = None) -> list[Swept]:
     with made(sweep.folder), locked(sweep.folder, "sweep", OpenVSEError):
         stores = share_stores(first, corpus, sweep.folder, sweep.extracted)
         found, done, total = [], 0, len(sweep.settings) * len(sweep.seeds)
+        teller = TellOnce(sweep.watcher)
         for setting in sweep.settings:
             values = []
             for seed in sweep.seeds:
-                values.append(_one(sweep, setting, seed, corpus, stores))
+                place = f"training {done + 1} of {total}: {setting.name}, seed {seed}"
+                values.append(_one(sweep, setting, seed, corpus, stores, teller, place))
                 done += 1
                 if progress is not None:
                     progress("trainings", done, total)
@@ -131,7 +134,13 @@ def _recipe(sweep: Sweep, setting: Setting, seed: int, more: Sequence[str] = ())
 
 
 def _one(
-    sweep: Sweep, setting: Setting, seed: int, corpus: Corpus, stores: SharedStores
+    sweep: Sweep,
+    setting: Setting,
+    seed: int,
+    corpus: Corpus,
+    stores: SharedStores,
+    teller: TellOnce,
+    place: str,
 ) -> Mapping[str, Any]:
     """Return what a run reached; it is trained, or continued, if that is not known yet."""
     folder = sweep.folder / f"{setting.name}_s{seed}"
@@ -139,7 +148,8 @@ def _one(
     asked = {"recipe": recipe.to_dict(), "split": sweep.split}
     if (known := _known(folder / RESULT, asked)) is not None:
         return known
-    best = train(recipe, folder, resume=True, watcher=sweep.watcher).best
+    teller.begin(place)
+    best = train(recipe, folder, resume=True, watcher=teller).best
     model = load_as(TwoTower, best)
     kept = embed_corpus(model, corpus.split(sweep.split), stores.images, text_features=stores.texts)
     metrics = evaluate(kept.images, kept.texts, kept.corpus.relevance, model.similarity, resamples=0).metrics

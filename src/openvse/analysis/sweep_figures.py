@@ -14,6 +14,7 @@ from openvse.errors import OpenVSEError
 from openvse.evaluation.metrics import RECALL_AT
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 GRID, VIEWS, WEIGHT, ABLATION = "k_max_grid", "num_views", "view_weight", "view_ablation"
@@ -71,10 +72,10 @@ def parse_numbers(text: str, option: str) -> list[float]:
     """
     try:
         numbers = [float(word) for word in text.split(",")]
-    except ValueError as error:
-        raise OpenVSEError(
-            f"{option} is {text!r}: give numbers with commas between, such as 1,5,20"
-        ) from error
+    except ValueError:
+        numbers = []
+    if not numbers or not np.isfinite(numbers).all():
+        raise OpenVSEError(f"{option} is {text!r}: give numbers with commas between, such as 1,5,20")
     if len({*numbers}) < len(numbers):
         raise OpenVSEError(f"{option} is {text!r}: give each number once")
     return numbers
@@ -88,6 +89,22 @@ def parse_counts(text: str, option: str) -> list[int]:
     return [int(number) for number in numbers]
 
 
+def parse_seeds(text: str, option: str) -> list[int]:
+    """Read whole numbers of at least 0 with commas between them; see ``parse_numbers``."""
+    numbers = parse_numbers(text, option)
+    if any(number < 0 or number != int(number) for number in numbers):
+        raise OpenVSEError(f"{option} is {text!r}: give whole numbers of 0 or more, such as 0,1,2")
+    return [int(number) for number in numbers]
+
+
+def parse_weights(text: str, option: str) -> list[float]:
+    """Read numbers from 0 to 1 with commas between them; see ``parse_numbers``."""
+    numbers = parse_numbers(text, option)
+    if not all(0 <= number <= 1 for number in numbers):
+        raise OpenVSEError(f"{option} is {text!r}: give numbers from 0 to 1, such as 0,0.5,1")
+    return numbers
+
+
 def sweep_table(found: Sequence[Swept], axes: Sequence[str]) -> Table:
     """Return one row for each setting: its recalls and RSUM, the spread over seeds, and the similarity of views."""
     header = (*axes, *_RECALLS, "rsum", "spread of rsum", "seeds", "cosine of two views")
@@ -96,7 +113,7 @@ def sweep_table(found: Sequence[Swept], axes: Sequence[str]) -> Table:
             *((each.setting.name,) if axes == ("setting",) else map(_plain, each.setting.at)),
             *(each.mean(metric) for metric in _RECALLS),
             each.mean(),
-            each.spread(),
+            _spread(each),
             len(each.seeds),
             float(np.mean(each.views)) if each.views else "",
         )
@@ -105,13 +122,18 @@ def sweep_table(found: Sequence[Swept], axes: Sequence[str]) -> Table:
     return Table(header, rows)
 
 
+def _spread(each: Swept) -> Cell:
+    """Return the standard deviation of RSUM over the seeds; "" for one seed, of which nobody knows it."""
+    return each.spread() if len(each.seeds) > 1 else ""
+
+
 def _plain(place: float) -> Cell:
     return int(place) if place == int(place) else place
 
 
 def _summary(found: Sequence[Swept]) -> Table:
     best = max(found, key=lambda each: each.mean())
-    rows = [(each.setting.name, each.mean(), each.spread(), "best" if each is best else "") for each in found]
+    rows = [(each.setting.name, each.mean(), _spread(each), "best" if each is best else "") for each in found]
     return Table(("setting", "rsum", "spread", ""), rows)
 
 
@@ -131,7 +153,7 @@ def analyze_ablation(found: Sequence[Swept], split: str) -> Analysis:
     """Draw RSUM for each row of the ablation, and print its recalls."""
     table = sweep_table(found, ("setting",))
     shown = Table(table.header[:8], [row[:8] for row in table.rows])
-    return Analysis(ABLATION, shown, {"": table}, {"": lambda: _draw_bars(found, split)})
+    return Analysis(ABLATION, shown, {"": table}, {"": lambda: _draw_points(found, split)})
 
 
 def _draw_grid(found: Sequence[Swept], split: str) -> Figure:
@@ -154,7 +176,7 @@ def _draw_grid(found: Sequence[Swept], split: str) -> Figure:
         axes.text(
             column, row, f"{value:.1f}", ha="center", va="center", fontsize=6.5, color=ink, weight=weight
         )
-    figure.colorbar(drawn, ax=axes, label=f"RSUM on {split}")
+    figure.colorbar(drawn, ax=axes, label=f"RSUM on {split}{_of_seeds(found)}")
     return figure
 
 
@@ -168,26 +190,45 @@ def _draw_line(found: Sequence[Swept], label: str, split: str) -> Figure:
     )
     axes.set_xlabel(label)
     axes.set_ylabel(f"RSUM on {split}", color=colour(0))
+    _say_bars(axes, found)
     seen = [(each.setting.at[0], float(np.mean(each.views))) for each in found if each.views]
     if len(seen) > 1:
         other = axes.twinx()
         other.plot(*zip(*seen, strict=True), "s--", color=colour(1))
         other.set_ylabel("cosine of two views", color=colour(1))
+        # On the whole scale, so that views which are nearly the same look so.
+        other.set_ylim(min(0.0, *(cosine for _, cosine in seen)), 1.05)
         other.spines["right"].set_visible(True)
     axes.set_xticks(places, [f"{place:g}" for place in places])
     return figure
 
 
-def _draw_bars(found: Sequence[Swept], split: str) -> Figure:
+def _draw_points(found: Sequence[Swept], split: str) -> Figure:
     figure = new_figure(COLUMN, 2.3)
     axes = figure.subplots()
     means, spread = [each.mean() for each in found], [each.spread() for each in found]
     names = [each.setting.name for each in found]
-    drawn = axes.bar(names, means, yerr=spread if any(spread) else None, capsize=2, color=colour(0))
-    axes.bar_label(drawn, fmt="%.1f", fontsize=7, padding=2)
-    room = max(max(means) - min(means), 1.0)
-    # The differences are small against the sum, so that the bars are cut below.
-    axes.set_ylim(min(means) - room, max(means) + 0.4 * room)
+    # The differences are small against the sum. So these are points: bars would have to begin at 0.
+    axes.errorbar(names, means, yerr=spread if any(spread) else None, fmt="o", capsize=2, color=colour(0))
+    for at, (mean, deviation) in enumerate(zip(means, spread, strict=True)):
+        above = (at, mean + deviation)
+        axes.annotate(
+            f"{mean:.1f}", above, (0, 5), textcoords="offset points", ha="center", va="bottom", fontsize=7
+        )
+    axes.margins(x=0.15, y=0.25)
+    axes.grid(axis="y", linewidth=0.4, alpha=0.5)
     axes.set_xlabel("objective")
     axes.set_ylabel(f"RSUM on {split}")
+    _say_bars(axes, found)
     return figure
+
+
+def _say_bars(axes: Axes, found: Sequence[Swept]) -> None:
+    """Say above a figure what its error bars are."""
+    if len(found[0].seeds) > 1:
+        axes.set_title(f"mean and standard deviation of {len(found[0].seeds)} seeds", fontsize=7)
+
+
+def _of_seeds(found: Sequence[Swept]) -> str:
+    count = len(found[0].seeds)
+    return f", mean of {count} seeds" if count > 1 else ""

@@ -13,6 +13,7 @@ from openvse.report.measure import MeasuredReport
 from openvse.report.page_curves import curve_sections
 from openvse.report.page_queries import query_sections
 from openvse.report.page_runs import run_sections
+from openvse.report.page_start import start_sections
 from openvse.report.published import published_elsewhere
 from openvse.report.rows import Figures, figure_rows, remarks, shown_metrics
 
@@ -29,6 +30,7 @@ def report_page(reports: Sequence[MeasuredReport]) -> str:
         *(f'<p class="leak">{escape(line)}</p>' for each in reports for line in each.leaks),
         *(_legend(reports) if len(reports) > 1 else ()),
         *_figures(reports),
+        *start_sections(reports),
         *run_sections(reports),
         *curve_sections(reports),
         *query_sections(reports),

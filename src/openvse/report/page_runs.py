@@ -12,6 +12,7 @@ import yaml
 from openvse.corpus.splits import SPLITS
 from openvse.corpus.trained_on import remembers_training
 from openvse.report.measure import MeasuredReport
+from openvse.report.page_start import start_of
 from openvse.report.run import ReportedRun
 
 
@@ -42,6 +43,7 @@ def _facts(each: MeasuredReport) -> Iterator[tuple[str, str, bool]]:
     yield "Test images in training", *_leakage(each)
     yield "Licence of the data", escape(str(data.get("licence", ""))), False
     yield "Recipe", escape(_recipe(provenance)), False
+    yield "Began from", _start(run), False
     yield "Parts", escape(_parts(run.config.spec)), False
     yield "Weights", f"{each.parameters:,}, of which {each.trained:,} are learned", False
     yield "Model", f"<code>{escape(each.fingerprint)}</code>", False
@@ -82,6 +84,13 @@ def _leakage(each: MeasuredReport) -> tuple[str, bool]:
 def _recipe(provenance: Mapping[str, Any]) -> str:
     name, seed = provenance.get("recipe", ""), provenance.get("seed")
     return f"{name}{'' if seed is None else f', seed {seed}'}" if name else ""
+
+
+def _start(run: ReportedRun) -> str:
+    """Return the model that a run began from as HTML; "" for a run that began with new weights."""
+    start = start_of(run)
+    name, fingerprint = (escape(str(start.get(key, ""))) for key in ("name", "fingerprint"))
+    return f"{name} <code>{fingerprint}</code>" if start else ""
 
 
 def _parts(spec: Mapping[str, Any]) -> str:

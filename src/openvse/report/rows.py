@@ -88,7 +88,7 @@ def latex_rows(reports: Sequence[MeasuredReport]) -> str:
     names = shown_metrics(reports)
     lines = [f"% {line}" for line in remarks(reports)]
     lines += [rf"\begin{{tabular}}{{l{'r' * len(names)}}}", r"\toprule"]
-    lines.append(" & ".join(["", *(_latex(metric_title(name)) for name in names)]) + r" \\")
+    lines.append(" & ".join(["", *(latex_text(metric_title(name)) for name in names)]) + r" \\")
     lines.append(r"\midrule")
     last = "run"
     for row in figure_rows(reports, names):
@@ -96,12 +96,12 @@ def latex_rows(reports: Sequence[MeasuredReport]) -> str:
             lines.append(r"\midrule")
         last = row.kind
         cells = [
-            _latex(cell).replace(" to ", "--") if row.kind == "interval" else _latex(cell)
+            latex_text(cell).replace(" to ", "--") if row.kind == "interval" else latex_text(cell)
             for cell in row.cells
         ]
         if row.kind == "interval":
             cells = [rf"{{\scriptsize {cell}}}" if cell else "" for cell in cells]
-        lines.append(" & ".join([_latex(row.label), *cells]) + r" \\")
+        lines.append(" & ".join([latex_text(row.label), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
@@ -139,5 +139,6 @@ def _cells(metrics: Mapping[str, float], names: Sequence[str]) -> tuple[str, ...
     return tuple(f"{metrics[name]:.1f}" if name in metrics else "" for name in names)
 
 
-def _latex(text: str) -> str:
+def latex_text(text: str) -> str:
+    """Return a text as LaTeX prints it, with its special characters escaped."""
     return "".join(_SPECIAL.get(letter, letter) for letter in text)

@@ -13,6 +13,7 @@ from openvse.cli.commands.train import Overrides
 from openvse.cli.completion import complete_recipe
 from openvse.cli.options import AllowOutside, Json, Quiet, Threads
 from openvse.cli.stopping import going_on
+from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
     from openvse.analysis.stores import OnExtraction
@@ -150,10 +151,11 @@ def view_weight(
 
     RECIPE has the terms ranking and bound of MV-VSE.
     """
-    from openvse.analysis.sweep_figures import WEIGHT, analyze_line, parse_numbers, weight_settings
+    from openvse.analysis.sweep_figures import WEIGHT, analyze_line, parse_weights, weight_settings
 
     begin(out, WEIGHT, overwrite=overwrite)
-    settings = weight_settings(parse_numbers(values, "--values"))
+    check_terms(recipe, overrides)
+    settings = weight_settings(parse_weights(values, "--values"))
     found = sweep_all(recipe, overrides, settings, seeds, out / "runs", split)
     finish(analyze_line(WEIGHT, found, "lambda", split), out, overwrite=overwrite, as_json=as_json)
 
@@ -177,8 +179,21 @@ def view_ablation(
     from openvse.analysis.sweep_figures import ABLATION, ablation_settings, analyze_ablation
 
     begin(out, ABLATION, overwrite=overwrite)
+    check_terms(recipe, overrides)
     found = sweep_all(recipe, overrides, ablation_settings(), seeds, out / "runs", split)
     finish(analyze_ablation(found, split), out, overwrite=overwrite, as_json=as_json)
+
+
+def check_terms(recipe: str, overrides: Sequence[str] | None) -> None:
+    """Refuse a recipe without the two terms whose weights a sweep sets."""
+    from openvse.analysis.stores import retrieval_recipe
+
+    there = retrieval_recipe(recipe, overrides or ()).to_dict().get("objective", {})
+    if missing := [term for term in ("ranking", "bound") if term not in there]:
+        raise OpenVSEError(
+            f"recipe {recipe} has no term {' and no term '.join(missing)} in its objective: name a recipe of MV-VSE, "
+            f"such as mv_vse/flickr8k_grids_cpu"
+        )
 
 
 def sweep_all(
@@ -191,10 +206,10 @@ def sweep_all(
 ) -> list[Swept]:
     """Run a sweep with progress on the terminal."""
     from openvse.analysis.sweep import Sweep, run_sweep
-    from openvse.analysis.sweep_figures import parse_numbers
+    from openvse.analysis.sweep_figures import parse_seeds
     from openvse.cli.progress import TrainingBar, bar
 
-    numbers = tuple(int(seed) for seed in parse_numbers(seeds, "--seeds"))
+    numbers = tuple(parse_seeds(seeds, "--seeds"))
     with bar() as progress:
         sweep = Sweep(
             recipe,

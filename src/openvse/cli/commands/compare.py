@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from openvse.training.kind import Compared, LoadedRun, Request
 
 PAGE, VALUES, TABLES = "comparison.html", "comparison.json", "comparison.md"
+
+Out: TypeAlias = Annotated[
+    Path | None, typer.Option(help=f"Folder for {PAGE} (with wins and losses), {VALUES} and {TABLES}.")
+]
+Format: TypeAlias = Annotated[
+    Literal["text", "markdown", "latex"],
+    typer.Option(
+        "--format", help="What is printed: all tables, or one table of the rows in Markdown or LaTeX."
+    ),
+]
 
 
 @app.command()
@@ -39,9 +49,8 @@ def compare(
             help="Feature store to read instead of images: one for all runs, one a run, or a folder of stores."
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help=f"Folder for {PAGE} (with wins and losses), {VALUES} and {TABLES}.")
-    ] = None,
+    out: Out = None,
+    form: Format = "text",
     examples: Annotated[int, typer.Option(min=0, help="Wins and losses of each kind on the page.")] = 8,
     apart: Annotated[
         bool, typer.Option("--apart", help="A row for each run, also for seeds of one recipe.")
@@ -65,6 +74,7 @@ def compare(
 
     rows = parse_rows(runs, apart=apart)
     check_place(rows, features or (), out)
+    printed = printed_form(form, as_json=as_json)
     with bar() as progress:
         request = Request(
             on,
@@ -80,7 +90,14 @@ def compare(
             seed=seed,
         )
         compared = measure(rows, request, device)
-    say(rows, compared, out, examples, as_json=as_json)
+    say(rows, compared, out, examples, form=printed)
+
+
+def printed_form(form: str, *, as_json: bool) -> str:
+    """Return what is printed: json, or what --format says; refuse both."""
+    if as_json and form != "text":
+        raise OpenVSEError(f"--json and --format {form} both say what is printed: give one of them")
+    return "json" if as_json else form
 
 
 def say(
@@ -89,9 +106,9 @@ def say(
     out: Path | None,
     examples: int,
     *,
-    as_json: bool,
+    form: str,
 ) -> None:
-    """Print the comparison of the rows as tables or as JSON, warn of unfinished runs and leakage, write files."""
+    """Print the comparison of the rows in a form, warn of unfinished runs and leakage, write files."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
     from openvse.evaluation import contrast_rows
@@ -100,12 +117,22 @@ def say(
     comparison = contrast_rows(joined(rows, compared))
     for line in (*unfinished(rows), *(warning for run in compared.runs for warning in run.warnings)):
         warn(line)
-    if as_json:
+    if form == "json":
         print_json("compare", comparison_values(comparison))
-    else:
+    elif form == "text":
         typer.echo(comparison_text(comparison))
+    else:
+        typer.echo(table(rows, comparison, form).rstrip("\n"))
     if out is not None:
         write(out, comparison, compared, examples)
+
+
+def table(rows: Mapping[str, Sequence[NamedRun]], comparison: Comparison, form: str) -> str:
+    """Return one table of the rows, with what their runs say about their training."""
+    from openvse.report import compared_latex, compared_markdown, row_facts
+
+    facts = {name: row_facts(group) for name, group in rows.items()}
+    return (compared_markdown if form == "markdown" else compared_latex)(comparison, facts)
 
 
 def check_place(rows: Mapping[str, Sequence[NamedRun]], features: Sequence[Path], out: Path | None) -> None:

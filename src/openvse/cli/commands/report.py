@@ -110,7 +110,8 @@ def place_of(runs: Sequence[str], out: Path | None, form: str, *, overwrite: boo
     if out is None:
         folder = Path(runs[0])
         if len(runs) > 1 or not folder.is_dir():
-            raise OpenVSEError(f"a page about {', '.join(runs)} needs a place: give --out FILE.html")
+            missing = "" if len(runs) > 1 or folder.exists() else f"there is no folder {folder} here, and "
+            raise OpenVSEError(f"{missing}a page about {', '.join(runs)} needs a place: give --out FILE.html")
         out = folder / PAGE
     if out.is_dir():
         raise OpenVSEError(f"{out} is a folder: give --out a file, such as {out / PAGE}")
