@@ -5,9 +5,10 @@
                                 [--place FOLDER] [--rows FILE]
 
 All sides of the first table take turns in one run. The second says what it costs to add one item to an index of so
-many, and the third compares engines over drawn embeddings (``_drawn.py``), one after the other. With ``--place`` their
-index stays in a folder, so that each engine can be measured by a call of its own; ``--rows`` appends the rows to a file.
-FAISS and usearch need the extra ``bench``, hnswlib a compiler, and the engine ``qdrant`` a server in OPENVSE_QDRANT_URL.
+many, and the third compares engines over drawn embeddings (``_drawn.py``), one after the other. With ``--place``, their
+index stays in a folder, so each engine can be measured by a call of its own; ``--rows`` appends the rows to a file.
+FAISS and usearch need the extra ``bench``, and hnswlib a compiler. The engine ``qdrant`` needs a server, whose URL is
+in OPENVSE_QDRANT_URL.
 """
 
 from __future__ import annotations
