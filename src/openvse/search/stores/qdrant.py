@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
@@ -22,6 +24,9 @@ KEY_VARIABLE = "OPENVSE_QDRANT_API_KEY"
 
 _POINTS = 256  # in a request, which a server limits to 32 MiB
 _WAIT_S = 60
+_HERE = ("localhost", "127.0.0.1", "::1")
+
+_logger = logging.getLogger(__name__)
 
 
 class QdrantStore(PointStore):
@@ -152,4 +157,8 @@ def _connected(url: str) -> QdrantClient:
     key = found[-1] if found else os.environ.get(KEY_VARIABLE) or None
     parts = urlsplit(public_url(url))
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    return QdrantClient(url=bare, api_key=key, timeout=_WAIT_S)
+    if key and parts.scheme == "http" and parts.hostname not in _HERE:
+        _logger.warning("the key of %s goes over a connection that is not encrypted: use https", bare)
+    with warnings.catch_warnings():  # of the key, which is said above
+        warnings.simplefilter("ignore", UserWarning)
+        return QdrantClient(url=bare, api_key=key, timeout=_WAIT_S, check_compatibility=False)
