@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "openvse"
 # the earlier ones.
 STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (0, frozenset({"errors", "types", "lazy", "kernels"})),
-    (0, frozenset({"functional", "registry", "files", "media", "specs"})),
+    (0, frozenset({"functional", "registry", "files", "media", "specs", "workers"})),
     (0, frozenset({"layers", "output"})),
     (1, frozenset({"backbones"})),
     (1, frozenset({"encoders", "aggregators", "objectives"})),

@@ -231,6 +231,11 @@ class Relevance:
     num_images: int
     num_texts: int
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """I and T, the shape of a matrix of scores."""
+        return self.num_images, self.num_texts
+
 
 @runtime_checkable
 class FeatureSource(Protocol):

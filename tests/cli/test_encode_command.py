@@ -40,4 +40,4 @@ def test_what_it_refuses(trained: Path, tmp_path: Path, refused) -> None:
     line = refused("encode", model, trained / "album", "--out", tmp_path / "x.npy")
     assert line.endswith("choose another --out, or replace it with --overwrite")
     line = refused("encode", model, trained / "album", "--out", tmp_path / "y.npy", "--cluster", "auto")
-    assert line == "--cluster needs --workers, which says how many processes encode"
+    assert line == "--cluster needs --processes, which says how many processes share the work"

@@ -17,6 +17,7 @@ from pyarrow import parquet
 from openvse.encoding import encode, list_records
 from openvse.errors import DataError, DiskError, ModelError, OpenVSEError
 from openvse.model import TwoTower
+from openvse.workers import Workers, start_workers
 from tests.full_disk import full_disk
 
 
@@ -76,13 +77,13 @@ def test_interruptions_leave_no_trace(model: TwoTower, photos: Path, tmp_path: P
 
 @pytest.mark.medium
 def test_a_killed_encoding_goes_on(model: TwoTower, photos: Path, tmp_path: Path) -> None:
-    encode(model, photos, tmp_path / "whole.npy", shard_size=1, threads=1)
+    encode(model, photos, tmp_path / "whole.npy", shard_size=1)
     notes = tmp_path / ".x.npy.unfinished"
     fork = get_context("fork")
     torch.set_num_threads(1)
     for wanted in (2, 5, 9):
         process = fork.Process(
-            target=encode, args=(model, photos, tmp_path / "x.npy"), kwargs={"shard_size": 1, "threads": 1}
+            target=encode, args=(model, photos, tmp_path / "x.npy"), kwargs={"shard_size": 1}
         )
         process.start()
         deadline = time.monotonic() + 60
@@ -90,7 +91,7 @@ def test_a_killed_encoding_goes_on(model: TwoTower, photos: Path, tmp_path: Path
             time.sleep(0.001)
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-    assert encode(model, photos, tmp_path / "x.npy", shard_size=1, threads=1).kept >= 9
+    assert encode(model, photos, tmp_path / "x.npy", shard_size=1).kept >= 9
     for name in (".npy", "_ids.txt"):
         assert (tmp_path / f"x{name}").read_bytes() == (tmp_path / f"whole{name}").read_bytes()
 
@@ -181,7 +182,7 @@ def test_a_full_disk_is_one_line(model: TwoTower, photos: Path, tmp_path: Path) 
 
 def test_what_cannot_be(model: TwoTower, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="workers load the model"):
-        encode(model, photos, tmp_path / "x.npy", workers=2)
+        encode(model, photos, tmp_path / "x.npy", workers=Workers(2))
     with pytest.raises(DataError, match="names a file of npy"):
         encode(model, photos, tmp_path / "x.npy", form="parquet")
     for name in list(photos.rglob("*.png")):
@@ -196,25 +197,23 @@ def test_ray_is_asked_for_where_it_is_missing(
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     folder = model.save(tmp_path / "model")
     with pytest.raises(OpenVSEError, match="pip install 'openvse\\[ray\\]'"):
-        encode(folder, photos, tmp_path / "x.npy", workers=2)
+        encode(folder, photos, tmp_path / "x.npy", workers=Workers(2))
 
 
 @pytest.mark.slow
 def test_workers_write_the_same_files(model: TwoTower, photos: Path, tmp_path: Path) -> None:
     import ray
 
-    from openvse.encoding.cluster import start
-
     folder = model.save(tmp_path / "model")
-    encode(folder, photos, tmp_path / "here", shard_size=2, batch_size=2, threads=1)
+    encode(folder, photos, tmp_path / "here", shard_size=2, batch_size=2)
     expected = content(tmp_path / "here")
-    start(4)
+    start_workers(4)
     try:
-        for workers in (1, 3):
+        for count in (1, 3):
             report = encode(
-                folder, photos, tmp_path / str(workers), shard_size=2, batch_size=2, workers=workers
+                folder, photos, tmp_path / str(count), shard_size=2, batch_size=2, workers=Workers(count)
             )
             assert (report.count, len(report.failed)) == (11, 1)
-            assert content(tmp_path / str(workers)) == expected
+            assert content(tmp_path / str(count)) == expected
     finally:
         ray.shutdown()

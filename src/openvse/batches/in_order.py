@@ -21,19 +21,26 @@ ItemT = TypeVar("ItemT")
 
 
 def image_batches(
-    images: ImageLoader, batch_size: int, *, start: int = 0, num_workers: int = 0
+    images: ImageLoader,
+    batch_size: int,
+    *,
+    start: int = 0,
+    num_workers: int = 0,
+    rank: int = 0,
+    num_processes: int = 1,
 ) -> Iterator[PlacedInputs]:
-    """Yield all images in order, except those that cannot be used.
+    """Yield all images in order, except those that cannot be used; of several processes, each yields its batches.
 
     Args:
         images: the images of a corpus.
         batch_size: the number of images per batch.
         start: the position of the first image, if earlier ones are already done.
         num_workers: the number of processes that load ahead; 0 loads in this process.
-
+        rank: the number of this process.
+        num_processes: the number of processes that take turns with the batches.
     """
     loader = DataLoader(
-        _ImageBatches(images, batch_size, start),
+        _ImageBatches(images, batch_size, start, slice(rank, None, num_processes)),
         batch_size=None,
         num_workers=num_workers,
         collate_fn=_as_it_is,
@@ -41,30 +48,34 @@ def image_batches(
     yield from (batch for batch in loader if batch is not None)
 
 
-def text_batches(texts: TextLoader, batch_size: int) -> Iterator[PlacedInputs]:
-    """Yield all texts by length, so that little of a batch is padding.
+def text_batches(
+    texts: TextLoader, batch_size: int, *, rank: int = 0, num_processes: int = 1
+) -> Iterator[PlacedInputs]:
+    """Yield all texts by length, so that little of a batch is padding; of several processes, each yields its batches.
 
     Args:
         texts: token ids or stored states of each text.
         batch_size: the number of texts per batch.
+        rank: the number of this process.
+        num_processes: the number of processes that take turns with the batches.
     """
     order = np.argsort(texts.lengths.numpy(), kind="stable")
-    for start in range(0, len(order), batch_size):
+    for start in range(rank * batch_size, len(order), num_processes * batch_size):
         positions = order[start : start + batch_size]
         yield positions, texts.take(positions)
 
 
 class _ImageBatches(Dataset[PlacedInputs | None]):
-    def __init__(self, images: ImageLoader, batch_size: int, start: int) -> None:
-        self._images = images
-        self._starts = range(start, len(images), batch_size)
+    def __init__(self, images: ImageLoader, batch_size: int, start: int, mine: slice) -> None:
+        self._images, self._batch_size = images, batch_size
+        self._starts = range(start, len(images), batch_size)[mine]
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def __getitem__(self, batch: int) -> PlacedInputs | None:
         first = self._starts[batch]
-        positions = np.arange(first, min(first + self._starts.step, len(self._images)))
+        positions = np.arange(first, min(first + self._batch_size, len(self._images)))
         try:
             inputs, kept = self._images.load(positions)
         except BadImageError:

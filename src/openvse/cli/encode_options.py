@@ -38,25 +38,6 @@ ShardSize = Annotated[
         min=1, help="How many records a shard has. An interruption costs at most the work on one shard."
     ),
 ]
-Workers = Annotated[
-    int,
-    typer.Option(min=0, help="How many processes encode, through Ray; 0 encodes in this process."),
-]
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        help="Address of a running Ray cluster, or 'auto', whose machines all see the model, the data and --out. By "
-        "default the workers are on this machine."
-    ),
-]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace an output of other records or of another model.")
-]
-ThreadsOfEach = Annotated[
-    int | None,
-    typer.Option(
-        "--threads",
-        min=1,
-        help="Number of CPU threads of each process. Default: chosen by PyTorch; 1 with workers.",
-    ),
 ]

@@ -21,7 +21,6 @@ from openvse.encoding.shards import (
     cut,
     encode_shard,
     find_done,
-    use_threads,
 )
 from openvse.encoding.target import Target, target_of
 from openvse.errors import DataError, ModelError
@@ -30,6 +29,7 @@ from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.model import TwoTower
 from openvse.tasks.load import load_as
+from openvse.workers import Workers
 
 FORMAT = "openvse-encoding"
 
@@ -84,10 +84,8 @@ def encode(
     dtype: VectorDtype = "float32",
     batch_size: int = 64,
     shard_size: int = 1024,
-    workers: int = 0,
-    cluster: str | None = None,
+    workers: Workers | None = None,
     device: str = "cpu",
-    threads: int | None = None,
     overwrite: bool = False,
     progress: Callable[[EncodingProgress], None] | None = None,
 ) -> EncodingReport:
@@ -107,11 +105,8 @@ def encode(
         dtype: how a number is stored.
         batch_size: how many records are embedded at once.
         shard_size: how many records a shard has; an interruption costs at most the work on one shard.
-        workers: how many processes encode, by Ray; 0 encodes in this one.
-        cluster: the address of a running Ray cluster, whose machines must see model, data and output under the same
-            paths; None starts the workers on this machine.
-        device: where a model that is loaded here or by workers computes.
-        threads: of each process; None is PyTorch's own choice, and 1 for workers.
+        workers: processes that encode shards; None encodes in this one.
+        device: where a model that is loaded here computes.
         overwrite: replace an output of other records or of another model.
         progress: called after each batch, or after each shard of a worker.
 
@@ -119,29 +114,29 @@ def encode(
         OpenVSEError: there is nothing to encode, the output is of something else, the disk refuses, an embedding holds
             NaN, the records have different numbers of embeddings, or Ray or pyarrow is needed and not installed.
     """
-    if min(batch_size, shard_size) < 1 or workers < 0:
-        raise DataError("batch_size and shard_size must be 1 or more, and workers 0 or more")
+    if min(batch_size, shard_size) < 1:
+        raise DataError("batch_size and shard_size must be 1 or more")
     target = target_of(Path(out), form)
     loaded = _loaded(model, device)
     listing = list_records(data, kind=kind, videos=loaded.reads_videos)
-    of_each = threads or (1 if workers else torch.get_num_threads())
+    of_each = torch.get_num_threads() if workers is None else workers.threads
     about = loaded.fingerprint, listing.kind, dtype, target.part_form, batch_size, of_each, loaded.device.type
     run = _Run(target, listing, Settings(*about), shard_size, progress)
     if run.is_finished(overwrite):
         return run.report(len(listing.records))
     with made(target.folder), locked(target.folder, "output", DataError):
-        if not workers:
+        if workers is None:
             return run(lambda todo: _here(loaded, run, todo))
         source = _source_for_workers(model)
-        return run(lambda todo: _by_workers(run, todo, source, device, workers, cluster))
+        return run(lambda todo: _by_workers(run, todo, source, workers))
 
 
 def _by_workers(
-    run: _Run, todo: Sequence[Shard], source: str, device: str, workers: int, cluster: str | None
+    run: _Run, todo: Sequence[Shard], source: str, workers: Workers
 ) -> Iterator[tuple[int, Done]]:
-    from openvse.encoding.cluster import encode_with_ray
+    from openvse.encoding.cluster import encode_by_workers
 
-    return encode_with_ray(source, device, run.job(todo), workers, cluster)
+    return encode_by_workers(source, run.job(todo), workers)
 
 
 def _loaded(model: TwoTower | str | Path, device: str) -> TwoTower:
@@ -173,16 +168,9 @@ class Job:
 
 def _here(model: TwoTower, run: _Run, todo: Sequence[Shard]) -> Iterator[tuple[int, Done]]:
     """Encode shards in this process."""
-    before = torch.get_num_threads()
-    use_threads(run.settings.threads)
-    try:
-        for shard in todo:
-            yield (
-                shard.number,
-                encode_shard(model, shard, run.settings, run.target.work, run.target.parts, run.within),
-            )
-    finally:
-        use_threads(before)
+    work, parts = run.target.work, run.target.parts
+    for shard in todo:
+        yield shard.number, encode_shard(model, shard, run.settings, work, parts, run.within)
 
 
 class _Run:

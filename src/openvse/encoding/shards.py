@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -220,9 +219,3 @@ def _checked(
             f"model"
         )
     return stored
-
-
-def use_threads(threads: int) -> None:
-    """Let this process compute with so many threads."""
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)

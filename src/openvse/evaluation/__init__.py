@@ -22,6 +22,7 @@ from openvse.evaluation.metrics import (
 )
 from openvse.evaluation.paired import Difference, Signs, paired_differences, sign_test
 from openvse.evaluation.places import Places
+from openvse.evaluation.processes import ALONE, Processes
 from openvse.evaluation.ranking import QueryRanks, Ranks, rank_by_counting
 from openvse.evaluation.reliability import Reliability, measure_reliability, shown_images
 from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
@@ -30,6 +31,7 @@ from openvse.evaluation.score_counts import ScoreCounts
 from openvse.evaluation.win_loss import Example, Examples, Shown
 
 __all__ = [
+    "ALONE",
     "Comparison",
     "Contrast",
     "Difference",
@@ -41,6 +43,7 @@ __all__ = [
     "Member",
     "Metrics",
     "Places",
+    "Processes",
     "Proposals",
     "Protocol",
     "QueryRanks",

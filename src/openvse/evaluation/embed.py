@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Int
 
 from openvse.batches import (
     PlacedInputs,
@@ -19,8 +23,9 @@ from openvse.batches import (
 from openvse.corpus import Corpus
 from openvse.errors import DataError, ModelError
 from openvse.evaluation.ensemble import Member
+from openvse.evaluation.processes import ALONE, Processes
 from openvse.features import FeatureStore
-from openvse.model import TwoTower, embed
+from openvse.model import Tower, TwoTower, embed
 from openvse.types import EmbeddingSet, FeatureSource, OnProgress
 
 
@@ -40,6 +45,7 @@ def embed_corpus(
     *,
     text_features: FeatureStore | None = None,
     batch_size: int = 128,
+    processes: Processes = ALONE,
     progress: OnProgress | None = None,
 ) -> EmbeddedCorpus:
     """Embed every image and caption of a corpus.
@@ -50,6 +56,7 @@ def embed_corpus(
         features: stored local features; without them, those of the corpus are read, or the images are decoded.
         text_features: stored token states of the captions; without them, the text model reads the captions.
         batch_size: the number of items at a time.
+        processes: those that share the work; all of them get all embeddings.
         progress: a function that is called after every batch.
 
     Raises:
@@ -59,25 +66,45 @@ def embed_corpus(
     """
     features = own_features(corpus, model.image.encoder.backbone) if features is None else features
     corpus = with_features(corpus, features)
-    kept: list[np.ndarray] = []
-
-    def images() -> Iterator[PlacedInputs]:
-        for positions, inputs in image_batches(
-            image_loader(model.image.encoder.backbone, corpus, features), batch_size
-        ):
-            kept.append(positions)
-            yield positions, inputs
-
-    told = _told(images(), "embedding images", len(corpus), progress)
-    embedded = embed(model.image, told, model.device)
-    readable = np.sort(np.concatenate(kept))
+    mine = {"rank": processes.rank, "num_processes": processes.count}
+    loader = image_loader(model.image.encoder.backbone, corpus, features)
+    told = _told(image_batches(loader, batch_size, **mine), "embedding images", len(corpus), progress)
+    readable, embedded = _embed(model.image, told, model.device, processes)
     corpus = corpus if len(readable) == len(corpus) else corpus.select(readable)
-    loader = text_loader(model.text.encoder, corpus.captions, text_features)
-    told = _told(text_batches(loader, batch_size), "embedding sentences", len(corpus.captions), progress)
-    texts = embed(model.text, told, model.device)
+    captions = text_loader(model.text.encoder, corpus.captions, text_features)
+    told = _told(
+        text_batches(captions, batch_size, **mine), "embedding sentences", len(corpus.captions), progress
+    )
+    _, texts = _embed(model.text, told, model.device, processes)
     _refuse_not_finite(embedded, corpus.image_ids, "image")
     _refuse_not_finite(texts, corpus.captions, "caption")
     return EmbeddedCorpus(embedded, texts, corpus)
+
+
+def _embed(
+    tower: Tower[Any], batches: Iterator[PlacedInputs], device: torch.device, processes: Processes
+) -> tuple[Int[np.ndarray, "B"], EmbeddingSet]:
+    """Embed the batches of this process; return the items of all processes in the order of their positions."""
+    seen: list[Int[np.ndarray, "b"]] = []
+
+    def noted() -> Iterator[PlacedInputs]:
+        for positions, inputs in batches:
+            seen.append(positions)
+            yield positions, inputs
+
+    own = noted()
+    first = next(own, None)
+    mine = (
+        None if first is None else (embed(tower, chain([first], own), device), np.sort(np.concatenate(seen)))
+    )
+    parts = [part for part in processes.gather(mine) if part is not None]
+    if not parts:
+        raise DataError("there is nothing to embed: give at least one item that can be read")
+    if len(parts) == 1:
+        return parts[0][1], parts[0][0]
+    positions = np.concatenate([places for _, places in parts])
+    order = np.argsort(positions, kind="stable")
+    return positions[order], EmbeddingSet.concatenate([part for part, _ in parts])[torch.from_numpy(order)]
 
 
 def _refuse_not_finite(embedded: EmbeddingSet, names: Sequence[str], kind: str) -> None:
@@ -118,6 +145,7 @@ def embed_ensemble(
     features: Sequence[FeatureSource | None],
     *,
     batch_size: int = 128,
+    processes: Processes = ALONE,
     progress: OnProgress | None = None,
 ) -> EmbeddedEnsemble:
     """Embed a corpus with each model; images that one of their stores lacks are left out for all.
@@ -127,6 +155,7 @@ def embed_ensemble(
         corpus: the corpus.
         features: the stored local features for each model, or None for the images.
         batch_size: the number of items at a time.
+        processes: those that share the work.
         progress: a function that is called after every batch.
 
     Raises:
@@ -139,7 +168,9 @@ def embed_ensemble(
         corpus = with_features(corpus, store)
     members: list[Member] = []
     for model, store in zip(models, features, strict=True):
-        embedded = embed_corpus(model, corpus, store, batch_size=batch_size, progress=progress)
+        embedded = embed_corpus(
+            model, corpus, store, batch_size=batch_size, processes=processes, progress=progress
+        )
         if members and len(embedded.corpus) < len(corpus):
             raise DataError(
                 f"model {len(members) + 1} can read {len(embedded.corpus)} of the {len(corpus)} images that the "

@@ -21,7 +21,8 @@ from openvse.evaluation.metrics import (
     percentile_intervals,
     retrieval_metrics,
 )
-from openvse.evaluation.parts import Part, RankedPart, cut_into_parts, join_outcomes, rank_part
+from openvse.evaluation.parts import Part, RankedPart, Scoring, cut_into_parts, join_outcomes, rank_part
+from openvse.evaluation.processes import ALONE, Processes
 from openvse.evaluation.ranking import Ranks, SeeBlock
 from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Reranker
@@ -50,6 +51,7 @@ def evaluate(
     see: SeeBlock | None = None,
     every: bool = False,
     keep: int = 0,
+    processes: Processes = ALONE,
     progress: OnProgress | None = None,
 ) -> Report:
     """Rank the texts of every image and the images of every text, and return a report.
@@ -73,6 +75,7 @@ def evaluate(
         see: a function that is called once with every block of scores, of each fold for itself.
         every: whether to place all relevant candidates, for mAP@R, R-Precision, nDCG@10 and MRR (see ``Places``).
         keep: how many first candidates of each query to keep in ``Report.outcomes``.
+        processes: those that share the scoring; all of them return the report.
         progress: a function that is called after every block of scores.
 
     Raises:
@@ -81,15 +84,13 @@ def evaluate(
         ModelError: a score is NaN or infinite, or the re-ranking model cannot score listed pairs.
     """
     members = [Member(images, texts, similarity), *others]
-    size, where = block_size or _default_block(members), device or images.vectors.device
-    shape = relevance.num_images, relevance.num_texts
-    protocol = Protocol(name, *shape, folds, size, seed, resamples, num_models=len(members))
+    size = block_size or _default_block(members)
+    scoring = Scoring(size, device or images.vectors.device, processes)
+    protocol = Protocol(name, *relevance.shape, folds, size, seed, resamples, num_models=len(members))
     parts = list(cut_into_parts(members, relevance, reranker, folds))
-    ranked = [
-        rank_part(part, size, where, every=every, keep=keep, also=see, progress=progress) for part in parts
-    ]
-    report = _report(parts, ranked, protocol, _remarks(ranked, relevance))
-    return replace(report, model=model, published=dict(published or {}), problems=tuple(problems))
+    ranked = [rank_part(part, scoring, every=every, keep=keep, also=see, progress=progress) for part in parts]
+    found = _report(parts, ranked, protocol, _remarks(ranked, relevance))
+    return replace(found, model=model, published=dict(published or {}), problems=tuple(problems))
 
 
 def _report(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member, mean_scores
+from openvse.evaluation.processes import ALONE, Processes
 from openvse.evaluation.ranking import QueryRanks, Ranks, SeeBlock, rank_by_counting
 from openvse.evaluation.rerank import Best, Proposals, Reranker, rerank
 from openvse.types import OnProgress, Relevance
@@ -80,7 +81,7 @@ def cut_into_parts(
         DataError: the numbers of embeddings and relevance disagree, or there are too many folds.
     """
     for member in (*members, *([reranker.member] if reranker else [])):
-        if (len(member.images), len(member.texts)) != (relevance.num_images, relevance.num_texts):
+        if (len(member.images), len(member.texts)) != relevance.shape:
             raise DataError(
                 f"{len(member.images)} images and {len(member.texts)} texts are embedded, but the relevance is "
                 f"about {relevance.num_images} and {relevance.num_texts}: embed the same items"
@@ -103,11 +104,25 @@ def cut_into_parts(
         yield Part([member.part(*chosen) for member in members], own, again, every_image[start:stop], texts)
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """How pairs are scored.
+
+    Attributes:
+        block_size: the side of a block of scores.
+        device: the device of the scores.
+        processes: those that share the work.
+    """
+
+    block_size: int
+    device: torch.device | str
+    processes: Processes = ALONE
+
+
 @torch.inference_mode()
 def rank_part(
     part: Part,
-    block_size: int,
-    device: torch.device | str,
+    scoring: Scoring,
     *,
     every: bool = False,
     keep: int = 0,
@@ -118,8 +133,7 @@ def rank_part(
 
     Args:
         part: the part.
-        block_size: the side of a block of scores.
-        device: the device of the scores.
+        scoring: how its pairs are scored.
         every: whether to place all relevant candidates; see ``rank_by_counting``.
         keep: how many first candidates of each query to keep as its outcome; 0 keeps no outcomes.
         also: a function that is called once with every block.
@@ -128,12 +142,12 @@ def rank_part(
     Raises:
         DataError: ``every`` is given with a reranker.
     """
-    relevance, again = part.relevance, part.reranker
+    relevance, again, device = part.relevance, part.reranker, scoring.device
     if again is not None and every:
         raise DataError(
             "reranking places only the best relevant candidate: leave out mAP@R and the like with it"
         )
-    shape = relevance.num_images, relevance.num_texts
+    shape = relevance.shape
     top = again.top if again else keep
     proposals = Proposals(*shape, top, device) if top else None
     scored = 0
@@ -152,7 +166,13 @@ def rank_part(
             progress("scoring pairs", scored, math.prod(shape))
 
     ranks = rank_by_counting(
-        score_block, relevance, block_size=block_size, device=device, see=see, every=every
+        score_block,
+        relevance,
+        block_size=scoring.block_size,
+        device=device,
+        see=see,
+        every=every,
+        processes=scoring.processes,
     )
     if proposals is None:
         return RankedPart(ranks)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from openvse.errors import DataError, ModelError
 from openvse.evaluation.places import PlaceCounter, Places
+from openvse.evaluation.processes import ALONE, Processes
 from openvse.types import Relevance
 
 ScoreBlock = Callable[[slice, slice], Float[Tensor, "I T"]]
@@ -66,6 +67,7 @@ def rank_by_counting(
     see: SeeBlock | None = None,
     every: bool = False,
     gains: Float[np.ndarray, "P"] | None = None,
+    processes: Processes = ALONE,
 ) -> Ranks:
     """Rank the best relevant candidate of every query, in both directions, holding one block of scores at a time.
 
@@ -84,6 +86,7 @@ def rank_by_counting(
         see: a function that is called once with every block.
         every: whether to count the places of all relevant candidates, too (``QueryRanks.places``).
         gains: how relevant each pair is, above 0, for the places; by default all pairs have gain 1.
+        processes: those that share the scoring; each of them counts every block.
 
     Raises:
         DataError: no pair is relevant, a pair is outside the images or texts, a gain is not above 0, or the places
@@ -94,27 +97,32 @@ def rank_by_counting(
         _refuse_twice(relevance)
         gains = np.ones(len(relevance.images)) if gains is None else gains
     blocks = _Blocks(relevance, block_size, device, gains)
+
+    def score(block: _Block) -> Float[Tensor, "I T"]:
+        return _finite(score_block(block[0], block[1]), block[0], block[1])
+
     images, texts, best = [], [], []
-    for rows, columns, pair in blocks.with_pairs():
-        best.append(_finite(score_block(rows, columns), rows, columns)[pair])
+    for (rows, columns, pair), scores in processes.take_turns(blocks.with_pairs(), score):
+        best.append(scores[pair])
         images.append(pair[0] + rows.start)
         texts.append(pair[1] + columns.start)
     relevant, worth = torch.cat(best), blocks.gains if every else None
     i2t = _Counter(torch.cat(images), relevant, relevance.num_images, worth)
     t2i = _Counter(torch.cat(texts), relevant, relevance.num_texts, worth)
-    for rows, columns, pair in blocks:
-        scores = _finite(score_block(rows, columns), rows, columns)
+    for (rows, columns, pair), scores in processes.take_turns(blocks, score):
         if see is not None:
             see(rows, columns, scores)
-        if len(pair[0]):
-            scores = scores.index_put(pair, scores.new_tensor(-torch.inf))
-        i2t.add(rows, scores)
-        t2i.add(columns, scores, by_column=True)
+        others = scores.index_put(pair, scores.new_tensor(-torch.inf)) if len(pair[0]) else scores
+        i2t.add(rows, others)
+        t2i.add(columns, others, by_column=True)
     return Ranks(i2t.ranks(relevance.num_texts), t2i.ranks(relevance.num_images))
 
 
 Pairs = tuple[Int[Tensor, "P"], Int[Tensor, "P"]]
 """The row and column of each relevant pair inside a block."""
+
+_Block = tuple[slice, slice, Pairs]
+"""The rows and the columns of a block, and the relevant pairs inside it."""
 
 
 class _Blocks:
@@ -128,7 +136,7 @@ class _Blocks:
         gains: Float[np.ndarray, "P"] | None,
     ) -> None:
         _check(relevance, gains)
-        self._rows, self._columns = _grid(relevance.num_images, relevance.num_texts, size)
+        self._rows, self._columns = _grid(*relevance.shape, size)
         row = np.searchsorted(self._rows, relevance.images, side="right") - 1
         column = np.searchsorted(self._columns, relevance.texts, side="right") - 1
         self._across = len(self._columns) - 1
@@ -139,14 +147,14 @@ class _Blocks:
         self._texts = torch.from_numpy((relevance.texts - self._columns[column])[order]).to(device)
         self.gains = None if gains is None else torch.from_numpy(gains[order].astype(np.float32)).to(device)
 
-    def __iter__(self) -> Iterator[tuple[slice, slice, Pairs]]:
+    def __iter__(self) -> Iterator[_Block]:
         return map(self._block, range(len(self._starts) - 1))
 
-    def with_pairs(self) -> Iterator[tuple[slice, slice, Pairs]]:
+    def with_pairs(self) -> Iterator[_Block]:
         """Return only the blocks that hold a relevant pair."""
         return map(self._block, np.flatnonzero(np.diff(self._starts)).tolist())
 
-    def _block(self, number: int) -> tuple[slice, slice, Pairs]:
+    def _block(self, number: int) -> _Block:
         row, column = divmod(number, self._across)
         inside = slice(*self._starts[number : number + 2].tolist())
         return (

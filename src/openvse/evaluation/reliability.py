@@ -180,7 +180,7 @@ def shown_images(relevance: Relevance, like: Tensor) -> Proposals:
         relevance: the numbers of images and sentences.
         like: a tensor on the device of the scores.
     """
-    return Proposals(relevance.num_images, relevance.num_texts, TOP, like.device)
+    return Proposals(*relevance.shape, TOP, like.device)
 
 
 def _bins(

@@ -7,7 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -16,12 +17,14 @@ from torch import Tensor
 
 from openvse.backbones import Backbone
 from openvse.errors import BadImageError, DataError, ModelError
+from openvse.features.extract_shards import ITEMS_IN_SHARD, Extract, Failures, extract_in_shards
 from openvse.features.layout import StoreDtype
 from openvse.features.sources import SourceLog
 from openvse.features.writer import FeatureStoreWriter
 from openvse.media.packed import ImageFile
 from openvse.model import evaluating
 from openvse.types import Features
+from openvse.workers import Workers
 
 COMMIT_SECONDS = 5.0
 """How many seconds of work a kill can lose at most."""
@@ -125,6 +128,7 @@ def extract_features(
     device: torch.device | str = "cpu",
     num_workers: int = 1,
     dtype: StoreDtype = "float16",
+    workers: Workers | None = None,
     progress: Callable[[ExtractionProgress], None] | None = None,
 ) -> ExtractionReport:
     """Add the local features of images to a feature store; images that it already has are skipped.
@@ -141,9 +145,13 @@ def extract_features(
         device: the device on which the backbone runs.
         num_workers: the number of decoding threads; 0 counts as 1.
         dtype: the number format of the store.
-        progress: a function that is called after each batch, and once if there is nothing to do.
+        workers: processes that extract shards of the images. The store is the same, bit for bit, as with one process
+            of as many threads as each of them has.
+        progress: a function that is called after each batch, or each shard of a worker, and once if there is nothing
+            to do.
 
     Raises:
+        OpenVSEError: there are workers, and Ray is not installed, or no cluster answers.
         DataError: two images have the same identifier.
         ModelError: the backbone has no network, so it cannot make features.
         StoreError: the store belongs to another backbone, is being written by another process, or cannot hold the
@@ -151,23 +159,85 @@ def extract_features(
     """
     _check_unique(images)
     pace = Pace(ExtractionReport(), len(images), progress)
-    report = pace.report
-    with (
-        _open_store(store, backbone, dtype) as writer,
-        SourceLog(store, anew=not len(writer)) as sources,
-        evaluating(backbone.to(device)),
-        torch.inference_mode(),
-        ThreadPoolExecutor(max(1, num_workers)) as pool,
-    ):
+    report, here = pace.report, _Extraction(backbone, batch_size, device, num_workers, dtype)
+    with here.open(store) as writer, SourceLog(store, anew=not len(writer)) as sources:
         new = [(item, path) for item, path in images if item not in writer]
         report.skipped_existing = len(images) - len(new)
-        # The batch size counts each frame of a clip.
-        items_at_once = max(1, batch_size // backbone.stored_images)
-        for batch in _decoded(pool, backbone, new, items_at_once):
-            report.done += _store(writer, sources, backbone, device, batch)
-            report.failed += [(image.path, image.reason) for image in batch if image.pixels is None]
+        parts = here(new, writer, sources) if workers is None else here.share(new, writer, sources, workers)
+        for added, failed in parts:
+            report.done += added
+            report.failed += failed
             pace.after_batch(writer)
     return pace.end()
+
+
+@dataclass(frozen=True)
+class _Extraction:
+    """How features are extracted: the arguments of ``extract_features``."""
+
+    backbone: Backbone
+    batch_size: int
+    device: torch.device | str
+    num_workers: int
+    dtype: StoreDtype
+
+    def open(self, store: Path) -> FeatureStoreWriter:
+        """Create or continue a store."""
+        if self.backbone.fingerprint is None:
+            raise ModelError("this encoder only reads stored features: extract with one that has a backbone")
+        return FeatureStoreWriter(
+            store,
+            fingerprint=self.backbone.fingerprint,
+            dim=self.backbone.feature_dim,
+            dtype=self.dtype,
+            boxes=self.backbone.gives_boxes,
+        )
+
+    def __call__(
+        self, images: Sequence[tuple[str, ImageFile]], writer: FeatureStoreWriter, sources: SourceLog
+    ) -> Iterator[tuple[int, Failures[ImageFile]]]:
+        """Add images batch by batch, and yield how many of each were added, and those that cannot be used."""
+        with (
+            evaluating(self.backbone.to(self.device)),
+            ThreadPoolExecutor(max(1, self.num_workers)) as pool,
+        ):
+            for batch in _decoded(pool, self.backbone, images, self._items_at_once):
+                added = _store(writer, sources, self.backbone, self.device, batch)
+                yield added, [(image.path, image.reason) for image in batch if image.pixels is None]
+
+    def share(
+        self,
+        images: Sequence[tuple[str, ImageFile]],
+        writer: FeatureStoreWriter,
+        sources: SourceLog,
+        workers: Workers,
+    ) -> Iterator[tuple[int, Failures[ImageFile]]]:
+        """Let workers add images, and yield the same shard by shard."""
+        at_once = self._items_at_once
+        return extract_in_shards(
+            partial(_shard_extractor, replace(self, device=workers.device)),
+            images,
+            writer,
+            sources,
+            settings=f"{self.backbone.fingerprint} {at_once} {self.dtype} {workers.threads}",
+            shard_size=max(1, ITEMS_IN_SHARD // at_once) * at_once,
+            workers=workers,
+        )
+
+    @property
+    def _items_at_once(self) -> int:
+        return max(1, self.batch_size // self.backbone.stored_images)  # each frame of a clip counts
+
+
+def _shard_extractor(how: _Extraction) -> Extract[ImageFile]:
+    return partial(_extract_shard, how)
+
+
+def _extract_shard(
+    how: _Extraction, images: Sequence[tuple[str, ImageFile]], store: Path
+) -> Failures[ImageFile]:
+    with how.open(store) as writer, SourceLog(store, anew=True) as sources:
+        return [each for _, failed in how(images, writer, sources) for each in failed]
 
 
 @dataclass(frozen=True)
@@ -203,6 +273,7 @@ def _decode(backbone: Backbone, item: str, path: ImageFile) -> _Image:
         return _Image(item, path, None, reason=str(error))
 
 
+@torch.inference_mode()
 def _store(
     writer: FeatureStoreWriter,
     sources: SourceLog,
@@ -222,18 +293,6 @@ def _store(
                 sources.add(image.item, image.path, image.status)
             writer.add(image.item, local[real], None if found is None else found[real])
     return len(good)
-
-
-def _open_store(store: Path, backbone: Backbone, dtype: StoreDtype) -> FeatureStoreWriter:
-    if backbone.fingerprint is None:
-        raise ModelError("this encoder only reads stored features: extract with one that has a backbone")
-    return FeatureStoreWriter(
-        store,
-        fingerprint=backbone.fingerprint,
-        dim=backbone.feature_dim,
-        dtype=dtype,
-        boxes=backbone.gives_boxes,
-    )
 
 
 def _check_unique(images: Sequence[tuple[str, ImageFile]]) -> None:

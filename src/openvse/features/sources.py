@@ -63,7 +63,21 @@ class SourceLog:
     def add(self, item: str, path: Path, status: os.stat_result) -> None:
         """Note the source file of an item, with its status before it was read."""
         where = os.path.relpath(os.path.realpath(path), self._folder)
-        line = {"id": item, "path": where, "modified_ns": status.st_mtime_ns, "size": status.st_size}
+        self._write({"id": item, "path": where, "modified_ns": status.st_mtime_ns, "size": status.st_size})
+
+    def copy(self, store: Path) -> None:
+        """Note the source files of all items of another store.
+
+        Raises:
+            StoreError: its list cannot be read.
+        """
+        for path, source in read_sources(store).items():
+            where = os.path.relpath(path, self._folder)
+            self._write(
+                {"id": source.id, "path": where, "modified_ns": source.modified_ns, "size": source.size}
+            )
+
+    def _write(self, line: Mapping[str, str | int]) -> None:
         with writing(self._folder):
             # The line end before it separates it from the rest of a line that a kill cut off.
             self._file.write(f"\n{json.dumps(line)}\n".encode())

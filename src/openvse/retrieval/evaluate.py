@@ -93,7 +93,12 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     paths = _one_store_each(request.features, len(models))
     stores = [open_store(path, model.image.encoder) for model, path in zip(models, paths, strict=True)]
     embedded = embed_ensemble(
-        models, chosen, stores, batch_size=request.batch_size, progress=request.progress
+        models,
+        chosen,
+        stores,
+        batch_size=request.batch_size,
+        processes=request.processes,
+        progress=request.progress,
     )
     leaks = leakage_lines(models, embedded.corpus)
     if judge is not None:
@@ -137,6 +142,7 @@ def report_on(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: R
         problems=embedded.corpus.problems,
         see=None if shown is None else shown.see,
         every=request.every,
+        processes=request.processes,
         progress=request.progress,
     )
     if curve is None or shown is None:

@@ -21,7 +21,7 @@ from openvse.corpus import Corpus, SharedTexts
 from openvse.datasets import open_corpus
 from openvse.encoders import TextEncoder, TokenStatesEncoder
 from openvse.errors import RecipeError, TrainingError
-from openvse.evaluation import Member, Report, chance_metrics, embed_corpus, evaluate
+from openvse.evaluation import ALONE, Member, Processes, Report, chance_metrics, embed_corpus, evaluate
 from openvse.features import FeatureStore
 from openvse.model import Model, TwoTower, tower_curves
 from openvse.objectives import Objective
@@ -109,8 +109,9 @@ class RetrievalTask(Task[Batch]):
         )
 
     def validate(self) -> dict[str, float]:
-        """Rank the validation split."""
-        report = self._rank(self.model, self._features, self._text_features)
+        """Rank the validation split, by all processes together."""
+        together = Processes(self.accelerator.process_index, self.accelerator.num_processes)
+        report = self._rank(self.model, self._features, self._text_features, together)
         self.intervals, self.replicates = report.intervals, report.replicates
         return dict(report.metrics)
 
@@ -126,9 +127,15 @@ class RetrievalTask(Task[Batch]):
         return dict(report.metrics)
 
     def _rank(
-        self, model: TwoTower, features: FeatureSource | None, text_features: FeatureStore | None
+        self,
+        model: TwoTower,
+        features: FeatureSource | None,
+        text_features: FeatureStore | None,
+        processes: Processes = ALONE,
     ) -> Report:
-        embedded = embed_corpus(model, self._validation, features, text_features=text_features)
+        embedded = embed_corpus(
+            model, self._validation, features, text_features=text_features, processes=processes
+        )
         member = Member(embedded.images, embedded.texts, model.similarity)
         self._counted = count_scores(member, embedded.corpus)
         return evaluate(
@@ -137,6 +144,7 @@ class RetrievalTask(Task[Batch]):
             embedded.corpus.relevance,
             member.similarity,
             see=None if self._counted is None else self._counted.counts.see,
+            processes=processes,
         )
 
     def calibrate(self, model: Model) -> None:

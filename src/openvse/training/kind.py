@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from openvse.errors import ModelError, OpenVSEError
+from openvse.evaluation.processes import ALONE, Processes
 from openvse.specs import ModelSpec, RunRecipe
 from openvse.types import OnProgress
 
@@ -43,6 +44,7 @@ class Request:
         resamples: the number of resamples of the bootstrap.
         seed: the seed of the bootstrap.
         keep: the number of first results of each query to keep, for a report that shows them.
+        processes: those that share a ranking; answers to questions are computed by each of them.
     """
 
     data: str
@@ -62,6 +64,7 @@ class Request:
     resamples: int = 1000
     seed: int = 0
     keep: int = 0
+    processes: Processes = ALONE
 
     def store(self, number: int) -> Path | None:
         """Return the feature store of the model with this number, counted from 0; None to read the images."""

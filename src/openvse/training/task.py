@@ -114,7 +114,10 @@ class Task(ABC, Generic[BatchT]):
 
     @abstractmethod
     def validate(self) -> dict[str, float]:
-        """Return the metrics of the present model on the validation split; ``metric`` is one of them."""
+        """Return the metrics of the present model on the validation split; ``metric`` is one of them.
+
+        All processes of a run call it, so they can share the work; the metrics of the first one count.
+        """
 
     def validate_start(self, start: Model) -> dict[str, float]:
         """Return the metrics of the model that a run starts from, as ``validate`` returns those of the run's model.

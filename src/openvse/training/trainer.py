@@ -236,8 +236,8 @@ class Trainer:
             self.progress.best_score, self.progress.best_epoch = score[0], 0
 
     def _validate(self) -> dict[str, float]:
-        """Validate in one process and send the metrics to all, because the learning rate may depend on them."""
-        metrics = [self.task.validate() if self.accelerator.is_main_process else {}]
+        """Validate by all processes, and use the metrics of one, because the learning rate may depend on them."""
+        metrics = [self.task.validate()]
         broadcast_object_list(metrics)
         return metrics[0]
 

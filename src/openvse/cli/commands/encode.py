@@ -8,7 +8,6 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.encode_options import (
-    Cluster,
     FolderFormat,
     Listed,
     NumberType,
@@ -16,13 +15,11 @@ from openvse.cli.encode_options import (
     Overwrite,
     Records,
     ShardSize,
-    ThreadsOfEach,
-    Workers,
 )
 from openvse.cli.index_options import IndexModel
 from openvse.cli.options import Device, Json, Quiet
 from openvse.cli.stopping import going_on
-from openvse.errors import OpenVSEError
+from openvse.cli.worker_options import Cluster, Processes, ThreadsOfEach, chosen_workers
 
 if TYPE_CHECKING:
     from openvse.encoding import EncodingReport
@@ -43,7 +40,7 @@ def encode(
         int, typer.Option(min=1, help="How many images or sentences are embedded at a time.")
     ] = 64,
     shard_size: ShardSize = 1024,
-    workers: Workers = 0,
+    processes: Processes = 0,
     cluster: Cluster = None,
     overwrite: Overwrite = False,
     device: Device = "cpu",
@@ -55,8 +52,7 @@ def encode(
     from openvse.cli.progress import bar, counted
     from openvse.encoding import encode as encode_data
 
-    if cluster is not None and not workers:
-        raise OpenVSEError("--cluster needs --workers, which says how many processes encode")
+    workers = chosen_workers(processes, cluster, threads, device)
     with bar() as progress:
         show = counted(progress, "encoding", "items")
         report = encode_data(
@@ -69,9 +65,7 @@ def encode(
             batch_size=batch_size,
             shard_size=shard_size,
             workers=workers,
-            cluster=cluster,
             device=device,
-            threads=threads,
             overwrite=overwrite,
             progress=lambda state: show(state.done, state.total, state.per_s),
         )

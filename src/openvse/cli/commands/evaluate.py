@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.launching import leads, together
 from openvse.cli.options import (
     AllowOutside,
     Annotations,
@@ -44,6 +45,9 @@ Features: TypeAlias = Annotated[
         "once per model if their stores differ."
     ),
 ]
+Processes: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Number of processes on this machine that share the work.")
+]
 
 
 @app.command()
@@ -72,6 +76,7 @@ def evaluate(
     batch_size: Annotated[
         int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")
     ] = 128,
+    processes: Processes = 1,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
@@ -82,8 +87,8 @@ def evaluate(
     from openvse.tasks import kind_of
     from openvse.training.kind import Request
 
-    loaded, task = load_all([*models, *filter(None, [rerank])], device)
-    with bar() as progress:
+    with together(processes, device) as group, bar(shown=leads()) as progress:
+        loaded, task = load_all([*models, *filter(None, [rerank])], device)
         request = Request(
             data,
             split,
@@ -99,10 +104,12 @@ def evaluate(
             every=every,
             protocol=protocol,
             annotations=annotations,
+            processes=group,
         )
         evaluation = kind_of(task).evaluate(loaded, request)
-    say(evaluation, {"task": task, "data": data, "split": split} if as_json else None)
-    if out is not None:
+    if leads():
+        say(evaluation, {"task": task, "data": data, "split": split} if as_json else None)
+    if leads() and out is not None:
         note(f"written: {', '.join(map(str, evaluation.write(out)))}")
 
 

@@ -11,12 +11,14 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.completion import complete_encoder, complete_encoder_option
-from openvse.cli.options import AllowOutside, Device, Quiet, Store, Stored, Threads
+from openvse.cli.options import AllowOutside, Device, Quiet, Store, Stored
 from openvse.cli.stopping import going_on
+from openvse.cli.worker_options import Cluster, Processes, ThreadsOfEach, chosen_workers
 from openvse.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from openvse.features import ExtractionReport, StoreDtype
+    from openvse.workers import Workers
 
 IMAGES_AT_ONCE, TEXTS_AT_ONCE = 32, 128
 
@@ -35,6 +37,7 @@ class _Wanted:
     check: bool
     allow_outside: bool
     device: str
+    shared: Workers | None
 
 
 @app.command()
@@ -67,15 +70,19 @@ def extract(
     check: Annotated[
         bool, typer.Option("--check", help="First compare an existing store with its checksums.")
     ] = False,
+    processes: Processes = 0,
+    cluster: Cluster = None,
     device: Device = "cpu",
-    threads: Threads = None,
+    threads: ThreadsOfEach = None,
     quiet: Quiet = False,
 ) -> None:
     """Store the local features of images or the token states of captions; a second run only adds what is new."""
     from openvse.encoders import TEXT_ENCODERS
 
+    shared = chosen_workers(processes, cluster, threads, device)
+    tree = _tree(options or [])
     wanted = _Wanted(
-        encoder, data, store, _tree(options or []), batch_size, workers, dtype, check, allow_outside, device
+        encoder, data, store, tree, batch_size, workers, dtype, check, allow_outside, device, shared
     )
     if encoder in TEXT_ENCODERS:
         report = _extract_texts(wanted)
@@ -132,6 +139,7 @@ def _extract_images(wanted: _Wanted) -> ExtractionReport:
             num_workers=wanted.workers,
             dtype=wanted.dtype,
             device=wanted.device,
+            workers=wanted.shared,
             progress=lambda state: show(state.done, state.total, state.images_per_s),
         )
     for problem in (
@@ -174,6 +182,7 @@ def _extract_texts(wanted: _Wanted) -> ExtractionReport:
             batch_size=wanted.batch_size or TEXTS_AT_ONCE,
             dtype=wanted.dtype,
             device=wanted.device,
+            workers=wanted.shared,
             progress=lambda state: show(state.done, state.total, state.images_per_s),
         )
     for problem in corpus.problems:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
-import socket
-import time
 from collections.abc import Sequence
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from openvse.cli.app import app, main
+from openvse.cli.app import app
 from openvse.cli.completion import complete_override, complete_recipe
+from openvse.cli.launching import launch, leads
 from openvse.cli.options import Quiet, RunDevice, StartModel, Threads
-from openvse.cli.stopping import Stopped, describe_stop, going_on
-
-if TYPE_CHECKING:
-    from torch.multiprocessing.spawn import SpawnContext
-
-GRACE_SECONDS = 10.0
-"""Seconds in which the processes of a stopped run can end by themselves before they are killed."""
+from openvse.cli.stopping import going_on
 
 Recipe: TypeAlias = Annotated[
     str,
@@ -81,7 +71,7 @@ def train(
     from openvse.training.records import Silent
 
     folder = out or Path("runs") / f"{chosen.name.replace('/', '_')}-s{chosen.seed}"
-    leading = os.environ.get("RANK", "0") == "0"
+    leading = leads()
     with bar(shown=leading) as progress:
         extraction = {unit: counted(progress, f"extracting {unit}", unit) for unit in ("images", "texts")}
         result = run(
@@ -120,49 +110,3 @@ def interval_of(best: Path, metric: str) -> str:
     if stated is None or stated[0] == stated[1]:  # all queries right or all wrong: resampling shows no spread
         return ""
     return f" (95 % interval {stated[0]:.1f} to {stated[1]:.1f})"
-
-
-def launch(processes: int) -> None:
-    """Run this command in several processes, and exit with the code of the first process that fails."""
-    from torch.multiprocessing.spawn import ProcessExitedException, start_processes
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(processes))
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
-    logging.getLogger("torch.multiprocessing.spawn").setLevel(
-        logging.ERROR
-    )  # it logs each process that it ends
-    try:
-        context = start_processes(_run_as, nprocs=processes, join=False, start_method="spawn")  # type: ignore[no-untyped-call]
-        _wait(context)
-    except ProcessExitedException as error:
-        raise typer.Exit(error.exit_code or 1) from error
-    raise typer.Exit
-
-
-def _wait(context: SpawnContext) -> None:
-    """Wait for the processes of a run; if this process is stopped, stop them too."""
-    try:
-        while not context.join():
-            pass
-    except KeyboardInterrupt as stop:
-        _end(context.processes, at_once=isinstance(stop, Stopped))
-        raise typer.Exit(describe_stop(stop)[1]) from stop  # the first process says how to continue
-
-
-def _end(processes: Sequence[BaseProcess], *, at_once: bool) -> None:
-    """End processes: ask first, then kill. A Ctrl-C has reached them already; other signals have not."""
-    for number in (None, signal.SIGTERM, signal.SIGKILL):
-        for process in processes:
-            if process.is_alive() and process.pid is not None and number is not None:
-                os.kill(process.pid, number)
-        deadline = time.monotonic() + (0 if number is None and at_once else GRACE_SECONDS)
-        for process in processes:
-            process.join(max(0.0, deadline - time.monotonic()))
-
-
-def _run_as(rank: int) -> None:
-    """Run the inherited command line in a new process, as the process of this rank."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-    main()

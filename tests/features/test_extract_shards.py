@@ -1,0 +1,130 @@
+"""Extraction by several processes: the same store, bit for bit, whatever their number and whatever is interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
+from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
+from openvse.encoders import TransformersText
+from openvse.errors import OpenVSEError
+from openvse.features import ExtractionProgress, FeatureStore, extract_features, extract_text_features
+from openvse.features.extract_shards import SHARDS
+from openvse.workers import Workers, start_workers
+
+BATCH = 2
+TEXTS = [f"{'a very ' * (number % 5)}red dog number {number}" for number in range(9)]
+
+
+@pytest.fixture
+def backbone() -> EfficientNetLite0:
+    torch.manual_seed(0)
+    return EfficientNetLite0(pretrained=False, image_size=32)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> list[tuple[str, Path]]:
+    """17 images, three of them broken."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(17):
+        path = folder / f"{number:02d}.png"
+        if number in (1, 6, 7):
+            path.write_text("no image")
+        else:
+            Image.new("RGB", (40, 32), (15 * number, 255 - 9 * number, 60)).save(path)
+    return [(path.name, path) for path in sorted(folder.iterdir())]
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openvse.features.extract.ITEMS_IN_SHARD", 5)  # two batches
+    monkeypatch.setattr("openvse.features.extract_texts.ITEMS_IN_SHARD", 4)
+
+
+@pytest.fixture(scope="module")
+def ray_workers() -> Iterator[None]:
+    import ray
+
+    start_workers(4)
+    yield
+    ray.shutdown()
+
+
+def content(store: Path) -> dict[str, bytes]:
+    """Return the bytes of all files of a store."""
+    return {path.name: path.read_bytes() for path in store.iterdir() if path.name != "writer.lock"}
+
+
+def worker_ids() -> list[int]:
+    """Return the process ids of Ray's workers that hold a backbone."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            name = (place / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if name.startswith(b"ray::") and b"Worker" in name:
+            found.append(int(place.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_shards", "ray_workers")
+def test_any_number_of_processes_makes_the_same_store(
+    backbone: EfficientNetLite0, images: list[tuple[str, Path]], tmp_path: Path
+) -> None:
+    here = extract_features(backbone, images, tmp_path / "here", batch_size=BATCH)
+    expected = content(tmp_path / "here")
+    report = extract_features(backbone, images, tmp_path / "four", batch_size=BATCH, workers=Workers(4))
+    assert content(tmp_path / "four") == expected
+    assert (report.done, sorted(report.failed)) == (here.done, sorted(here.failed))
+
+    killed: list[int] = []
+
+    def kill_one(state: ExtractionProgress) -> None:
+        if not killed:
+            killed.append(worker_ids()[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    extract_features(
+        backbone, images, tmp_path / "killed", batch_size=BATCH, workers=Workers(2), progress=kill_one
+    )
+    assert killed and content(tmp_path / "killed") == expected
+
+    def stop(state: ExtractionProgress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extract_features(
+            backbone, images, tmp_path / "stopped", batch_size=BATCH, workers=Workers(1), progress=stop
+        )
+    begun = len(FeatureStore.open(tmp_path / "stopped"))
+    assert 0 < begun < here.done
+    extract_features(backbone, images, tmp_path / "stopped", batch_size=BATCH, workers=Workers(2))
+    assert content(tmp_path / "stopped") == expected
+    assert not (tmp_path / "stopped" / SHARDS).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_shards", "ray_workers")
+def test_texts_too(bert_checkpoint: str, tmp_path: Path) -> None:  # noqa: F811
+    encoder = TransformersText(embed_dim=8, model=bert_checkpoint, fine_tune=False)
+    extract_text_features(encoder, TEXTS, tmp_path / "here", batch_size=BATCH)
+    extract_text_features(encoder, TEXTS, tmp_path / "shared", batch_size=BATCH, workers=Workers(1))
+    assert content(tmp_path / "shared") == content(tmp_path / "here")
+
+
+def test_a_backbone_that_cannot_be_sent_is_refused(
+    backbone: EfficientNetLite0, images: list[tuple[str, Path]], tmp_path: Path
+) -> None:
+    backbone.callback = lambda: None  # type: ignore[assignment]
+    with pytest.raises(OpenVSEError, match="cannot be sent to other processes"):
+        extract_features(backbone, images, tmp_path / "store", workers=Workers(2))
