@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
-# own_folder.py trains for hours on data that one has to name.
-BENCHMARKS = $(filter-out benchmarks/own_folder.py benchmarks/photo_clips.py, $(sort $(wildcard benchmarks/[a-z]*.py)))
+# These need data that one has to name.
+BENCHMARKS = $(filter-out benchmarks/own_folder.py benchmarks/photo_clips.py benchmarks/clip_order.py, $(sort $(wildcard benchmarks/[a-z]*.py)))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .PHONY: demo check test test-fast lint docs wheel wheel-check runtime-check bench clean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -184,3 +185,8 @@ def test_the_citation_names_its_papers() -> None:
     assert citation["license"] == "Apache-2.0"
     assert len(citation["references"]) == 6
     assert all(paper["title"] and paper["authors"] and paper["year"] for paper in citation["references"])
+
+
+def test_the_figures_about_scale_are_those_of_the_slopes() -> None:
+    computed = runpy.run_path(str(ROOT / "benchmarks" / "scaling.py"))
+    assert table("scaling.md", "The figures") == computed["table"](computed["COLLECTIONS"])
