@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import tempfile
 import time
@@ -10,12 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from _drawn import BLOCK, drawn, drawn_queries
 from _measure import peak_memory
-from openvse.functional import normalize
 from openvse.search import ExactBackend, Index, Item, choose_engine, update_engine
 from openvse.search.database import Root
 from openvse.search.engines import open_engine
@@ -24,8 +26,8 @@ from openvse.types import EmbeddingSet
 
 TOP_K = 10
 QUERIES = 200
-LATENT = 24  # dimensions in which the data differ most, as embeddings of images do
-PEERS = ("faiss_flat", "faiss_hnsw", "usearch")
+NEIGHBOURS, BUILD_BREADTH, SEARCH_BREADTH = 16, 100, 128  # of the graphs of the peers
+PEERS = ("faiss_flat", "faiss_hnsw", "usearch", "hnswlib")
 
 Row = list[object]
 HEADER = [
@@ -40,14 +42,6 @@ HEADER = [
 ]
 
 
-def drawn(count: int, dim: int, seed: int) -> torch.Tensor:
-    """Return unit vectors that lie near a subspace, with noise in all dimensions."""
-    shared = torch.randn(LATENT, dim, generator=torch.Generator().manual_seed(99)) / LATENT**0.5
-    generator = torch.Generator().manual_seed(seed)
-    some = torch.randn(count, LATENT, generator=generator) @ shared
-    return normalize(some + 0.3 * torch.randn(count, dim, generator=generator))
-
-
 def as_queries(vectors: torch.Tensor) -> EmbeddingSet:
     return EmbeddingSet(vectors.unsqueeze(1), torch.ones(len(vectors), 1, dtype=torch.bool))
 
@@ -55,8 +49,8 @@ def as_queries(vectors: torch.Tensor) -> EmbeddingSet:
 def write_index(folder: Path, items: int, dim: int, dtype: str = "float32") -> None:
     """Write an index of drawn items."""
     with IndexWriter(folder, model="benchmark", roots=[Root(0, str(folder), "")], dtype=dtype) as writer:
-        for start in range(0, items, 10_000):
-            count = min(10_000, items - start)
+        for start in range(0, items, BLOCK):
+            count = min(BLOCK, items - start)
             entries = [
                 Entry(Item(f"{number:09d}.jpg", number, number)) for number in range(start, start + count)
             ]
@@ -98,7 +92,7 @@ def open_and_search(folder: Path, url: str | None) -> None:
     """Open the engine of an index and ask it some queries."""
     index = Index.open(folder)
     engine = open_engine(index, ExactBackend(index.segments), url=url)
-    asked = as_queries(drawn(20, index.manifest.dim, seed=-1))
+    asked = as_queries(drawn_queries(20, index.manifest.dim, BLOCK))
     for number in range(20):
         engine.search(asked[number : number + 1], TOP_K)
 
@@ -146,56 +140,126 @@ def table_bytes(folder: Path, url: str) -> int:
     return int(row[0]) if row else 0
 
 
+class Peer:
+    """Another library over the same vectors: it makes an index, and searches one that it opens from a file."""
+
+    def __init__(self, name: str, dim: int) -> None:
+        self._name, self._dim = name, dim
+
+    def build(self, vectors: np.ndarray, file: Path) -> float:
+        """Write the index to a file, and return the seconds that making it took."""
+        started = time.perf_counter()
+        made = self._made()
+        if self._name == "usearch":
+            made.add(np.arange(len(vectors)), vectors, threads=torch.get_num_threads())
+        elif self._name == "hnswlib":
+            made.init_index(len(vectors), M=NEIGHBOURS, ef_construction=BUILD_BREADTH)
+            made.add_items(vectors, num_threads=torch.get_num_threads())
+        else:
+            made.add(vectors)
+        built = time.perf_counter() - started
+        if self._name == "usearch":
+            made.save(str(file))
+        elif self._name == "hnswlib":
+            made.save_index(str(file))
+        else:
+            import faiss
+
+            faiss.write_index(made, str(file))
+        return built
+
+    def open(self, file: Path) -> Callable[[np.ndarray], list[int]]:
+        """Open the file, and return a function that searches for one query, ``[1, D]``."""
+        if self._name == "usearch":
+            import usearch.index
+
+            one = usearch.index.Index.restore(str(file))
+            assert one is not None
+            one.expansion_search = SEARCH_BREADTH
+            return lambda query: one.search(query[0], TOP_K).keys.tolist()
+        if self._name == "hnswlib":
+            graph = self._made()
+            graph.load_index(str(file))
+            graph.set_ef(SEARCH_BREADTH)
+            graph.set_num_threads(1)
+            return lambda query: graph.knn_query(query, k=TOP_K)[0][0].tolist()
+        import faiss
+
+        read = faiss.read_index(str(file))
+        return lambda query: read.search(query, TOP_K)[1][0].tolist()
+
+    def _made(self) -> Any:
+        if self._name == "usearch":
+            import usearch.index
+
+            return usearch.index.Index(
+                ndim=self._dim,
+                metric="ip",
+                dtype="f32",
+                connectivity=NEIGHBOURS,
+                expansion_add=BUILD_BREADTH,
+                expansion_search=SEARCH_BREADTH,
+            )
+        if self._name == "hnswlib":
+            import hnswlib
+
+            return hnswlib.Index(space="ip", dim=self._dim)
+        import faiss
+
+        faiss.omp_set_num_threads(torch.get_num_threads())
+        if self._name == "faiss_flat":
+            return faiss.IndexFlatIP(self._dim)
+        graph = faiss.IndexHNSWFlat(self._dim, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
+        graph.hnsw.efConstruction, graph.hnsw.efSearch = BUILD_BREADTH, SEARCH_BREADTH
+        return graph
+
+
+def open_peer_and_search(file: Path, name: str, dim: int) -> None:
+    """Open the index of another library and ask it some queries."""
+    search = Peer(name, dim).open(file)
+    for query in drawn_queries(20, dim, BLOCK).numpy():
+        search(query[np.newaxis])
+
+
 def measure_peer(name: str, folder: Path, asked: EmbeddingSet, truth: list[list[int]]) -> Row:
     """Build the index of another library over the same vectors, and measure it."""
     vectors = np.ascontiguousarray(Index.open(folder).vectors[:, 0], np.float32)
     flat = asked.vectors[:, 0].numpy()
-    file = folder.parent / f"{name}.bin"
+    file, peer = folder.parent / f"{name}.bin", Peer(name, vectors.shape[1])
+    built = peer.build(vectors, file)
+    del vectors
     started = time.perf_counter()
-    if name == "usearch":
-        import usearch.index
-
-        made = usearch.index.Index(ndim=vectors.shape[1], metric="ip", dtype="f32")
-        made.add(np.arange(len(vectors)), vectors)
-        built = time.perf_counter() - started
-        made.save(str(file))
-        started = time.perf_counter()
-        again = usearch.index.Index.restore(str(file))
-        assert again is not None
-        again.search(flat[:1], TOP_K)
-        reopened = time.perf_counter() - started
-        fast, slow, recall = search_one(lambda number: again.search(flat[number], TOP_K).keys.tolist(), truth)
-    else:
-        import faiss
-
-        faiss.omp_set_num_threads(torch.get_num_threads())
-        dim = vectors.shape[1]
-        made = (
-            faiss.IndexFlatIP(dim)
-            if name == "faiss_flat"
-            else faiss.IndexHNSWFlat(dim, 16, faiss.METRIC_INNER_PRODUCT)
-        )
-        if name == "faiss_hnsw":
-            made.hnsw.efSearch = 128
-        made.add(vectors)
-        built = time.perf_counter() - started
-        faiss.write_index(made, str(file))
-        started = time.perf_counter()
-        again = faiss.read_index(str(file))
-        again.search(flat[:1], TOP_K)
-        reopened = time.perf_counter() - started
-        fast, slow, recall = search_one(
-            lambda number: again.search(flat[number : number + 1], TOP_K)[1][0].tolist(), truth
-        )
-    return [name, fast, slow, recall, built, file.stat().st_size / 1e6, "", reopened]
+    search = peer.open(file)
+    search(flat[:1])
+    reopened = time.perf_counter() - started
+    fast, slow, recall = search_one(lambda number: search(flat[number : number + 1]), truth)
+    del search
+    gc.collect()
+    work = partial(open_peer_and_search, name=name, dim=flat.shape[1])
+    memory, size = peak_memory(work, partial(Path, file)) / 1e6, file.stat().st_size / 1e6
+    file.unlink()
+    return [name, fast, slow, recall, built, size, memory, reopened]
 
 
-def measure_engines(items: int, dim: int, names: list[str], dtype: str = "float32") -> Iterator[Row]:
-    """Yield the rows of the table."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place, "index")
+def prepare(place: Path, items: int, dim: int, dtype: str) -> tuple[Path, EmbeddingSet, list[list[int]]]:
+    """Return the index in a place, queries and what the exact engine finds; all are made where they are missing."""
+    folder, noted = place / "index", place / "truth.json"
+    asked = as_queries(drawn_queries(QUERIES, dim, items))
+    if not noted.is_file():
         write_index(folder, items, dim, dtype)
-        asked = as_queries(drawn(QUERIES, dim, seed=-2))
         truth = ExactBackend(Index.open(folder).segments).search(asked, TOP_K)[1].tolist()
+        noted.write_text(json.dumps(truth))
+    truth = json.loads(noted.read_text())
+    if len(Index.open(folder)) != items or len(truth) != QUERIES:
+        raise SystemExit(f"{place} holds another benchmark: give another --place")
+    return folder, asked, truth
+
+
+def measure_engines(
+    items: int, dim: int, names: list[str], dtype: str = "float32", place: Path | None = None
+) -> Iterator[Row]:
+    """Yield the rows of the table; the index stays in ``place`` if that is given."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, asked, truth = prepare(place or Path(temporary), items, dim, dtype)
         for name in names:
             yield (measure_peer if name in PEERS else measure_engine)(name, folder, asked, truth)

@@ -1,11 +1,14 @@
 """The exact engine beside one pass over the vectors and the bare matrix product; adding an image; the other engines.
 
     python benchmarks/search.py [--items 100000] [--dim 1024] [--repeats 11] [--only products adding engines]
-                                [--engines exact int8 qdrant_edge pgvector faiss_flat faiss_hnsw usearch]
+                                [--engines exact int8 qdrant_edge pgvector faiss_flat faiss_hnsw usearch hnswlib]
+                                [--place FOLDER] [--rows FILE]
 
 All sides of the first table take turns in one run. The second says what it costs to add one item to an index of so
-many, and the third compares engines over data that lie near a subspace of 24 dimensions, one after the other. FAISS and
-usearch need the extra ``bench``, and the engine ``qdrant`` a server in OPENVSE_QDRANT_URL.
+many, and the third compares engines over drawn embeddings (``_drawn.py``), one after the other. With ``--place``, their
+index stays in a folder, so each engine can be measured by a call of its own; ``--rows`` appends the rows to a file.
+FAISS and usearch need the extra ``bench``, and hnswlib a compiler. The engine ``qdrant`` needs a server, whose URL is
+in OPENVSE_QDRANT_URL.
 """
 
 from __future__ import annotations
@@ -113,6 +116,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--only", nargs="+", default=["products", "adding", "engines"])
     parser.add_argument("--engines", nargs="+", default=["exact", "int8", "qdrant_edge"])
+    parser.add_argument("--place", type=Path)
+    parser.add_argument("--rows", type=Path)
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float32")
     arguments = parser.parse_args()
     print(f"{arguments.items:,} x {arguments.dim}, the best {TOP_K}; {environment()}\n")
@@ -123,8 +128,13 @@ def main() -> None:
             print(f"\n{add_one(Path(folder), arguments.items, arguments.dim)}")
     if "engines" in arguments.only:
         print(f"\n{table(HEADER, [])}")
-        for row in measure_engines(arguments.items, arguments.dim, arguments.engines, arguments.dtype):
-            print(table(HEADER, [row]).splitlines()[2], flush=True)
+        kind = arguments.items, arguments.dim, arguments.engines, arguments.dtype, arguments.place
+        for row in measure_engines(*kind):
+            line = table(HEADER, [row]).splitlines()[2]
+            print(line, flush=True)
+            if arguments.rows:
+                with arguments.rows.open("a") as file:
+                    file.write(f"{line}\n")
 
 
 if __name__ == "__main__":

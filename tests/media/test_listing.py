@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
 from openvse.errors import DataError
@@ -61,3 +64,35 @@ def test_nothing_is_left_out(tmp_path):
 )
 def test_odd_characters_are_escaped(name, shown):
     assert escaped(name) == shown
+
+
+def test_the_order_is_that_of_the_parts_of_the_paths(tmp_path):
+    touch(tmp_path, "b/a.jpg", "b.jpg", "a b/c.jpg", "a/z.jpg", "a.jpg", "a/b/c.jpg", "a/b.jpg", "a-b/c.jpg")
+    paths = list_media(tmp_path).paths
+    assert len(paths) == 8 and paths == sorted(paths)
+
+
+def test_links_are_listed_if_they_are_files_and_not_followed_into_folders(tmp_path):
+    touch(tmp_path, "real/a.jpg", "gone.jpg")
+    (tmp_path / "file.jpg").symlink_to(tmp_path / "real" / "a.jpg")
+    (tmp_path / "folder.jpg").symlink_to(tmp_path / "real")
+    (tmp_path / "dangling.jpg").symlink_to(tmp_path / "nowhere")
+    names = [path.name for path in list_media(tmp_path).paths]
+    assert names == ["dangling.jpg", "file.jpg", "gone.jpg", "a.jpg"]
+
+
+def test_folders_may_be_deeper_than_python_can_call(tmp_path):
+    depth = sys.getrecursionlimit() + 100
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(os.open("a.jpg", os.O_CREAT, dir_fd=folder))
+    os.close(folder)
+    (image,) = list_media(tmp_path).paths
+    assert len(image.relative_to(tmp_path).parts) == depth + 1
+    image.unlink()
+    for parent in list(image.parents)[:depth]:  # pytest could not remove them
+        parent.rmdir()

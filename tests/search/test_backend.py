@@ -123,3 +123,21 @@ def test_keys_sort_like_scores_then_positions(values: list[float], start: int) -
     unpacked, positions = unpack(keys)
     assert torch.equal(unpacked, scores + 0.0)
     assert positions[0].tolist() == list(range(start, start + len(values)))
+
+
+def test_one_query_hands_only_what_is_promising_to_the_threads_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They wait busily for more work once they are woken, and take the processor from the product."""
+    generator = torch.Generator().manual_seed(0)
+    backend = ExactBackend(normalize(torch.randn(50_000, 1, 8, generator=generator)).numpy())
+    converted = []
+    long = Tensor.long
+
+    def noted(self: Tensor) -> Tensor:
+        converted.append(self.numel())
+        return long(self)
+
+    monkeypatch.setattr(Tensor, "long", noted)
+    backend.search(queries_of(normalize(torch.randn(1, 1, 8, generator=generator))), 10)
+    assert 10 <= max(converted) < 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -183,3 +184,35 @@ def test_eight_bits_find_the_best_of_many_blocks(tmp_path: Path, monkeypatch: py
     found, exact = engine_of(tmp_path, "int8")
     for some in (asked[:1], asked):
         assert found.search(some, 12)[1].tolist() == exact.search(some, 12)[1].tolist()
+
+
+@pytest.mark.medium
+def test_a_server_that_is_not_there_is_said_in_lines_of_our_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client's own warnings name files of the client, which say nothing to a user."""
+    url = "http://me:secret@127.0.0.1:1"
+    write(tmp_path, range(3), unit(3))
+    choose_engine(tmp_path, "qdrant", url)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(EngineError, match="http://me@127.0.0.1:1 cannot be used"):
+            update_engine(tmp_path, url=url)
+        assert not caplog.records
+        place = EngineChoice.of(read_manifest(tmp_path).engine).place
+        choose_engine(tmp_path, "exact")
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert f"what the engine qdrant holds in {place} was not removed: the Qdrant server" in said
+    assert "secret" not in said
+
+
+@pytest.mark.medium
+def test_a_key_that_is_not_encrypted_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    from openvse.search.stores import qdrant
+
+    with pytest.raises(EngineError, match="qdrant.invalid:1 cannot be used"):
+        qdrant.QdrantStore("http://me:secret@qdrant.invalid:1", "openvse_00000000", 1, 4)
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert (
+        said == "the key of http://qdrant.invalid:1 goes over a connection that is not encrypted: use https"
+    )

@@ -120,6 +120,8 @@ def test_nothing_to_index(model: ColourModel, tmp_path: Path) -> None:
         build_index(model, tmp_path / "empty", tmp_path / "index")
     with pytest.raises(DataError, match="there is no such folder"):
         build_index(model, tmp_path / "nowhere", tmp_path / "index")
+    with pytest.raises(DataError, match="there is no such file; give a text file"):
+        build_index(model, tmp_path / "captions.txt", tmp_path / "index")
     assert not (tmp_path / "index").exists()
 
 

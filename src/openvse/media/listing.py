@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,6 +58,21 @@ class Listing:
     unreadable: list[Path] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class NamedFiles:
+    """The images and clips below a folder, by name: what is quick for very many.
+
+    Attributes:
+        names: below the folder, with forward slashes, in the order of their parts.
+        left_out: the names of similar files that are left out, by kind.
+        unreadable: folders whose content the system refused to list.
+    """
+
+    names: list[str]
+    left_out: dict[str, list[str]]
+    unreadable: list[Path]
+
+
 def list_media(
     folder: str | Path, *, videos: bool = False, ignored: Callable[[str, bool], bool] | None = None
 ) -> Listing:
@@ -75,16 +90,37 @@ def list_media(
     root = Path(folder)
     if not root.is_dir():
         raise DataError(f"{escaped(root)}: there is no such folder; give a folder of images")
-    paths: list[Path] = []
+    found = name_media(root, videos=videos, ignored=ignored)
+    return Listing([root / name for name in found.names], left_out_of(root, found), found.unreadable)
+
+
+def name_media(
+    root: Path, *, videos: bool = False, ignored: Callable[[str, bool], bool] | None = None
+) -> NamedFiles:
+    """List the images below a folder by name; see ``list_media``."""
     unreadable: list[Path] = []
-    left_out: dict[str, list[Path]] = {}
-    for path in sorted(walk_files(root, ignored, unreadable)):
-        kind = kind_left_out(path.name, videos=videos)
-        if kind:
-            left_out.setdefault(kind, []).append(path)
-        elif is_image(path.name) or (videos and is_video_name(path.name)):
-            paths.append(path)
-    return Listing(paths, LeftOut(left_out), unreadable)
+    names: list[str] = []
+    left_out: dict[str, list[str]] = {}
+    of_suffix: dict[str, str | None] = {}  # what a suffix says is looked up once
+    for name in _names_below(root, ignored, unreadable):
+        base = name[name.rfind("/") + 1 :]
+        stem, _, suffix = base.rpartition(".")
+        if "\n" in base or not stem:
+            kind = _kind(base, videos=videos)
+        else:
+            if suffix not in of_suffix:
+                of_suffix[suffix] = _kind(base, videos=videos)
+            kind = of_suffix[suffix]
+        if kind == "":
+            names.append(name)
+        elif kind is not None:
+            left_out.setdefault(kind, []).append(name)
+    return NamedFiles(names, left_out, unreadable)
+
+
+def left_out_of(root: Path, found: NamedFiles) -> LeftOut:
+    """Return the files that are left out."""
+    return LeftOut({kind: [root / name for name in names] for kind, names in found.left_out.items()})
 
 
 def walk_files(
@@ -99,22 +135,59 @@ def walk_files(
         ignored: see ``list_media``.
         unreadable: the folders that the system refuses to list are appended to it.
     """
+    return (root / name for name in _names_below(root, ignored, unreadable))
 
-    def refused(error: OSError) -> None:
-        if unreadable is not None:
-            unreadable.append(Path(os.fsdecode(error.filename or root)))
 
-    for parent, folders, names in os.walk(root, onerror=refused):
-        below = os.path.relpath(parent, root).replace(os.sep, "/") if ignored else ""
-        prefix = "" if below in ("", ".") else f"{below}/"
-        folders[:] = [
-            name
-            for name in folders
-            if not name.startswith(".") and not (ignored and ignored(prefix + name, True))
-        ]
-        for name in names:
-            if not name.startswith(".") and not (ignored and ignored(prefix + name, False)):
-                yield Path(parent, name)
+def _names_below(
+    root: Path, ignored: Callable[[str, bool], bool] | None, unreadable: list[Path] | None
+) -> Iterator[str]:
+    """Yield the names of the files below a folder, in the order of their parts, with forward slashes."""
+    waiting = [("", True)]  # names, and whether they are folders; the last one is the next
+    while waiting:
+        name, is_folder = waiting.pop()
+        if not is_folder:
+            yield name
+            continue
+        try:
+            with os.scandir(os.path.join(root, name)) as entries:  # noqa: PTH118 - a string, for speed
+                inside = _inside(entries, f"{name}/" if name else "", ignored)
+        except OSError:
+            if unreadable is not None:
+                unreadable.append(root / name)
+            continue
+        inside.sort(reverse=True)
+        waiting += inside
+
+
+def _inside(
+    entries: Iterable[os.DirEntry[str]], prefix: str, ignored: Callable[[str, bool], bool] | None
+) -> list[tuple[str, bool]]:
+    """Return the files and folders of a folder that are not skipped."""
+    inside = []
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        name, is_folder = prefix + entry.name, _is_folder(entry)
+        if ignored and ignored(name, is_folder):
+            continue
+        if not (is_folder and entry.is_symlink()):
+            inside.append((name, is_folder))
+    return inside
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _kind(name: str, *, videos: bool) -> str | None:
+    """Return the kind of a file that is left out, "" for one that is listed, and None for others."""
+    kind = kind_left_out(name, videos=videos)
+    if kind or is_image(name) or (videos and is_video_name(name)):
+        return kind
+    return None
 
 
 def kind_left_out(name: str, *, videos: bool) -> str:

@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
+from typing import TypeAlias
 
 from openvse.media.segments import ClipSegment, cut, file_of, segment_name, span_of
-from openvse.search.database import Database, encode_id
+from openvse.search.database import Database, decode_id, encode_id
 
 SECONDS = "segment_seconds"
 """The name under which an index notes how long its segments are; "" where there never were any."""
 
 
-@dataclass(frozen=True)
-class HeldFile:
-    """A file as an index holds it.
-
-    Attributes:
-        id: of the file.
-        modified_ns: time of its last change when it was indexed.
-        size: its bytes then.
-        run: number of the indexing that embedded it.
-        items: the ids of its items: the file's own, or those of its segments.
-    """
-
-    id: str
-    modified_ns: int
-    size: int
-    run: int
-    items: tuple[str, ...]
+HeldFile: TypeAlias = tuple[bytes, int, int, int, tuple[str, ...] | None]
+"""A file as an index holds it: the bytes of its id, its time and size when it was indexed, the number of the indexing
+that embedded it, and the ids of its segments; None for a file that is an item by itself. It is a row of the database,
+as it is read for every file of an index."""
 
 
 def held_files(database: Database, root: int) -> Iterator[HeldFile]:
     """Yield the files of a root that an index holds, in the order of their ids."""
-    whole = (HeldFile(*row, items=(row[0],)) for row in database.walk(root, segments=False))
+    whole: Iterator[HeldFile] = database.walk_files(root)
     if not database.setting(SECONDS):
         return whole
-    return heapq.merge(whole, _cut_files(database, root), key=lambda file: encode_id(file.id))
+    return heapq.merge(whole, _cut_files(database, root), key=itemgetter(0))
+
+
+def items_of(file: HeldFile) -> tuple[str, ...]:
+    """Return the ids of the items of a file: its own, or those of its segments."""
+    return (decode_id(file[0]),) if file[4] is None else file[4]
 
 
 def _cut_files(database: Database, root: int) -> list[HeldFile]:
@@ -46,10 +39,10 @@ def _cut_files(database: Database, root: int) -> list[HeldFile]:
     found: dict[str, list[tuple[str, int, int, int]]] = {}
     for row in database.walk(root, segments=True):
         found.setdefault(file_of(row[0]), []).append(row)
-    return [
-        HeldFile(name, rows[0][1], rows[0][2], min(row[3] for row in rows), tuple(row[0] for row in rows))
-        for name, rows in sorted(found.items(), key=lambda each: encode_id(each[0]))
-    ]
+    return sorted(
+        (encode_id(name), rows[0][1], rows[0][2], min(row[3] for row in rows), tuple(row[0] for row in rows))
+        for name, rows in found.items()
+    )
 
 
 def count_segments(database: Database) -> int:

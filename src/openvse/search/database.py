@@ -17,6 +17,7 @@ from openvse.media.segments import file_of
 from openvse.search.manifest import Item, damaged
 
 _WAIT_S = 60.0  # for a transaction of another process, which takes milliseconds
+_IS_SEGMENT = "(kind = 'clip' AND id GLOB '*#t=*')"
 
 _SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -135,6 +136,11 @@ def encode_id(item_id: str) -> bytes:
     return item_id.encode("utf-8", "surrogateescape")
 
 
+def decode_id(stored: bytes) -> str:
+    """Return the id whose bytes are stored."""
+    return stored.decode("utf-8", "surrogateescape")
+
+
 class Database:
     """The database of an index, open for reading or writing; a context manager.
 
@@ -209,16 +215,27 @@ class Database:
         ids, *numbers = columns
         return Table(list(ids), *(np.array(column, np.int64) for column in numbers))
 
-    def walk(self, root: int, *, segments: bool | None = None) -> Iterator[tuple[str, int, int, int]]:
+    def walk(self, root: int, *, segments: bool = False) -> Iterator[tuple[str, int, int, int]]:
         """Yield id, time, size and run of the items of a root, in the order of their ids.
 
         Args:
             root: its number.
-            segments: only segments of clips, or only other items; None yields all.
+            segments: only segments of clips.
         """
-        part = f"{'' if segments else 'NOT '}(kind = 'clip' AND id GLOB '*#t=*')"
-        more = "" if segments is None else f" AND {part}"
+        more = f" AND {_IS_SEGMENT}" if segments else ""
         sql = f"SELECT id, modified_ns, size, run FROM items WHERE root = ?{more} ORDER BY id"
+        with self._errors(), closing(self._connection.execute(sql, (root,))) as cursor:
+            yield from cursor
+
+    def walk_files(self, root: int) -> Iterator[tuple[bytes, int, int, int, None]]:
+        """Yield the items of a root but segments of clips: the bytes of the id, time, size, run and None.
+
+        The database makes these rows as they are needed, as there is one for each file of an index.
+        """
+        sql = (
+            "SELECT CAST(id AS BLOB), modified_ns, size, run, NULL FROM items WHERE root = ? AND "
+            f"NOT {_IS_SEGMENT} ORDER BY id"
+        )
         with self._errors(), closing(self._connection.execute(sql, (root,))) as cursor:
             yield from cursor
 
@@ -323,7 +340,7 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
             f"{path.resolve().as_uri()}?mode={modes.pop(0)}", timeout=_WAIT_S, isolation_level=None, uri=True
         )
         try:
-            connection.text_factory = _text
+            connection.text_factory = decode_id
             connection.create_function("file_of", 1, _file_of, deterministic=True)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA cache_spill = OFF")  # a reader never waits for half a transaction
@@ -341,13 +358,9 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
             return connection
 
 
-def _text(stored: bytes) -> str:
-    return stored.decode("utf-8", "surrogateescape")
-
-
 def _file_of(name: bytes) -> str:
     """Return the file of a segment by its name, or the name of another item, for conditions."""
-    return file_of(_text(name)).encode("utf-8", "replace").decode()
+    return file_of(decode_id(name)).encode("utf-8", "replace").decode()
 
 
 def _values(stored: Stored) -> tuple[object, ...]:

@@ -270,6 +270,10 @@ def _drop(folder: Path, choice: EngineChoice, num_embeddings: int, dim: int) -> 
         store = open_store(choice, folder, (num_embeddings, dim))
         store.drop()
         store.close()
-    except EngineError:
+    except EngineError as error:
+        if choice.url:
+            _logger.warning(
+                "what the engine %s holds in %s was not removed: %s", choice.name, choice.place, error
+            )
         shutil.rmtree(folder / choice.place, ignore_errors=True)
     state_file(folder, choice).unlink(missing_ok=True)

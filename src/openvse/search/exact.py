@@ -25,11 +25,18 @@ from openvse.types import EmbeddingSet
 
 @dataclass(frozen=True)
 class _Block:
-    """Some rows of a segment, those of them that may be found, and the positions of these."""
+    """Some rows of a segment, those of them that may be found, and the positions of these.
 
-    vectors: Tensor
-    positions: Int[Tensor, "n"]
-    chosen: Int[Tensor, "n"] | None
+    They are arrays until few are left: torch's threads, once woken, take the processor from those of the product.
+    """
+
+    vectors: Float[np.ndarray, "m K D"]
+    positions: Int[np.ndarray, "n"]
+    chosen: Int[np.ndarray, "n"] | None
+
+    def rows(self, places: Int[np.ndarray, "p"]) -> Tensor:
+        """Return the embeddings of some of the items that may be found."""
+        return torch.from_numpy(self.vectors[places if self.chosen is None else self.chosen[places]])
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ class ExactBackend(Engine):
             if is_full and allowed is None:
                 for start in range(0, len(segment.vectors), steps.mapped):
                     some = slice(start, start + steps.mapped)
-                    yield _block(segment, some, segment.positions[some])
+                    yield _Block(segment.vectors[some], segment.positions[some], None)
                 continue
             usable = segment.positions >= 0
             if allowed is not None:
@@ -132,14 +139,14 @@ class ExactBackend(Engine):
             if 2 * len(rows) < len(usable):  # few: only these are read
                 for start in range(0, len(rows), steps.copied):
                     few = rows[start : start + steps.copied]
-                    yield _block(segment, few, segment.positions[few])
+                    yield _Block(segment.vectors[few], segment.positions[few], None)
                 continue
             for start in range(0, len(usable), steps.mapped):
                 first, last = np.searchsorted(rows, [start, start + steps.mapped])
                 if first < last:
                     here = rows[first:last]
                     some = slice(start, start + steps.mapped)
-                    yield _block(segment, some, segment.positions[here], here - start)
+                    yield _Block(segment.vectors[some], segment.positions[here], here - start)
 
     def _improved(
         self, best: Int[Tensor, "Q j"], block: _Block, part: _Part, top_k: int
@@ -153,26 +160,26 @@ class ExactBackend(Engine):
         floor = torch.full((part.count,), -torch.inf)
         if best.shape[1] == top_k:
             floor = unpack(best[:, -1:])[0][:, 0]
-        places = torch.from_numpy(promising(scores.numpy(), floor.numpy() - margin, margin, top_k))
+        places = promising(scores.numpy(), floor.numpy() - margin, margin, top_k)
         if not len(places):
             return best
-        rows = places if block.chosen is None else block.chosen[places]
-        exact = self._exact(block.vectors[rows], part)
-        new = largest(pack(exact, block.positions[places]), top_k)
+        exact = self._exact(block.rows(places), part)
+        new = largest(pack(exact, torch.from_numpy(block.positions[places]).long()), top_k)
         return largest(torch.cat([best, new], dim=1), top_k)
 
     def _scores(self, block: _Block, part: _Part) -> tuple[Float[Tensor, "n Q"], float]:
         """Return scores in the precision of the processor, and by how much they may be off."""
         margin = MARGIN
+        vectors = torch.from_numpy(block.vectors)
         if self._inner:
-            products, margin = inner_products(block.vectors.flatten(0, 1), part.flat)
-            sets = *block.vectors.shape[:2], *part.queries.mask.shape
+            products, margin = inner_products(vectors.flatten(0, 1), part.flat)
+            sets = *vectors.shape[:2], *part.queries.mask.shape
             if sets[1] * sets[3] > 1:
                 products = products.view(sets).amax(dim=(1, 3))
             scores = part.weighted(products)
         else:
-            scores = part.weighted(self._score(_items(block.vectors.float()), part.queries))
-        return (scores if block.chosen is None else scores[block.chosen]), margin
+            scores = part.weighted(self._score(_items(vectors.float()), part.queries))
+        return (scores if block.chosen is None else scores[torch.from_numpy(block.chosen)]), margin
 
     def _exact(self, vectors: Tensor, part: _Part) -> Float[Tensor, "Q n"]:
         """Return scores that do not depend on what else is scored."""
@@ -184,7 +191,7 @@ class ExactBackend(Engine):
 
     def _refuse(self, block: _Block) -> NoReturn:
         """Say whose fault a score is that is not finite: it would rank first."""
-        vectors = block.vectors if block.chosen is None else block.vectors[block.chosen]
+        vectors = block.rows(np.arange(len(block.positions)))
         bad = (~vectors.isfinite().all(dim=(1, 2))).nonzero().flatten().tolist()
         if not bad:
             raise ModelError(
@@ -220,19 +227,6 @@ class _Part:
     def weighted(self, scores: Float[Tensor, "n P"]) -> Float[Tensor, "n Q"]:
         """Join the scores of the parts."""
         return scores if self._weights is None else scores @ self._weights.to(scores.dtype).T
-
-
-def _block(
-    segment: Segment,
-    rows: slice | Int[np.ndarray, "n"],
-    positions: Int[np.ndarray, "m"],
-    chosen: Int[np.ndarray, "m"] | None = None,
-) -> _Block:
-    return _Block(
-        torch.from_numpy(segment.vectors[rows]),
-        torch.from_numpy(positions).long(),
-        None if chosen is None else torch.from_numpy(chosen),
-    )
 
 
 def _items(vectors: Float[Tensor, "n K D"]) -> EmbeddingSet:

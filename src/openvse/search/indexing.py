@@ -359,7 +359,10 @@ def _check_present(listings: Sequence[RootListing], given: Sequence[str | Path],
         if listing.holds == "sentences":
             raise DataError(f"there is no sentence in {folder}: give a text file with a sentence a line")
         if not Path(listing.root.path).is_dir():
-            raise DataError(f"{escaped(folder)}: there is no such folder; give a folder of images")
+            what = "file; give a text file with a sentence a line"
+            if Path(folder).suffix.lower() != ".txt":
+                what = "folder; give a folder of images"
+            raise DataError(f"{escaped(folder)}: there is no such {what}")
         what = f"; {listing.left_out.describe()}" if listing.left_out else ""
         raise DataError(
             f"there is no image in {folder}: give a folder with images, in it or in its subfolders{what}"

@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from openvse.errors import DataError
 from openvse.media.ignoring import rules_of
-from openvse.media.listing import LeftOut, list_media
+from openvse.media.listing import LeftOut, left_out_of, name_media
 from openvse.media.names import is_video_name
-from openvse.search.clips import HeldFile, are_cut, held_files
+from openvse.search.clips import HeldFile, are_cut, held_files, items_of
 from openvse.search.database import Database, Root, encode_id
 from openvse.search.manifest import Held, Item
 
@@ -70,13 +71,18 @@ class Changes:
     present: int = 0
 
 
+Listed: TypeAlias = tuple[bytes, int, int, str]
+"""A file below a root, or a sentence: the bytes of its id, its time and size, and its name below the root, with forward
+slashes. There may be millions, so they are not objects of a class."""
+
+
 @dataclass(frozen=True)
 class RootListing:
     """The files below a root, or the sentences of a file, as they are now.
 
     Attributes:
         root: the root.
-        entries: id, time, size and file of each, in the order of the ids.
+        entries: what is there, in the order of the ids.
         missing: why its items must be kept although nothing was listed; "" where something was.
         unreadable: folders that could not be listed.
         failed: files that cannot be looked at.
@@ -85,7 +91,7 @@ class RootListing:
     """
 
     root: Root
-    entries: list[tuple[Item, Path]]
+    entries: list[Listed]
     missing: str = ""
     unreadable: Sequence[Path] = ()
     failed: Sequence[tuple[Path, str]] = ()
@@ -103,20 +109,20 @@ def list_root(root: Root, *, videos: bool, ignore: Sequence[str] = ()) -> RootLi
     if not folder.is_dir():
         return RootListing(root, [], _ROOT_IS_GONE)
     rules = rules_of(folder, ignore)
-    listing = list_media(folder, videos=videos, ignored=rules if rules else None)
-    below = len(os.path.join(root.path, ""))  # noqa: PTH118 - a string, for speed
-    entries, failed = [], []
-    for path in listing.paths:
-        name = str(path)[below:].replace(os.sep, "/")
+    found = name_media(folder, videos=videos, ignored=rules if rules else None)
+    above, label = os.path.join(root.path, ""), root.id_of("")  # noqa: PTH118 - strings, for speed
+    entries: list[Listed] = []
+    failed = []
+    for name in found.names:
         try:
-            status = path.stat()
+            status = os.stat(above + name)  # noqa: PTH116
         except OSError as error:
-            failed.append((path, error.strerror or "it cannot be read"))
+            failed.append((folder / name, error.strerror or "it cannot be read"))
             continue
-        entries.append((Item(root.id_of(name), status.st_mtime_ns, status.st_size), path))
-    entries.sort(key=lambda entry: encode_id(entry[0].id))
-    missing = "" if listing.paths else _ROOT_IS_EMPTY
-    return RootListing(root, entries, missing, listing.unreadable, failed, listing.left_out)
+        entries.append((encode_id(label + name), status.st_mtime_ns, status.st_size, name))
+    entries.sort()
+    missing = "" if found.names else _ROOT_IS_EMPTY
+    return RootListing(root, entries, missing, found.unreadable, failed, left_out_of(folder, found))
 
 
 def list_sentences(root: Root) -> RootListing:
@@ -137,7 +143,7 @@ def list_sentences(root: Root) -> RootListing:
     sentences = sorted({" ".join(line.split()) for line in lines} - {""}, key=encode_id)
     if not sentences:
         return RootListing(root, [], _FILE_IS_EMPTY, holds="sentences")
-    entries = [(Item(root.id_of(text), 0, len(encode_id(text))), file) for text in sentences]
+    entries = [(encode_id(root.id_of(text)), 0, len(encode_id(text)), text) for text in sentences]
     return RootListing(root, entries, holds="sentences")
 
 
@@ -168,38 +174,52 @@ def compare(
     changes.present += len(listing.entries) + len(listing.failed)
     known = iter(()) if database is None else held_files(database, root.number)
     if listing.missing:
-        held = sum(len(file.items) for file in known)
+        held = sum(len(items_of(file)) for file in known)
         if held:
             changes.kept.append((Path(root.path), listing.missing))
         changes.unchanged += held
         return
     kept_below = tuple(encode_id(root.id_of(_below(path, root.path))) for path in listing.unreadable)
-    for entry, before in _merged(listing.entries, known):
+    as_a_rule = not damaged and not seconds
+    for entry, before in _side_by_side(listing.entries, known):
         if entry is None:
             assert before is not None
-            if kept_below and encode_id(before.id).startswith(kept_below):
-                changes.unchanged += len(before.items)
+            if kept_below and before[0].startswith(kept_below):
+                changes.unchanged += len(items_of(before))
             else:
-                changes.gone += before.items
+                changes.gone += items_of(before)
             continue
-        item, path = entry
-        kind = _kind(path, listing.holds)
-        length = seconds if kind == "clip" else 0.0
-        if before is not None and _is_same(item, before, length) and damaged.isdisjoint(before.items):
-            changes.unchanged += len(before.items)
-            resumed = bool(first_unfinished) and before.run >= first_unfinished
-            changes.resumed += len(before.items) if resumed else 0
-        else:
-            held_ids = () if before is None else before.items
-            changes.candidates.append(Candidate(item, path, root.number, kind, held_ids, length))
+        if before is not None and entry[1] == before[1] and entry[2] == before[2]:
+            if as_a_rule and before[4] is None:
+                changes.unchanged += 1
+                changes.resumed += 0 < first_unfinished <= before[3]
+                continue
+            items = items_of(before)
+            if damaged.isdisjoint(items) and _is_cut_so(before, _length(entry, listing, seconds)):
+                changes.unchanged += len(items)
+                changes.resumed += len(items) if 0 < first_unfinished <= before[3] else 0
+                continue
+        changes.candidates.append(_candidate(entry, listing, before, seconds))
 
 
-def _is_same(item: Item, before: HeldFile, seconds: float) -> bool:
-    """Return whether an index holds a file as it is now, whole or in segments of the wanted length."""
-    if (item.modified_ns, item.size) != (before.modified_ns, before.size):
-        return False
-    is_whole = len(before.items) == 1 and before.items[0] == before.id
-    return is_whole if not seconds else not is_whole and are_cut(before.items, seconds)
+def _candidate(entry: Listed, listing: RootListing, before: HeldFile | None, seconds: float) -> Candidate:
+    root, name = listing.root, entry[3]
+    path = Path(root.path) if listing.holds == "sentences" else Path(root.path, name)
+    item = Item(root.id_of(name), entry[1], entry[2])
+    kind, length = _kind(name, listing.holds), _length(entry, listing, seconds)
+    return Candidate(item, path, root.number, kind, () if before is None else items_of(before), length)
+
+
+def _length(entry: Listed, listing: RootListing, seconds: float) -> float:
+    """Return how long the segments of an entry are to be; 0 for what is not cut."""
+    return seconds if seconds and _kind(entry[3], listing.holds) == "clip" else 0.0
+
+
+def _is_cut_so(before: HeldFile, seconds: float) -> bool:
+    """Return whether an index holds a file in segments of this length, or whole if it is 0."""
+    if before[4] is None:
+        return not seconds
+    return bool(seconds) and are_cut(before[4], seconds)
 
 
 def _below(path: Path, root: str) -> str:
@@ -207,23 +227,23 @@ def _below(path: Path, root: str) -> str:
     return "" if name == "." else f"{name}/"
 
 
-def _kind(path: Path, holds: Held) -> str:
+def _kind(name: str, holds: Held) -> str:
     if holds == "sentences":
         return "sentence"
-    return "clip" if is_video_name(path.name) else "image"
+    return "clip" if is_video_name(name[name.rfind("/") + 1 :]) else "image"
 
 
-def _merged(
-    entries: Sequence[tuple[Item, Path]], known: Iterator[HeldFile]
-) -> Iterator[tuple[tuple[Item, Path] | None, HeldFile | None]]:
-    """Yield what is there and what the index holds, side by side; None where one of them is missing."""
+def _side_by_side(
+    entries: Sequence[Listed], known: Iterator[HeldFile]
+) -> Iterator[tuple[Listed | None, HeldFile | None]]:
+    """Yield what is there and what the index holds, in the order of the ids; None where one of them is missing."""
     before = next(known, None)
     for entry in entries:
-        here = encode_id(entry[0].id)
-        while before is not None and encode_id(before.id) < here:
+        here = entry[0]
+        while before is not None and before[0] < here:
             yield None, before
             before = next(known, None)
-        if before is not None and before.id == entry[0].id:
+        if before is not None and before[0] == here:
             yield entry, before
             before = next(known, None)
         else:

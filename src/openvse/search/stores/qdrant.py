@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import functools
+<<<<<<< HEAD
 import hashlib
+=======
+import logging
+>>>>>>> in_a18
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -24,7 +29,13 @@ KEY_VARIABLE = "OPENVSE_QDRANT_API_KEY"
 
 _POINTS = 256  # in a request, which a server limits to 32 MiB
 _WAIT_S = 60
+<<<<<<< HEAD
 _NOTES = "openvse_notes"  # the collection of what the others say of themselves
+=======
+_HERE = ("localhost", "127.0.0.1", "::1")
+
+_logger = logging.getLogger(__name__)
+>>>>>>> in_a18
 
 
 class QdrantStore(ServedStore):
@@ -236,4 +247,8 @@ def _connected(url: str) -> QdrantClient:
     key = found[-1] if found else os.environ.get(KEY_VARIABLE) or None
     parts = urlsplit(public_url(url))
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    return QdrantClient(url=bare, api_key=key, timeout=_WAIT_S)
+    if key and parts.scheme == "http" and parts.hostname not in _HERE:
+        _logger.warning("the key of %s goes over a connection that is not encrypted: use https", bare)
+    with warnings.catch_warnings():  # of the key, which is said above
+        warnings.simplefilter("ignore", UserWarning)
+        return QdrantClient(url=bare, api_key=key, timeout=_WAIT_S, check_compatibility=False)
