@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-<<<<<<< HEAD
 import hashlib
-=======
 import logging
->>>>>>> in_a18
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -29,13 +26,10 @@ KEY_VARIABLE = "OPENVSE_QDRANT_API_KEY"
 
 _POINTS = 256  # in a request, which a server limits to 32 MiB
 _WAIT_S = 60
-<<<<<<< HEAD
 _NOTES = "openvse_notes"  # the collection of what the others say of themselves
-=======
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 _logger = logging.getLogger(__name__)
->>>>>>> in_a18
 
 
 class QdrantStore(ServedStore):
