@@ -122,6 +122,14 @@ def test_texts_too(bert_checkpoint: str, tmp_path: Path) -> None:  # noqa: F811
     assert content(tmp_path / "shared") == content(tmp_path / "here")
 
 
+def test_one_process_clears_up_behind_several(
+    backbone: EfficientNetLite0, images: list[tuple[str, Path]], tmp_path: Path
+) -> None:
+    (tmp_path / "store" / SHARDS / "begun").mkdir(parents=True)
+    assert extract_features(backbone, images, tmp_path / "store").done == 14
+    assert not (tmp_path / "store" / SHARDS).exists()
+
+
 def test_a_backbone_that_cannot_be_sent_is_refused(
     backbone: EfficientNetLite0, images: list[tuple[str, Path]], tmp_path: Path
 ) -> None:

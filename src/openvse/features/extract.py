@@ -17,7 +17,13 @@ from torch import Tensor
 
 from openvse.backbones import Backbone
 from openvse.errors import BadImageError, DataError, ModelError
-from openvse.features.extract_shards import ITEMS_IN_SHARD, Extract, Failures, extract_in_shards
+from openvse.features.extract_shards import (
+    ITEMS_IN_SHARD,
+    Extract,
+    Failures,
+    extract_in_shards,
+    forget_shards,
+)
 from openvse.features.layout import StoreDtype
 from openvse.features.sources import SourceLog
 from openvse.features.writer import FeatureStoreWriter
@@ -168,6 +174,8 @@ def extract_features(
             report.done += added
             report.failed += failed
             pace.after_batch(writer)
+        if workers is None:
+            forget_shards(store)
     return pace.end()
 
 

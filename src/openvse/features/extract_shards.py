@@ -115,6 +115,11 @@ def extract_in_shards(
     shutil.rmtree(folder)
 
 
+def forget_shards(store: Path) -> None:
+    """Remove what a stopped extraction by workers left, once one process has extracted all items."""
+    shutil.rmtree(store / SHARDS, ignore_errors=True)
+
+
 def _prepared(prepare: Callable[[], Extract[Content]]) -> Callable[[Shard[Content]], Done[Content]]:
     return partial(_make, prepare())
 

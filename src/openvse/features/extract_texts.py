@@ -14,7 +14,13 @@ from torch import Tensor
 
 from openvse.encoders import TokenStatesEncoder
 from openvse.features.extract import ExtractionProgress, ExtractionReport, Pace
-from openvse.features.extract_shards import ITEMS_IN_SHARD, Extract, Failures, extract_in_shards
+from openvse.features.extract_shards import (
+    ITEMS_IN_SHARD,
+    Extract,
+    Failures,
+    extract_in_shards,
+    forget_shards,
+)
 from openvse.features.layout import StoreDtype
 from openvse.features.writer import FeatureStoreWriter
 from openvse.functional import pad
@@ -75,6 +81,8 @@ def extract_text_features(
         for added in parts:
             report.done += added
             pace.after_batch(writer)
+        if workers is None:
+            forget_shards(store)
     return pace.end()
 
 
