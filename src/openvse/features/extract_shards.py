@@ -100,7 +100,7 @@ def extract_in_shards(
     tried = _tried(folder, writer)
     ordered = sorted(items, key=lambda item: item[0] in tried)  # stable
     shards = _cut(ordered, shard_size, folder, settings)
-    done = [Done[Content](shard.number) for shard in shards if _note(shard.folder).exists()]
+    done = [Done[Content](shard.number) for shard in shards if _is_complete(shard)]
     known = {each.number for each in done}
     todo = [shard for shard in shards if shard.number not in known]
     made = share_work(partial(_prepared, prepare), todo, workers) if todo else iter(())
@@ -174,6 +174,11 @@ def _cut(
             digest.update(f"{item}\0{content}\n".encode(errors="surrogateescape"))
         shards.append(Shard(number, some, folder / digest.hexdigest()[:32]))
     return shards
+
+
+def _is_complete(shard: Shard[Content]) -> bool:
+    """Return whether an earlier run made the shard and did not join it."""
+    return shard.folder.exists() and _note(shard.folder).exists()
 
 
 def _note(folder: Path) -> Path:
