@@ -84,4 +84,12 @@ def test_make_bench_runs_what_needs_no_arguments() -> None:
     }
     line = re.search(r"^BENCHMARKS = \$\(filter-out (.*?),", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert line is not None
-    assert {Path(name).name for name in line[1].split()} == needing == {"own_folder.py", "photo_clips.py"}
+    assert (
+        {Path(name).name for name in line[1].split()}
+        == needing
+        == {
+            "clip_order.py",
+            "own_folder.py",
+            "photo_clips.py",
+        }
+    )
