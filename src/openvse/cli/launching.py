@@ -39,8 +39,7 @@ def together(processes: int, device: str) -> Iterator[Processes]:
         processes: how many; a launcher such as ``torchrun`` decides instead, if it started this process.
         device: where each computes.
     """
-    if processes > 1 and "RANK" not in os.environ:
-        launch(processes)
+    launch(processes)
     from openvse.evaluation.processes import ALONE, Processes
 
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
@@ -56,7 +55,12 @@ def together(processes: int, device: str) -> Iterator[Processes]:
 
 
 def launch(processes: int) -> None:
-    """Run this command in several processes, and exit with the code of the first process that fails."""
+    """Run this command in several processes, and exit with the code of the first process that fails.
+
+    Nothing happens if one process is enough, or if this is one of several already.
+    """
+    if processes == 1 or "RANK" in os.environ:
+        return
     from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
     with socket.create_server(("127.0.0.1", 0)) as free:

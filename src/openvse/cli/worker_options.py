@@ -6,6 +6,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from openvse.cli.options import use_threads
 from openvse.errors import OpenVSEError
 from openvse.workers import Workers
 
@@ -40,8 +41,5 @@ def chosen_workers(processes: int, cluster: str | None, threads: int | None, dev
         return Workers(processes, threads or 1, device, cluster)
     if cluster is not None:
         raise OpenVSEError("--cluster needs --processes, which says how many processes share the work")
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+    use_threads(threads)
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -64,8 +63,7 @@ def train(
 
     recipe, settings = _chosen(recipe, overrides or [], start, device, threads)
     chosen = load_recipe(recipe, settings, copy=out / "start" if resume and out else None)
-    if processes > 1 and "RANK" not in os.environ:
-        launch(processes)
+    launch(processes)
     from openvse.cli.progress import TrainingBar, bar, counted, note
     from openvse.tasks.run import train as run
     from openvse.training.records import Silent
