@@ -15,6 +15,7 @@ from album import digest, write_album
 
 import openvse
 from openvse.tasks.runs import find_run, parse_rows
+from tests.tiny_questions import write_tiny_questions
 
 pytestmark = pytest.mark.medium
 
@@ -251,3 +252,21 @@ def test_names_of_several_models(trained: Path, others: Path, refused: Callable[
     assert line.startswith(
         "--features is given 2 times for 3 models: give it once for all, or once per model"
     )
+
+
+def test_questions_are_no_captions(
+    trained: Path, others: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    quiz, run = write_tiny_questions(tmp_path / "quiz"), trained / "run"
+    for number in range(26):
+        (quiz / f"{number:03d}.jpg").write_bytes(b"not opened")
+    for words in (
+        ("evaluate", run / "best", quiz),
+        ("calibrate", run, "--on", quiz),
+        ("compare", run, others / "noisy", "--on", quiz),
+        ("analyze", "hits", run, "--on", quiz, "--out", tmp_path / "hits"),
+        ("train", "vse_infinity/folder_cpu", f"data.source={quiz}", "--out", tmp_path / "new"),
+    ):
+        assert "holds questions, which do not describe their images: give data with captions" in refused(
+            *words
+        )

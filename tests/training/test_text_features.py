@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,23 @@ import pytest
 import torch
 
 from encoders.conftest import SPECIALS
-from openvse.datasets import open_corpus
+from openvse.datasets import open_corpus, open_questions
 from openvse.errors import RecipeError, StoreError
 from openvse.evaluation import embed_corpus
 from openvse.features import ExtractionProgress, FeatureStore, extract_text_features, text_id
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
+from openvse.retrieval.compare import compare_towers
+from openvse.retrieval.evaluate import evaluate_towers
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
+from openvse.training.kind import LoadedRun, Request
 from openvse.training.records import Silent
+from openvse.vqa.answerer import Answerer
+from openvse.vqa.compare import compare_answerers
+from openvse.vqa.evaluate import evaluate_answerer
 from tests.tiny import WORDS, read_metrics, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import THINGS, answering_tree, write_tiny_questions
 
@@ -102,6 +109,28 @@ def test_states_of_single_precision_are_those_of_the_model(tiny: Path, bert: str
 
 
 @pytest.mark.medium
+def test_evaluating_and_comparing_read_stored_states(tiny: Path, bert: str, tmp_path: Path) -> None:
+    corpus = open_corpus(tiny / "tiny.csv", require_images=False)
+    frozen = build_model(recipe_of(tiny, bert), captions=corpus.captions)
+    tuned = build_model(recipe_of(tiny, bert, None, fine_tune=True), captions=corpus.captions)
+    words = build_model(parse_recipe(tiny_tree(tiny)), captions=corpus.captions)
+    encoder: Any = frozen.text.encoder
+    extract_text_features(encoder, corpus.captions, tmp_path / "all" / "texts", dtype="float32")
+    extract_text_features(encoder, corpus.captions[:3], tmp_path / "few", dtype="float32")
+    asked = Request(str(tiny / "tiny.csv"), "all", (tiny / "features",), resamples=100)
+    stored = replace(asked, text_features=tmp_path / "all")
+    assert evaluate_towers([frozen], stored).report.metrics == evaluate_towers([frozen], asked).report.metrics
+    runs = [LoadedRun("frozen", (frozen,)), LoadedRun("rest", (tuned, words))]
+    both = [[run.metrics for run in compare_towers(runs, request).runs] for request in (asked, stored)]
+    assert both[0] == both[1]
+    lacking = replace(asked, text_features=tmp_path / "few")
+    evaluate_towers([tuned, words], lacking)  # neither can read states
+    for measure in (lambda: evaluate_towers([frozen], lacking), lambda: compare_towers(runs, lacking)):
+        with pytest.raises(StoreError, match=r"lacks \d+ of \d+ texts"):
+            measure()
+
+
+@pytest.mark.medium
 def test_a_store_made_before_serves_and_other_ones_are_refused(
     tiny: Path, bert: str, live_run: Path, tmp_path: Path
 ) -> None:
@@ -174,3 +203,21 @@ def test_questions_are_stored_too(bert: str, tmp_path: Path) -> None:
     assert runs["stored"] == pytest.approx(runs["live"], rel=2e-3)
     kept = FeatureStore.open(tmp_path / "stored" / "text_features")
     assert set(kept.ids) == {text_id(f"what colour is the {thing}") for thing in THINGS}
+    asked = Request(f"question_folder:{folder}", "all", (folder / "features",), resamples=100)
+    model = load_as(Answerer, tmp_path / "stored" / "best")
+    encoder: Any = model.text.encoder
+    texts = [question.text for question in open_questions(asked.data, require_images=False).questions]
+    extract_text_features(encoder, texts, tmp_path / "texts", dtype="float32")
+    extract_text_features(encoder, texts[:1], tmp_path / "few", dtype="float32")
+    both = [
+        compare_answerers([LoadedRun("run", (model,))], replace(asked, text_features=place)).runs[0].metrics
+        for place in (None, tmp_path / "texts")
+    ]
+    assert both[0] == both[1]
+    lacking = replace(asked, text_features=tmp_path / "few")
+    for measure in (
+        lambda: evaluate_answerer([model], lacking),
+        lambda: compare_answerers([LoadedRun("run", (model,))], lacking),
+    ):
+        with pytest.raises(StoreError, match=r"lacks \d+ of \d+ texts"):
+            measure()

@@ -104,19 +104,25 @@ def distinct_names(words: Sequence[str]) -> list[str]:
     return [name if short.count(name) == 1 else word for name, word in zip(short, words, strict=True)]
 
 
-def open_split(request: Request, limit: int | None = None, opened: Corpus | None = None) -> Corpus:
+def open_split(
+    request: Request, limit: int | None = None, opened: Corpus | None = None, *, questions: bool = True
+) -> Corpus:
     """Open the split of a request.
 
     Args:
         request: the data and split.
         limit: how many images to take, spread evenly; None takes all.
         opened: the whole data, if they are open already.
+        questions: whether questions may stand for captions.
 
     Raises:
         DataError: there is no such split, or see ``open_corpus``.
     """
     corpus = opened or open_corpus(
-        request.data, require_images=not request.features, allow_outside=request.allow_outside
+        request.data,
+        require_images=not request.features,
+        allow_outside=request.allow_outside,
+        questions=questions,
     )
     corpus = corpus if request.split == "all" else corpus.split(request.split)
     if limit is None or limit >= len(corpus):
@@ -140,7 +146,7 @@ def embed_all(towers: Iterable[NamedTowers], request: Request, *, limit: int | N
     Raises:
         OpenVSEError: the data or a store cannot be used, or a model reads fewer images than those before it.
     """
-    corpus = open_split(request, limit)
+    corpus = open_split(request, limit, questions=False)
     found: list[Embedded] = []
     for number, named in enumerate(towers):
         store = store_of(request, number, named.model)

@@ -111,6 +111,7 @@ def run_sweep(sweep: Sweep, progress: OnProgress | None = None) -> list[Swept]:
         require_images=first.data.features in (None, AUTO),
         allow_outside=first.data.allow_outside,
         merge_captions=first.data.merge_captions,
+        questions=False,
     )
     with made(sweep.folder), locked(sweep.folder, "sweep", OpenVSEError):
         stores = share_stores(first, corpus, sweep.folder, sweep.extracted)

@@ -110,6 +110,13 @@ Store: TypeAlias = Annotated[
 Stored: TypeAlias = Annotated[
     Literal["float16", "float32"], typer.Option(help="Number type of the stored values.")
 ]
+TextFeatures: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        help="Store of token states ('openvse extract' of a text model), or a folder of stores, to read instead of "
+        "running a frozen text model. Models without one read the sentences."
+    ),
+]
 Quiet: TypeAlias = Annotated[
     bool,
     typer.Option(

@@ -42,6 +42,7 @@ def open_corpus(
     require_images: bool = True,
     allow_outside: bool = False,
     merge_captions: bool = True,
+    questions: bool = True,
 ) -> Corpus:
     """Open a data set.
 
@@ -56,11 +57,13 @@ def open_corpus(
             its images with the questions as their captions, so that features can be extracted and the copy checked.
         require_images: False if stored features replace the image files.
         allow_outside: whether images may be outside the folder of your own data; see ``refuse_outside``.
+        questions: False refuses a question set: its questions do not describe its images, so ranking them has no
+            meaning.
         merge_captions: False keeps every caption of your own data a separate text, relevant only to its own image.
 
     Raises:
         DataError: the source is missing, its kind cannot be detected, an image is outside the folder, or the data
-            cannot be used.
+            cannot be used or are questions.
         RecipeError: the name of the data set is unknown.
     """
     name, root = parse_source(source, {*DATASETS, *QUESTION_SETS})
@@ -68,6 +71,11 @@ def open_corpus(
         raise DataError(f"{root}: there is no such file or folder; check the path")
     name = name or _detect(root)
     opened = find_loader(name)(root, require_images=require_images)
+    if isinstance(opened, QuestionSet) and not questions:
+        raise DataError(
+            f"{source} holds questions, which do not describe their images: give data with captions, or evaluate or "
+            f"train a model that answers questions"
+        )
     corpus = opened.as_corpus() if isinstance(opened, QuestionSet) else opened
     if name in OWN_DATA and root.exists() and not allow_outside:
         refuse_outside(root, list(zip(corpus.image_ids, corpus.image_paths, strict=True)))

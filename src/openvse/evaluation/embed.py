@@ -144,6 +144,7 @@ def embed_ensemble(
     corpus: Corpus,
     features: Sequence[FeatureSource | None],
     *,
+    text_features: Sequence[FeatureStore | None] | None = None,
     batch_size: int = 128,
     processes: Processes = ALONE,
     progress: OnProgress | None = None,
@@ -154,6 +155,7 @@ def embed_ensemble(
         models: the models to average.
         corpus: the corpus.
         features: the stored local features for each model, or None for the images.
+        text_features: the stored token states for each model, or None for the captions; None: all read the captions.
         batch_size: the number of items at a time.
         processes: those that share the work.
         progress: a function that is called after every batch.
@@ -167,9 +169,16 @@ def embed_ensemble(
     for store in features:
         corpus = with_features(corpus, store)
     members: list[Member] = []
-    for model, store in zip(models, features, strict=True):
+    states = [None] * len(models) if text_features is None else text_features
+    for model, store, texts in zip(models, features, states, strict=True):
         embedded = embed_corpus(
-            model, corpus, store, batch_size=batch_size, processes=processes, progress=progress
+            model,
+            corpus,
+            store,
+            text_features=texts,
+            batch_size=batch_size,
+            processes=processes,
+            progress=progress,
         )
         if members and len(embedded.corpus) < len(corpus):
             raise DataError(

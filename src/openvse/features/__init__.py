@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.features.choose import open_fitting, open_store
+from openvse.features.choose import open_fitting, open_store, open_token_states
 from openvse.features.entries import Entry, Local
 from openvse.features.extract import ExtractionProgress, ExtractionReport, extract_features
 from openvse.features.extract_texts import extract_text_features, text_id
@@ -27,5 +27,6 @@ __all__ = [
     "import_features",
     "open_fitting",
     "open_store",
+    "open_token_states",
     "text_id",
 ]

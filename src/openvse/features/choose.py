@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from openvse.encoders import ImageEncoder, TokenStatesEncoder
+from openvse.encoders import ImageEncoder, TextEncoder, TokenStatesEncoder
 from openvse.errors import StoreError
 from openvse.features.layout import MANIFEST, Manifest, read_manifest, same_maker
 from openvse.features.store import FeatureStore
@@ -20,6 +20,21 @@ def open_store(path: Path | None, encoder: ImageEncoder | TokenStatesEncoder) ->
     if path is None:
         return None
     return open_fitting(path, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
+
+
+def open_token_states(path: Path | None, encoder: TextEncoder) -> FeatureStore | None:
+    """Open the store of token states that a text encoder can read, also from a folder of stores.
+
+    Returns:
+        The store; None if no path is given, or if the encoder cannot use stored states, such as one whose text model
+        was fine-tuned.
+
+    Raises:
+        StoreError: see ``open_fitting``.
+    """
+    if not isinstance(encoder, TokenStatesEncoder) or encoder.why_not_stored() is not None:
+        return None
+    return open_store(path, encoder)
 
 
 def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureStore:

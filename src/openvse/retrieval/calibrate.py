@@ -72,7 +72,10 @@ def calibrate_towers(model: TwoTower, request: Request) -> FittedCurve:
     if len(request.features) > 1:
         raise OpenVSEError("--features is given several times: give the one store of the model")
     corpus = open_corpus(
-        request.data, require_images=not request.features, allow_outside=request.allow_outside
+        request.data,
+        require_images=not request.features,
+        allow_outside=request.allow_outside,
+        questions=False,
     )
     chosen = corpus if request.split == "all" else corpus.split(request.split)
     if reason := too_small_to_calibrate(chosen.relevance):

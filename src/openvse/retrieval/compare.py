@@ -16,7 +16,7 @@ from openvse.errors import DataError
 from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row, Shown, embed_ensemble
 from openvse.evaluation.parts import Outcomes, QueryOutcomes
 from openvse.evaluation.win_loss import largest_changes
-from openvse.features import open_store
+from openvse.features import open_store, open_token_states
 from openvse.model import TwoTower
 from openvse.retrieval.evaluate import report_on
 from openvse.training.kind import LoadedRun, Request
@@ -110,7 +110,10 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> ComparedTow
         OpenVSEError: the data or a store cannot be used, or the models cannot read the same images.
     """
     corpus = open_corpus(
-        request.data, require_images=not request.features, allow_outside=request.allow_outside
+        request.data,
+        require_images=not request.features,
+        allow_outside=request.allow_outside,
+        questions=False,
     )
     corpus = corpus if request.split == "all" else corpus.split(request.split)
     runs: list[MeasuredRun] = []
@@ -123,7 +126,12 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> ComparedTow
         for store in stores:
             corpus = _same_images(corpus, store, run.source, is_first=not runs)
         embedded = embed_ensemble(
-            models, corpus, stores, batch_size=request.batch_size, progress=request.progress
+            models,
+            corpus,
+            stores,
+            text_features=[open_token_states(request.text_features, model.text.encoder) for model in models],
+            batch_size=request.batch_size,
+            progress=request.progress,
         )
         corpus = _same_images(corpus, None, run.source, is_first=not runs, kept=embedded.corpus)
         report = report_on(models, embedded, replace(request, rerank=run.rerank, keep=_KEPT), corpus.name)

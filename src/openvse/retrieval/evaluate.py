@@ -25,7 +25,7 @@ from openvse.evaluation import (
 )
 from openvse.evaluation.judged import JudgedReport
 from openvse.evaluation.protocols import TestProtocol
-from openvse.features import open_store
+from openvse.features import open_store, open_token_states
 from openvse.files import replacing
 from openvse.model import Model, TwoTower
 from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
@@ -85,7 +85,10 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         raise OpenVSEError("--exchanged is for models that answer questions: leave it out for retrieval")
     request, protocol = under_protocol(request, "retrieval")
     corpus = open_corpus(
-        request.data, require_images=not request.features, allow_outside=request.allow_outside
+        request.data,
+        require_images=not request.features,
+        allow_outside=request.allow_outside,
+        questions=False,
     )
     check_data(protocol, corpus.name)
     judge = _judge(protocol, models, request)
@@ -96,6 +99,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         models,
         chosen,
         stores,
+        text_features=[open_token_states(request.text_features, model.text.encoder) for model in models],
         batch_size=request.batch_size,
         processes=request.processes,
         progress=request.progress,

@@ -205,6 +205,7 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
         require_images=recipe.data.features in (None, AUTO),
         allow_outside=recipe.data.allow_outside,
         merge_captions=recipe.data.merge_captions,
+        questions=False,
     )
     captions = corpus.split("train").captions
     model = build_model(recipe, captions=captions, seed=recipe.seed, start=inputs.start)

@@ -31,6 +31,8 @@ class Request:
         split: the split: train, validation, test or all.
         features: the feature stores to read instead of images: none, one for all models, or one for each model.
         folds: the number of equal parts that are evaluated separately and averaged.
+        text_features: a store of token states, or a folder of stores, for the models whose text model is frozen; the
+            others read the texts.
         rerank: whether the last model re-ranks the best results of the others.
         rerank_top: the number of results of each query that are re-ranked.
         rerank_weight: w, the weight of the re-ranking score; the score of the other models has the weight 1 - w.
@@ -51,6 +53,7 @@ class Request:
     split: str = "test"
     features: Sequence[Path] = ()
     folds: int = 1
+    text_features: Path | None = None
     rerank: bool = False
     rerank_top: int = 20
     rerank_weight: float = 1.0

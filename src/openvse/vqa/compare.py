@@ -14,7 +14,7 @@ from openvse.datasets import open_questions
 from openvse.errors import DataError, ModelError
 from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row, Shown
 from openvse.evaluation.win_loss import largest_changes
-from openvse.features import open_store
+from openvse.features import open_store, open_token_states
 from openvse.training.kind import LoadedRun, Request
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import are_votes, main_answers
@@ -101,7 +101,14 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
     for number, run in enumerate(loaded):
         source, model = run.source, _only_model(run)
         store = None if model.image is None else open_store(request.store(number), model.image.encoder)
-        found = predict(model, asked, store, batch_size=request.batch_size, progress=request.progress)
+        found = predict(
+            model,
+            asked,
+            store,
+            text_features=open_token_states(request.text_features, model.text.encoder),
+            batch_size=request.batch_size,
+            progress=request.progress,
+        )
         answers = {guess.question_id: guess.answer for guess in found}
         kept = np.flatnonzero([question.question_id in answers for question in asked.questions])
         if runs and len(kept) < len(asked):

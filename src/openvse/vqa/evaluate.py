@@ -11,7 +11,7 @@ import numpy as np
 from openvse.corpus import QuestionSet, seen_in_training
 from openvse.datasets import open_questions
 from openvse.errors import DataError, OpenVSEError
-from openvse.features import open_store
+from openvse.features import open_store, open_token_states
 from openvse.training.kind import Request, check_data, published_for, under_protocol
 from openvse.types import FeatureSource
 from openvse.vqa.answerer import Answerer
@@ -115,7 +115,14 @@ def _answer(
     model: Answerer, questions: QuestionSet, store: FeatureSource | None, request: Request
 ) -> tuple[QuestionSet, tuple[str, ...], tuple[float, ...]]:
     """Return the questions that the model can answer, its answers, and their probabilities."""
-    found = predict(model, questions, store, batch_size=request.batch_size, progress=request.progress)
+    found = predict(
+        model,
+        questions,
+        store,
+        text_features=open_token_states(request.text_features, model.text.encoder),
+        batch_size=request.batch_size,
+        progress=request.progress,
+    )
     predicted = {guess.question_id: guess for guess in found}
     kept = np.flatnonzero([question.question_id in predicted for question in questions.questions])
     chosen = questions.select(kept)

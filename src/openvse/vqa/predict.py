@@ -87,6 +87,7 @@ def predict(
     questions: QuestionSet,
     features: FeatureSource | None = None,
     *,
+    text_features: FeatureStore | None = None,
     batch_size: int = 128,
     progress: OnProgress | None = None,
 ) -> list[Prediction]:
@@ -96,14 +97,15 @@ def predict(
         model: the model that answers.
         questions: the question set.
         features: stored local features of its images; without them the images are decoded.
+        text_features: stored token states of the questions; without them the text model reads the questions.
         batch_size: the number of questions at a time.
         progress: a function that is called after every batch.
 
     Raises:
         DataError: none of the images can be used.
-        StoreError: the store has none of the images.
+        StoreError: the store has none of the images, or the store of texts lacks a question.
     """
-    questions, dataset = question_dataset(model, questions, features)
+    questions, dataset = question_dataset(model, questions, features, text_features=text_features)
     predictions: dict[int, Prediction] = {}
     for positions, _, logits in predict_batches(model, dataset, batch_size=batch_size):
         best, ids = logits.sigmoid().max(dim=1)

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Device, Json, Quiet, RerankTop, RerankWeight, Threads
+from openvse.cli.options import (
+    AllowOutside,
+    Device,
+    Json,
+    Quiet,
+    RerankTop,
+    RerankWeight,
+    TextFeatures,
+    Threads,
+)
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
@@ -49,6 +58,7 @@ def compare(
             help="Feature store to read instead of images: one for all runs, one a run, or a folder of stores."
         ),
     ] = None,
+    text_features: TextFeatures = None,
     out: Out = None,
     form: Format = "text",
     examples: Annotated[int, typer.Option(min=0, help="Wins and losses of each kind on the page.")] = 8,
@@ -81,6 +91,7 @@ def compare(
             split,
             tuple(features or ()),
             folds,
+            text_features=text_features,
             allow_outside=allow_outside,
             batch_size=batch_size,
             progress=progress.show,

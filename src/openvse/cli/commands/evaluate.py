@@ -23,6 +23,7 @@ from openvse.cli.options import (
     Rerank,
     RerankTop,
     RerankWeight,
+    TextFeatures,
     Threads,
 )
 from openvse.errors import OpenVSEError
@@ -58,6 +59,7 @@ def evaluate(
     ],
     split: Annotated[str, typer.Option(help="Split to evaluate: train, validation, test or all.")] = "test",
     features: Features = None,
+    text_features: TextFeatures = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder in which report.json and report.md are written.")
     ] = None,
@@ -94,6 +96,7 @@ def evaluate(
             split,
             tuple(features or ()),
             folds,
+            text_features=text_features,
             rerank=rerank is not None,
             rerank_top=rerank_top,
             rerank_weight=rerank_weight,
