@@ -119,6 +119,34 @@ def test_stored_features_stand_in_for_images(
         assert other[3].id == "deeper/white.png"
 
 
+def test_an_image_is_read_again_only_when_it_has_changed(
+    fused: TwoTower, hits: list[list[Hit]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone, seen = fused.image.encoder.backbone, list[str]()
+    read = type(backbone).read
+    monkeypatch.setattr(
+        type(backbone), "read", lambda self, source: (seen.append(source.name), read(self, source))[1]
+    )
+    plain = HitReranker(fused, top=4)(QUERIES, hits)
+    keeping = HitReranker(fused, top=4, keep_bytes=1_000_000)
+    first = keeping(QUERIES, [hits[0][:2], []])
+    assert [hit.id for hit in first[0]] == [hit.id for hit in plain[0] if hit.id in ("red.png", "green.png")]
+    del seen[:]
+    again = keeping.with_chances(Chances(None, 4, None))(QUERIES, hits)
+    assert sorted(seen) == ["blue.png", "white.png"]
+    for one, other in zip(plain, again, strict=True):
+        assert [hit.id for hit in one] == [hit.id for hit in other]
+        assert [hit.score for hit in one] == pytest.approx([hit.score for hit in other], abs=1e-6)
+    del seen[:]
+    Image.new("RGB", (80, 80), "yellow").save(hits[0][0].path)
+    hits[0][1].path.unlink()
+    changed, _ = keeping(QUERIES, hits)
+    assert seen == ["red.png", "green.png"] and changed[-1].id == "green.png"
+    assert {hit.id: hit.score for hit in changed[:3]}["red.png"] == pytest.approx(
+        direct(fused, QUERIES[0], [hits[0][0]])["red.png"], abs=1e-5
+    )
+
+
 def test_nothing_found_and_nothing_readable(
     fused: TwoTower, hits: list[list[Hit]], caplog: pytest.LogCaptureFixture
 ) -> None:

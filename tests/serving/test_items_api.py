@@ -20,7 +20,6 @@ from openvse.serving.looking import look
 from openvse.serving.remembering import RememberingModel
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
-from openvse.serving.thumbnails import Kept
 from tests.conftest import draw_photo
 from tests.serving.conftest import FREE, Place, client_of, make_model, png
 
@@ -140,19 +139,6 @@ def test_only_files_below_the_folder_leave_it(own_place: Place, model: TwoTower,
 )
 def test_no_path_leads_out(client: TestClient, path: str) -> None:
     assert client.get(path).status_code in (404, 405, 422)
-
-
-def test_memory_of_small_images_is_bounded() -> None:
-    kept, made = Kept(100), list[str]()
-
-    def make(name: str) -> bytes:
-        made.append(name)
-        return bytes(40)
-
-    for name in ("a", "b", "a", "c", "a", "b"):
-        kept.get(name, lambda name=name: make(name))
-        assert len(kept) <= 100
-    assert made == ["a", "b", "c", "b"]  # b was not used for longest when c came
 
 
 def test_shares_add_up_to_the_score(model: TwoTower) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from openvse.model import Calibration, CalibrationData, TwoTower
+from openvse.search import build_index
 from openvse.serving import Settings
 from openvse.serving.service import Service
 from openvse.vqa.answerer import Answerer
@@ -195,6 +198,41 @@ def test_the_second_model_is_seen_to_move_hits(url: str, open_page: Open, troubl
     expect(page.locator("#status")).to_contain_text("second moved")
     page.locator(".card").nth(1).click()
     expect(page.locator("#scores")).to_contain_text("→ 2")
+    assert not troubles
+
+
+def test_a_slow_second_model_is_told(url: str, open_page: Open) -> None:
+    page = open_page(f"{url}/?q=grass")
+    loaded(page, 6)
+    page.route("**/api/search**rerank=true**", lambda route: None)
+    page.locator(".switch").click()
+    expect(page.locator("#status")).to_contain_text("second model looks")
+    page.wait_for_timeout(2000)  # longer than a reply may take before the page says "Still searching"
+    expect(page.locator("#status")).to_contain_text("second model looks")
+    expect(page.locator(".card")).to_have_count(48)
+
+
+def test_the_mouse_takes_the_panel_from_image_to_image(
+    own_place: Place,
+    model: TwoTower,
+    running: Callable[[Service], Running],
+    open_page: Open,
+    troubles: list[str],
+) -> None:
+    frames = [Image.new("RGB", (64, 48), colour) for colour in ("red", "green", "blue")]
+    frames[0].save(own_place.photos / "moving.gif", save_all=True, append_images=frames[1:], duration=80)
+    build_index(model, own_place.photos, own_place.index)
+    page = open_page(f"{running(Service(own_place.index, model, Settings(limits=FREE))).url}/?q=grass")
+    loaded(page, 9)
+    for number in (2, 0, 5):
+        page.locator(".card").nth(number).click()
+        expect(page.locator("#panel")).to_be_visible()
+        expect(page.locator("#scores")).to_contain_text(str(number + 1))
+        expect(page.locator("#panel-image")).to_have_attribute("src", re.compile("large=true"))
+    page.locator(".card").nth(5).click()
+    expect(page.locator("#panel")).to_be_hidden()
+    page.locator(".card[aria-label*='moving.gif']").click()
+    expect(page.locator("#panel-image")).to_have_attribute("src", re.compile("/file"))
     assert not troubles
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from openvse.errors import BadImageError, DataError, ModelError
 from openvse.media.segments import ClipSegment
 from openvse.model import TwoTower
 from openvse.search.hits import Chances, Hit
+from openvse.search.kept import Kept
 from openvse.types import EmbeddingSet, FeatureSource, Inputs
 
 _logger = logging.getLogger(__name__)
@@ -31,6 +33,8 @@ class HitReranker:
             the images are decoded.
         chances: gives hits their probabilities, with a curve of this model, and leaves out hits that are not probable
             enough; by default the hits that are re-ranked have none.
+        keep_bytes: memory for the embeddings of the images that were read last, for further queries; a file that has
+            changed is read again.
 
     Raises:
         DataError: ``top`` is below 1, or ``weight`` is not between 0 and 1.
@@ -48,6 +52,7 @@ class HitReranker:
         weight: float = 1.0,
         features: FeatureSource | None = None,
         chances: Chances | None = None,
+        keep_bytes: int = 0,
     ) -> None:
         if top < 1 or not 0 <= weight <= 1:
             raise DataError(
@@ -59,6 +64,13 @@ class HitReranker:
                 f"weight is {weight}, but a mixture of two scores has no curve: give 1, or no chances"
             )
         self._model, self._weight, self._features, self.chances = model, weight, features, chances
+        self._kept: Kept[EmbeddingSet] | None = Kept(keep_bytes, _num_bytes) if keep_bytes else None
+
+    def with_chances(self, chances: Chances) -> HitReranker:
+        """Return the same with other probabilities; both keep their embeddings in the same memory."""
+        other = copy.copy(self)
+        other.chances = chances
+        return other
 
     @torch.inference_mode()
     def __call__(self, queries: Sequence[str], results: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
@@ -98,15 +110,25 @@ class HitReranker:
         return [self._ordered(hits, mine) for hits, mine in zip(results, anew, strict=True)]
 
     def _embed(self, paths: dict[str, Path | ClipSegment]) -> tuple[EmbeddingSet | None, dict[str, int]]:
-        """Embed the images that can be read, some at a time, and return the row of each."""
-        ids, parts, rows = list(paths), [], dict[str, int]()
-        for start in range(0, len(ids), _AT_ONCE):
-            some = ids[start : start + _AT_ONCE]
-            known, inputs = self._decode(some, paths) if self._features is None else self._look_up(some)
-            if inputs is not None:
-                parts.append(self._model.image(inputs.to(self._model.device)))
-                rows |= zip(known, range(len(rows), len(rows) + len(known)), strict=True)
-        return EmbeddingSet.concatenate(parts) if parts else None, rows
+        """Embed the images that can be read and are not kept, some at a time, and return the row of each."""
+        keys = {} if self._kept is None else {name: _key(source) for name, source in paths.items()}
+        embedded: dict[str, EmbeddingSet] = {}
+        for name, key in keys.items():
+            if self._kept is not None and (known := self._kept.find(key)) is not None:
+                embedded[name] = known
+        others = [name for name in paths if name not in embedded]
+        for start in range(0, len(others), _AT_ONCE):
+            some = others[start : start + _AT_ONCE]
+            read, inputs = self._decode(some, paths) if self._features is None else self._look_up(some)
+            if inputs is None:
+                continue
+            images = self._model.image(inputs.to(self._model.device))
+            for row, name in enumerate(read):
+                embedded[name] = images[row : row + 1]
+                if self._kept is not None:
+                    self._kept.keep(keys[name], embedded[name].map(torch.clone))
+        rows = {name: row for row, name in enumerate(embedded)}
+        return EmbeddingSet.concatenate(list(embedded.values())) if embedded else None, rows
 
     def _decode(
         self, ids: Sequence[str], paths: dict[str, Path | ClipSegment]
@@ -140,3 +162,17 @@ class HitReranker:
             scored = self.chances.of(scored)
             rest = [] if self.chances.min_precision is not None else rest
         return [replace(hit, rank=rank) for rank, hit in enumerate([*scored, *rest], start=1)]
+
+
+def _key(source: Path | ClipSegment) -> Hashable:
+    """Return a key that changes with the file; one that is gone has a key, too, and then cannot be read."""
+    try:
+        found = (source.path if isinstance(source, ClipSegment) else source).stat()
+    except OSError:
+        return source, None
+    return source, found.st_mtime_ns, found.st_size
+
+
+def _num_bytes(embedded: EmbeddingSet) -> int:
+    tensors = (embedded.vectors, embedded.mask, embedded.residual, embedded.source)
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +21,7 @@ from openvse.media.images import read_image
 from openvse.media.videos import ClipSource
 from openvse.runtime import OnnxModel
 from openvse.search import Chances, Query, captions_beside
+from openvse.search.kept import Kept
 from openvse.serving.batching import BusyError, Gatherer
 from openvse.serving.catalog import readable
 from openvse.serving.metrics import Metrics
@@ -28,10 +29,11 @@ from openvse.serving.remembering import Embedder, RememberingModel
 from openvse.serving.searching import Ask, Found, check_precision_reachable, rerank, search_together
 from openvse.serving.settings import Settings
 from openvse.serving.sources import IndexSource, Source
-from openvse.serving.thumbnails import Kept, small_image
+from openvse.serving.thumbnails import small_image
 
 if TYPE_CHECKING:  # an exported model is served without PyTorch
     from openvse.model import TwoTower
+    from openvse.search import HitReranker
     from openvse.vqa.answerer import Answerer
 
 _logger = logging.getLogger(__name__)
@@ -87,7 +89,7 @@ class Service:
         self._seen = self._source.state(None)
         self.catalog = self._source.open(self._remembering)
         self.metrics = Metrics()
-        self.thumbnails = Kept(self.limits.thumbnail_bytes)
+        self.thumbnails: Kept[bytes] = Kept(self.limits.thumbnail_bytes)
         self.is_ready, self.trouble = False, ""
         self._lost = asyncio.Event()
         self._captions: Mapping[str, Sequence[str]] = {}
@@ -163,11 +165,16 @@ class Service:
         return Ask(ask.query, most, 0, ask.min_score, ask.min_precision, ask.expected, ask.where)
 
     def _rerank(self, found: Found, ask: Ask) -> Found:
+        assert self.reranker is not None
+        chances = Chances(self.reranker.calibration, found.searched, ask.expected)
+        return rerank(found, ask, self._hit_reranker.with_chances(chances))
+
+    @cached_property
+    def _hit_reranker(self) -> HitReranker:
         from openvse.search import HitReranker
 
         assert self.reranker is not None
-        chances = Chances(self.reranker.calibration, found.searched, ask.expected)
-        return rerank(found, ask, HitReranker(self.reranker, top=self.settings.rerank_top, chances=chances))
+        return HitReranker(self.reranker, top=self.settings.rerank_top, keep_bytes=self.limits.reranked_bytes)
 
     async def slowly(self, work: Callable[[], ResultT]) -> ResultT:
         """Do something that takes long beside the searches.

@@ -33,6 +33,7 @@ class Limits:
         queries: the largest number of queries of one request.
         characters: the longest sentence.
         thumbnail_bytes: memory for small images.
+        reranked_bytes: memory for the images that the second model has read, so that it reads none of them again soon.
         sentences: embedded sentences that are kept, so that the next page of hits costs no call of the text encoder.
     """
 
@@ -53,6 +54,7 @@ class Limits:
     queries: int = 64
     characters: int = 1000
     thumbnail_bytes: int = 64_000_000
+    reranked_bytes: int = 128_000_000
     sentences: int = 2048
 
 

@@ -1,11 +1,8 @@
-"""Small images, made once and kept in a bounded part of the memory."""
+"""Small images for the page."""
 
 from __future__ import annotations
 
 import io
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 
 from openvse.errors import OpenVSEError
@@ -15,39 +12,6 @@ from openvse.serving.catalog import MissingError
 
 LARGE_PX = 1280
 """The longer side of the image in the panel of the page."""
-
-
-class Kept:
-    """Bytes by name; those that were not used for longest are forgotten when there are too many.
-
-    Args:
-        limit: the largest number of bytes in all.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._bytes = limit, 0
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        """Return how many bytes are kept."""
-        return self._bytes
-
-    def get(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """Return what is kept under a name, or make it; two threads may make the same."""
-        with self._lock:
-            if name in self._kept:
-                self._kept.move_to_end(name)
-                return self._kept[name]
-        made = make()
-        with self._lock:
-            if name not in self._kept:
-                self._kept[name] = made
-                self._bytes += len(made)
-            while self._bytes > self._limit:
-                _, gone = self._kept.popitem(last=False)
-                self._bytes -= len(gone)
-        return made
 
 
 def small_image(path: Path, *, large: bool = False) -> bytes:

@@ -50,6 +50,7 @@ async function run() {
   try {
     const page = await api.search(query, { top_k: PAGE }, signal);
     if (signal.aborted) return;
+    clearTimeout(slow);
     showPage(page);
     if (query.again && info.rerank && page.hits.length && !by("again").disabled) await rankAgain(page, signal);
   } catch (error) {
@@ -281,8 +282,9 @@ document.addEventListener("keydown", (event) => {
     step(event.key === "ArrowLeft" ? -1 : 1);
   }
 });
-by("grid").addEventListener("focusin", () => {
-  const place = grid.focused();
+// Only the keyboard takes the panel along: a pressed mouse button would open it, and the click that follows close it again.
+by("grid").addEventListener("focusin", (event) => {
+  const place = event.target.matches(":focus-visible") ? grid.focused() : null;
   if (open !== null && place !== null && place !== open) openPanel(place);
 });
 

@@ -5,6 +5,7 @@ import { describeLooked, drawLooked, shadedWords } from "./heat.js";
 import { date, make, percent, score, size } from "./words.js";
 
 const by = (id) => document.getElementById(id);
+const ANIMATED = /\.(gif|webp)$/i;
 const HIDDEN_KEYS = new Set(["file_name", "image", "path", "captions", "caption", "sentences"]);
 
 export class Panel {
@@ -33,7 +34,7 @@ export class Panel {
   open(hit, query, { answers, looks, shows, isFirst, isLast }) {
     this.leaving.abort();
     this.leaving = new AbortController();
-    Object.assign(this, { hit, query });
+    Object.assign(this, { hit, query, moves: false });
     this.box.hidden = false;
     by("panel-name").textContent = hit.id.split("/").at(-1);
     by("panel-name").title = hit.id;
@@ -47,7 +48,7 @@ export class Panel {
     image.alt = hit.id;
     image.src = api.address(hit.thumbnail);
     const large = new Image();
-    large.onload = () => { if (this.hit === hit) image.src = large.src; };
+    large.onload = () => { if (this.hit === hit && !this.moves) image.src = large.src; };
     large.src = `${api.address(hit.thumbnail)}&large=true`;
     this.#scores(hit);
     this.#unload();
@@ -76,6 +77,17 @@ export class Panel {
     const video = by("panel-video");
     video.poster = by("panel-image").src;
     video.src = api.address(item.file) + (/#t=[\d.,]+$/.exec(item.id) || [""])[0];
+  }
+
+  // An animated picture moves: its file takes the place of the still image.
+  #animate(item, signal) {
+    const moving = new Image();
+    moving.onload = () => {
+      if (signal.aborted) return;
+      this.moves = true;
+      by("panel-image").src = moving.src;
+    };
+    moving.src = api.address(item.file);
   }
 
   #unload() {
@@ -111,6 +123,7 @@ export class Panel {
       const item = await api.item(hit.key, signal);
       by("original").href = api.address(item.file);
       if (item.kind === "clip" && !by("stage").hidden) this.#load(item);
+      if (ANIMATED.test(item.id) && !by("stage").hidden) this.#animate(item, signal);
       by("facts").replaceChildren(...rows({ Path: item.path || item.id, Size: size(item.size), Changed: date(item.modified), ...(item.kind === "image" ? {} : { Kind: item.kind }) }));
       by("captions").replaceChildren(...item.captions.map((text) => make("li", {}, text)));
       by("captions-box").hidden = !item.captions.length;

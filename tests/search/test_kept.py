@@ -1,0 +1,27 @@
+"""A memory of limited size."""
+
+from __future__ import annotations
+
+from openvse.search.kept import Kept
+
+
+def test_what_was_not_used_for_longest_is_forgotten() -> None:
+    kept, made = Kept[bytes](100), list[str]()
+
+    def make(name: str) -> bytes:
+        made.append(name)
+        return bytes(40)
+
+    for name in ("a", "b", "a", "c", "a", "b"):
+        kept.get(name, lambda name=name: make(name))
+        assert len(kept) <= 100
+    assert made == ["a", "b", "c", "b"]  # b was not used for longest when c came
+
+
+def test_what_is_too_large_is_not_kept_and_the_first_of_two_stays() -> None:
+    kept = Kept[str](3)
+    kept.keep("a", "long")
+    assert kept.find("a") is None and len(kept) == 0
+    kept.keep("b", "one")
+    kept.keep("b", "two")
+    assert kept.find("b") == "one" and len(kept) == 3
