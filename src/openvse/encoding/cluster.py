@@ -8,9 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from openvse.encoding.shards import Done, Shard, encode_shard
-from openvse.errors import OpenVSEError
 from openvse.model import TwoTower
-from openvse.tasks.load import load_as
+from openvse.tasks.load import load_same
 from openvse.workers import Workers, share_work
 
 if TYPE_CHECKING:
@@ -34,10 +33,7 @@ def encode_by_workers(source: str, job: Job, workers: Workers) -> Iterator[tuple
 
 def _encoder(source: str, device: str, job: Job) -> Callable[[Shard], tuple[int, Done]]:
     """Load the model once, for all shards of a worker."""
-    model = load_as(TwoTower, source, device=device)
-    if model.fingerprint != job.settings.model:
-        raise OpenVSEError("the model of a worker is another one: give all machines the same model")
-    return partial(_encode, model, job)
+    return partial(_encode, load_same(source, job.settings.model, device), job)
 
 
 def _encode(model: TwoTower, job: Job, shard: Shard) -> tuple[int, Done]:

@@ -160,6 +160,12 @@ class Embedder:
         What is recognised by its content comes between the others, in batches of its own. All segments of a clip are
         yielded at once, so that an index holds all of them or none.
         """
+        return self._batches(candidates)
+
+    def _batches(
+        self, candidates: Sequence[Candidate], later: list[Candidate] | None = None
+    ) -> Iterator[tuple[list[Entry], Vectors]]:
+        """Yield batches; where a list is given, what the model must embed is put there instead."""
         waiting: list[Candidate] = []
         recognised: list[tuple[Entry, Row]] = []
         for candidate in candidates:
@@ -169,6 +175,8 @@ class Embedder:
                 self.recognised += 1
                 self._note(candidate, [entry for entry, _ in found])
                 recognised += found
+            elif later is not None and not self._is_stored(candidate):
+                later.append(candidate)
             elif candidate.seconds:
                 yield self._embed_segments(candidate)
             else:
@@ -231,6 +239,12 @@ class Embedder:
             raise ModelError("this model embeds no sentences: give a folder of images")
         embedded = self._model.encode_text([candidate.item.id for candidate in chunk], self._batch_size)
         return [_entry(candidate, None) for candidate in chunk], _vectors(embedded)
+
+    def _is_stored(self, candidate: Candidate) -> bool:
+        if self._stored is None or candidate.kind == "sentence" or candidate.seconds:
+            return False
+        item = candidate.item
+        return self._stored.find(candidate.path, item.modified_ns, item.size) is not None
 
     def _embed_stored(self, chunk: Sequence[Candidate]) -> dict[Candidate, Row]:
         """Embed the images whose features are stored."""

@@ -19,6 +19,7 @@ from openvse.search.database import Database, Root
 from openvse.search.embedding import Embedder, ImageEmbedder, KnownContent, StoredEmbedder
 from openvse.search.manifest import Held, VectorDtype, read_manifest
 from openvse.search.model_place import Place
+from openvse.search.portions import Sharing, SharingEmbedder
 from openvse.search.repair import damaged_items
 from openvse.search.roots import Plan, plan
 from openvse.search.scanning import Changes, RootListing, compare, list_root, list_sentences
@@ -102,6 +103,7 @@ def build_index(
     check: bool = False,
     stored: StoredEmbedder | None = None,
     model_place: Place | None = None,
+    sharing: Sharing | None = None,
     progress: Callable[[IndexProgress], None] | None = None,
 ) -> IndexReport:
     """Embed every image below some folders, and every video if the model reads clips; or the sentences of a file.
@@ -126,6 +128,7 @@ def build_index(
         check: first compare even a large index with its checksums, and embed anew what is damaged.
         stored: features that may stand for images which have not changed since they were extracted.
         model_place: where the model is, for searches (``place_of``); None keeps what the index says of the same model.
+        sharing: processes that embed what is new (``openvse.encoding.sharing``); None embeds in this one.
         progress: called after every batch.
 
     Raises:
@@ -142,7 +145,7 @@ def build_index(
         Path(out), folders, model=model.fingerprint, dtype=dtype, holds=holds, overwrite=overwrite, add=add
     )
     run = _Run(model, Path(out), planned, holds, dtype, batch_size, stored, model_place, check)
-    run.seconds = _checked(segment_seconds)
+    run.seconds, run.sharing = _checked(segment_seconds), sharing
     try:
         return run(folders, given, ignore, progress)
     except IndexDamagedError:  # of a database that SQLite cannot read: everything is embedded anew
@@ -178,6 +181,7 @@ class _Run:
         self._place, self._check = model_place, check
         self.anew = False
         self.seconds: float | None = None
+        self.sharing: Sharing | None = None
         self._length = 0.0
 
     def __call__(
@@ -255,7 +259,8 @@ class _Run:
         known = None
         if writer.database is not None:
             known = KnownContent(self._out, writer.manifest, writer.database, damaged)
-        return Embedder(self._model, self._batch_size, self._stored, known)
+        given = self._model, self._batch_size, self._stored, known
+        return Embedder(*given) if self.sharing is None else SharingEmbedder(self.sharing, *given)
 
     def _write(
         self,

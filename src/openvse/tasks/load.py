@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from openvse.conversion.memory import expect_memory
 from openvse.conversion.published import published_folder
 from openvse.errors import CheckpointError, ModelError, nearest
-from openvse.model import Model, read_config, read_weights
+from openvse.model import Model, TwoTower, read_config, read_weights
 from openvse.model.folder import CONFIG, WEIGHTS
 from openvse.specs import describe
 from openvse.tasks import TASKS, kind_of
@@ -89,6 +89,18 @@ def load_as(
             f"{source} {model.purpose}, and this needs a model that {kind.purpose}: name another model, or train a "
             f"recipe of the task {kind.task}"
         )
+    return model
+
+
+def load_same(source: str, fingerprint: str, device: str) -> TwoTower:
+    """Load, in a worker, the two-tower model that the process which shares its work has.
+
+    Raises:
+        ModelError: it is another model, or see ``load``.
+    """
+    model = load_as(TwoTower, source, device=device)
+    if model.fingerprint != fingerprint:
+        raise ModelError("the model of a worker is another one: give all machines the same model")
     return model
 
 

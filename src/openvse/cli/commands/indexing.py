@@ -27,14 +27,17 @@ from openvse.cli.index_options import (
     Overwrite,
     SegmentSeconds,
 )
-from openvse.cli.options import Device, Json, Quiet, Threads
+from openvse.cli.options import Device, Json, Quiet
 from openvse.cli.stopping import going_on
+from openvse.cli.worker_options import Cluster, Processes, ThreadsOfEach, chosen_workers
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
     from openvse.cli.embedders import Embedder
     from openvse.search import EngineChoice, IndexReport, StoredImages
     from openvse.search.embedding import ImageEmbedder
+    from openvse.search.portions import Sharing
+    from openvse.workers import Workers
 
 
 @app.command()
@@ -55,8 +58,10 @@ def index(
     engine: EngineOption = None,
     engine_url: EngineUrl = None,
     check: CheckAll = False,
+    processes: Processes = 0,
+    cluster: Cluster = None,
     device: Device = "cpu",
-    threads: Threads = None,
+    threads: ThreadsOfEach = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -65,7 +70,8 @@ def index(
     from openvse.cli.progress import bar, counted
     from openvse.search import Index, build_index, compact_index, forget_root, place_of
 
-    loaded = load_embedder(model, device=device, threads=threads)
+    workers = chosen_workers(processes, cluster, threads, device)
+    loaded = load_embedder(model, device=device if workers is None else "cpu", threads=threads)
     exported = is_export(loaded, engine, segment_seconds)
     choice = None if exported else check_engine(out, engine, engine_url, loaded)
     for folder in forget or ():
@@ -85,6 +91,7 @@ def index(
             check=check,
             stored=stored_features(loaded, model, features),
             model_place=place_of(model, out),
+            sharing=None if workers is None else sharing_of(loaded, model, workers),
             progress=lambda state: show(state.done, state.total, state.images_per_s),
         )
     if compact:
@@ -194,6 +201,20 @@ def is_export(model: Embedder, engine: str | None, segment_seconds: float | None
             "an exported model reads no clips: leave out --segment-seconds, or name the model folder"
         )
     return isinstance(model, OnnxModel)
+
+
+def sharing_of(model: Embedder, source: str, workers: Workers) -> Sharing:
+    """Return the processes that embed; an exported model embeds in one."""
+    from openvse.errors import ModelError
+    from openvse.runtime import OnnxModel
+
+    if isinstance(model, OnnxModel):
+        raise ModelError(
+            "an exported model embeds in one process: leave out --processes, or name the model folder"
+        )
+    from openvse.tasks.shared_indexing import sharing
+
+    return sharing(source, model.fingerprint, workers)
 
 
 def stored_features(model: Embedder, source: str, features: Path | None) -> StoredImages | None:

@@ -1,0 +1,67 @@
+"""``openvse index --processes``: workers load the model themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from openvse.errors import ModelError
+from openvse.model import TwoTower
+from openvse.retrieval.build import build_model
+from openvse.runtime import OnnxModel
+from openvse.search import Index
+from openvse.tasks.load import load_same
+from openvse.tasks.recipes import parse_recipe
+from openvse.workers import start_workers
+from tests.tiny import tiny_tree
+
+
+@pytest.fixture(scope="module")
+def model() -> TwoTower:
+    tree = tiny_tree(Path())
+    tree["image"]["encoder"] = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32}
+    return build_model(parse_recipe(tree), captions=["red dog runs", "green cat"]).eval()
+
+
+def test_an_exported_model_embeds_in_one_process(
+    tmp_path: Path, refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openvse.cli.embedders.load_embedder", lambda *_, **__: object.__new__(OnnxModel))
+    (tmp_path / "photos").mkdir()
+    line = refused("index", "export", tmp_path / "photos", "--out", tmp_path / "index", "--processes", 2)
+    assert line == "an exported model embeds in one process: leave out --processes, or name the model folder"
+
+
+def test_another_model_is_refused(model: TwoTower, tmp_path: Path) -> None:
+    folder = str(model.save(tmp_path / "model"))
+    assert load_same(folder, model.fingerprint, "cpu").fingerprint == model.fingerprint
+    with pytest.raises(ModelError, match="the model of a worker is another one"):
+        load_same(folder, "another", "cpu")
+
+
+@pytest.mark.slow
+def test_workers_make_the_index_of_one_process(model: TwoTower, tmp_path: Path, invoke) -> None:
+    import ray
+
+    folder = model.save(tmp_path / "model")
+    (tmp_path / "photos").mkdir()
+    for number in range(9):
+        Image.new("RGB", (40, 32), (20 * number, 255 - 9 * number, 60)).save(
+            tmp_path / "photos" / f"{number}.png"
+        )
+    (tmp_path / "photos" / "5 broken.jpg").write_text("no image")
+    start_workers(4)
+    try:
+        for name, words in (("alone", ()), ("shared", ("--processes", "2"))):
+            asked = (folder, tmp_path / "photos", "--out", tmp_path / name, "--batch-size", 2, *words)
+            done = invoke("index", *asked)
+            assert done.exit_code == 0, done.output
+            assert "9 images (0 unchanged, 1 unreadable)" in done.output
+    finally:
+        ray.shutdown()
+    alone, shared = (Index.open(tmp_path / name) for name in ("alone", "shared"))
+    assert alone.items == shared.items
+    np.testing.assert_array_equal(alone.vectors, shared.vectors)

@@ -1,0 +1,108 @@
+"""Indexing that is shared by processes: the same items and embeddings, whoever embeds them and in which order."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from colour_model import COLOURS, ColourModel, paint
+from test_clip_segments import ClipColours, film
+
+from openvse.errors import DataError
+from openvse.search import Index, IndexProgress, build_index
+from openvse.search.portions import BATCHES_IN_PORTION, EmbeddedPortion, Portion, Sharing, cut, embed_portion
+from openvse.search.scanning import Candidate
+from openvse.search.writer import Item
+
+
+def backwards(model: ColourModel, taken: list[Portion]) -> Sharing:
+    """Return processes that are done in the wrong order; what is sent is pickled, as to a real one."""
+
+    def share(portions: Sequence[Portion]) -> Iterator[EmbeddedPortion]:
+        taken.extend(portions)
+        for portion in reversed(portions):
+            sent = pickle.loads(pickle.dumps(portion))
+            yield pickle.loads(pickle.dumps(embed_portion(model, sent)))
+
+    return Sharing(2, share)
+
+
+def content(folder: Path) -> list[tuple[object, list[float]]]:
+    index = Index.open(folder)
+    return [
+        (item, row.ravel().tolist()) for item, row in zip(index.items, np.asarray(index.vectors), strict=True)
+    ]
+
+
+def test_the_index_is_that_of_one_process(model: ColourModel, tmp_path: Path) -> None:
+    for number in range(23):
+        paint(tmp_path / "photos" / f"{number:02d}.png", [*COLOURS][number % len(COLOURS)])
+    (tmp_path / "photos" / "05 broken.png").write_text("no image")
+    alone = build_index(model, tmp_path / "photos", tmp_path / "alone", batch_size=2)
+    taken: list[Portion] = []
+    seen: list[IndexProgress] = []
+    shared = build_index(
+        ColourModel(),
+        tmp_path / "photos",
+        tmp_path / "shared",
+        batch_size=2,
+        sharing=backwards(ColourModel(), taken),
+        progress=seen.append,
+    )
+    assert shared == alone and len(shared.failed) == 1
+    assert content(tmp_path / "shared") == content(tmp_path / "alone")
+    assert [len(portion.candidates) for portion in taken] == [2] * 12
+    assert (seen[-1].done, seen[-1].total) == (24, 24)
+
+
+def test_only_what_is_new_is_shared(model: ColourModel, photos: Path, tmp_path: Path) -> None:
+    build_index(model, photos, tmp_path / "index")
+    paint(photos / "a.png", "white")
+    (photos / "b.png").write_bytes((photos / "a.png").read_bytes())
+    (photos / "red.png").rename(photos / "moved.png")
+    paint(photos / "green.png", "blue")
+    os.utime(photos / "green.png", ns=(1, 1))
+    taken: list[Portion] = []
+    model.batches.clear()
+    report = build_index(model, photos, tmp_path / "index", sharing=backwards(ColourModel(), taken))
+    assert [each.item.id for portion in taken for each in portion.candidates] == [
+        "a.png",
+        "b.png",
+        "green.png",
+    ]
+    assert not model.batches and (report.count, report.recognised, report.removed) == (6, 1, 1)
+    build_index(ColourModel(), photos, tmp_path / "fresh")
+    assert content(tmp_path / "index") == content(tmp_path / "fresh")
+    again = build_index(model, photos, tmp_path / "index", sharing=Sharing(2, lambda portions: iter(())))
+    assert again.reused == 6
+
+
+def test_clips_that_are_cut(tmp_path: Path) -> None:
+    film(tmp_path / "photos" / "a.mp4", "red", "green", "blue")
+    paint(tmp_path / "photos" / "b.png", "green")
+    film(tmp_path / "photos" / "c.mp4", "white", "red")
+    for name, sharing in (("alone", None), ("shared", backwards(ClipColours(), []))):
+        build_index(ClipColours(), tmp_path / "photos", tmp_path / name, segment_seconds=1.0, sharing=sharing)
+    assert content(tmp_path / "shared") == content(tmp_path / "alone")
+    assert len(Index.open(tmp_path / "shared")) == 6
+
+
+def test_nothing_that_can_be_used_is_refused_as_by_one_process(model: ColourModel, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").write_text("no image")
+    with pytest.raises(DataError, match="none of the 1 images"):
+        build_index(model, tmp_path / "photos", tmp_path / "index", sharing=backwards(model, []))
+
+
+def test_portions_are_whole_batches_and_enough_for_all() -> None:
+    some = [Candidate(Item(f"{number:05d}", 0, 0), Path("x"), 0, "image") for number in range(10_000)]
+    many = cut(some, 64, 2)
+    assert {len(each.candidates) for each in many[:-1]} == {64 * BATCHES_IN_PORTION}
+    assert sum(len(each.candidates) for each in many) == 10_000
+    few = cut(some[:1000], 64, 2)
+    assert [len(each.candidates) for each in few] == [128] * 7 + [104]
+    assert [len(each.candidates) for each in cut(some[:70], 64, 8)] == [64, 6]
