@@ -91,5 +91,6 @@ def test_make_bench_runs_what_needs_no_arguments() -> None:
             "clip_order.py",
             "own_folder.py",
             "photo_clips.py",
+            "start_study.py",
         }
     )

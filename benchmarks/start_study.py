@@ -1,0 +1,255 @@
+"""From pretrained towers to a model of one's own: what each way to train gains, by the number of captioned images.
+
+python benchmarks/start_study.py FLICKR8K --grids grids --texts texts --blocks blocks --out study
+python benchmarks/start_study.py FLICKR8K --out study --draw start_study.png
+
+FLICKR8K is a folder as ``openvse data check flickr8k:FOLDER`` wants it. The images to learn from are drawn from its
+training split; validation and test are whole. The ways to train, each with every seed:
+
+- words: GPO and AdOpt on stored grids, with a BiGRU that learns its words from the captions;
+- frozen: the same with a pretrained MiniLM; the networks of both sides are frozen, and the layers behind them learn;
+- adapters: from the frozen one, low-rank adapters in MiniLM as well;
+- everything: from the frozen one, EfficientNet-Lite0 and the last two blocks of MiniLM as well.
+
+``rows.csv`` gets a row for each run that is finished, with its validation RSUM before and after, and its test RSUM; the
+test is read once. A run that was stopped goes on. ``make bench`` leaves this script out, as it needs data and hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from openvse.report import read_run
+from openvse.tasks.runs import find_run
+
+COLUMNS = (
+    *("way", "images", "seed", "validation_before", "validation_after", "best_epoch"),
+    *("test_rsum", "test_i2t_r1", "test_t2i_r1", "minutes", "commit"),
+)
+FROZEN = "frozen"
+WAYS: dict[str, dict[str, Any] | str] = {
+    "words": "gpo_adopt/flickr8k_grids_cpu",
+    FROZEN: "gpo_adopt/flickr8k_grids_minilm_cpu",
+    "adapters": {"image": "start", "text": {"encoder": {"fine_tune": True, "lora": {"rank": 8}}}},
+    "everything": {
+        "image": {"encoder": {"fine_tune": True}},
+        "text": {"encoder": {"fine_tune": True, "train_blocks": 2}},
+    },
+}
+"""A recipe, or what a recipe that begins from the frozen run changes about its model."""
+SHARED: dict[str, Any] = {
+    "objective": {
+        "ranking": {
+            "name": "contrast",
+            "miner": "adaptive_top_k",
+            "criterion": {"name": "info_nce", "temperature": 0.1, "margin": 0.2},
+            "reduction": "mean",
+        }
+    },
+    "optimizer": {"name": "adamw", "learning_rate": 3.0e-4, "weight_decay": 0.01},
+    "training": {
+        "clip_norm": 2.0,
+        "precision": "bf16",
+        "phases": [{"epochs": 5, "warmup_epochs": 0.5}, {"epochs": 2, "learning_rate": 3.0e-5}],
+    },
+}
+CAREFUL = {"image.encoder.backbone": 0.15, "text.encoder.backbone": 0.1}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training: which way, how many images, which seed."""
+
+    way: str
+    images: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The folder of the run."""
+        return f"{self.way}_{self.images}_s{self.seed}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Make the runs that are not finished, and add their rows; or draw the rows."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("flickr8k", type=Path, help="folder of the data set")
+    parser.add_argument("--grids", type=Path, help="feature store of its images: efficientnet_lite0")
+    parser.add_argument("--texts", type=Path, help="feature store of its texts: MiniLM")
+    parser.add_argument("--blocks", type=Path, help="the same with train_blocks=2")
+    parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=[*WAYS])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1000, 6000])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of rows.csv")
+    parser.add_argument("--draw", type=Path, help="draw rows.csv as a PNG, and train nothing")
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows = options.out / "rows.csv"
+    if options.draw is not None:
+        draw(read_rows(rows), options.draw)
+        return
+    if None in (options.grids, options.texts, options.blocks):
+        parser.error("give --grids, --texts and --blocks, or --draw")
+    for images in options.sizes:
+        for seed in options.seeds:
+            data = draw_images(options.flickr8k, images, seed, options.out / "data")
+            # Two ways begin from the frozen run.
+            for way in dict.fromkeys([*([FROZEN] if {*options.ways} - {"words"} else []), *options.ways]):
+                case = Case(way, images, seed)
+                if case in {
+                    Case(row["way"], int(row["images"]), int(row["seed"])) for row in read_rows(rows)
+                }:
+                    continue
+                train(case, data, options)
+                append(rows, measure(case, options))
+
+
+def draw_images(source: Path, images: int, seed: int, out: Path) -> Path:
+    """Write a copy of the data set with fewer training images; the images themselves are linked."""
+    folder = out / f"{images}_s{seed}"
+    (folder / "splits").mkdir(parents=True, exist_ok=True)
+    splits = {name: (source / f"splits/{name}.txt").read_text().split() for name in ("train", "dev", "test")}
+    if images < len(splits["train"]):
+        splits["train"] = random.Random(seed).sample(splits["train"], images)
+    for name, ids in splits.items():
+        (folder / f"splits/{name}.txt").write_text("\n".join(ids) + "\n")
+    kept = {image for ids in splits.values() for image in ids}
+    lines = (source / "captions.txt").read_text().splitlines()
+    (folder / "captions.txt").write_text("".join(f"{line}\n" for line in lines if line.split("#")[0] in kept))
+    if not (folder / "images").exists():
+        (folder / "images").symlink_to((source / "images").resolve())
+    return folder
+
+
+def train(case: Case, data: Path, options: argparse.Namespace) -> None:
+    """Train a model, or go on with it."""
+    run, way = options.out / case.name, WAYS[case.way]
+    started = (run / "last.pt").exists()
+    if started and not find_run(str(run)).unfinished():
+        return
+    batch = 128 if case.images > 1000 and case.way != "everything" else 32
+    stores = {
+        "words": [f"data.features={options.grids}"],
+        FROZEN: [f"data.features={options.grids}", f"data.text_features={options.texts}"],
+        "adapters": [f"data.features={options.grids}", "data.text_features=null"],
+        "everything": [f"data.text_features={options.blocks}", "data.random_views=true"],
+    }[case.way]
+    if isinstance(way, str):
+        recipe = way
+    else:
+        tree = {"name": case.way, **way, **SHARED, "data": {"source": str(data)}}
+        if case.way == "everything":
+            tree |= {"optimizer": SHARED["optimizer"] | {"multipliers": CAREFUL}}
+            stores.append("data.captions_per_image=all")
+        stores.append(f"start={options.out / Case(FROZEN, case.images, case.seed).name}")
+        recipe = str(run.with_suffix(".yaml"))
+        Path(recipe).write_text(yaml.safe_dump(tree))
+    words = [
+        recipe,
+        f"data.source=flickr8k:{data}",
+        *stores,
+        f"seed={case.seed}",
+        f"training.batch_size={batch}",
+    ]
+    openvse("train", *words, "training.threads=1", "--out", str(run), *["--resume"] * started)
+
+
+def measure(case: Case, options: argparse.Namespace) -> tuple[object, ...]:
+    """Read the test once, and return the row of a run."""
+    run = options.out / case.name
+    stores = ["--features", str(options.grids)] if case.way != "everything" else []
+    said = openvse(
+        *("evaluate", str(run / "best"), f"flickr8k:{options.flickr8k}", *stores, "--text-features"),
+        *(str(options.blocks if case.way == "everything" else options.texts), "--json", "-q"),
+    )
+    test = json.loads(said)["result"]["report"]["metrics"]
+    validations = {record["epoch"]: record["rsum"] for record in records(run, "validation")}
+    before = [record["rsum"] for record in records(run, "before")]
+    best = max([0] * bool(before) + [*validations], key=lambda epoch: validations.get(epoch, *before))
+    after = validations.get(best, *before)
+    told = read_run(str(run))
+    seconds = told.seconds()
+    minutes = "" if seconds is None else f"{seconds[0] / 60:.1f}"
+    environment = next(records(run, "environment"), {})
+    return (
+        *(case.way, case.images, case.seed, f"{before[0]:.2f}" if before else "", f"{after:.2f}", best),
+        *(f"{test[name]:.2f}" for name in ("rsum", "i2t_r1", "t2i_r1")),
+        *(minutes, str(environment.get("commit") or "")[:7]),
+    )
+
+
+def draw(rows: Sequence[dict[str, str]], target: Path) -> None:
+    """Draw test RSUM by the number of images: a line for each way, with the spread over its seeds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    colours = dict(zip(WAYS, ("#8a8a8a", "#1f6f8b", "#d98324", "#8c2f39"), strict=True))
+    for way in WAYS:
+        sizes = sorted({int(row["images"]) for row in rows if row["way"] == way})
+        found = [
+            [float(row["test_rsum"]) for row in rows if (row["way"], row["images"]) == (way, str(size))]
+            for size in sizes
+        ]
+        if not sizes:
+            continue
+        spread = [float(np.std(each, ddof=1)) if len(each) > 1 else 0.0 for each in found]
+        axes.errorbar(
+            sizes, [*map(np.mean, found)], spread, label=way, color=colours[way], marker="o", capsize=3
+        )
+    axes.set(xscale="log", xlabel="captioned images to learn from", ylabel="test RSUM")
+    ticks = sorted({int(row["images"]) for row in rows})
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(target, dpi=150)
+
+
+def records(run: Path, kind: str) -> Iterator[dict[str, Any]]:
+    """Yield the records of a kind that a run has written."""
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        if (record := json.loads(line))["kind"] == kind:
+            yield record
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Read the rows that are there."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def append(path: Path, row: tuple[object, ...]) -> None:
+    """Add a row, and print it."""
+    new = not path.exists()
+    with path.open("a", newline="") as lines:
+        csv.writer(lines).writerows([COLUMNS, row] if new else [row])
+    print(*row, flush=True)
+
+
+def openvse(*words: str) -> str:
+    """Run a command and return what it prints."""
+    command = [sys.executable, "-m", "openvse.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"openvse {shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
