@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -117,9 +120,15 @@ def start_workers(cpus: int) -> None:
     Raises:
         OpenVSEError: Ray is not installed.
     """
-    _import_ray().init(
-        num_cpus=cpus, include_dashboard=False, object_store_memory=_STORE_BYTES, address="local", **_QUIET
-    )
+    ray = _import_ray()
+    with _own_handlers():
+        ray.init(
+            num_cpus=cpus,
+            include_dashboard=False,
+            object_store_memory=_STORE_BYTES,
+            address="local",
+            **_QUIET,
+        )
 
 
 def _import_ray() -> Any:
@@ -145,7 +154,8 @@ def _connect(ray: Any, workers: Workers) -> bool:
         start_workers(workers.count * workers.threads)
         return True
     try:
-        ray.init(address=workers.cluster, **_QUIET)
+        with _own_handlers():
+            ray.init(address=workers.cluster, **_QUIET)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:120]
         raise OpenVSEError(
@@ -153,3 +163,14 @@ def _connect(ray: Any, workers: Workers) -> bool:
             f"out"
         ) from error
     return True
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Keep the handler of SIGTERM: that of Ray would end the process without what a stopped command says."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)

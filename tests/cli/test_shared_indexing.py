@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,9 @@ def test_workers_make_the_index_of_one_process(model: TwoTower, tmp_path: Path, 
             tmp_path / "photos" / f"{number}.png"
         )
     (tmp_path / "photos" / "5 broken.jpg").write_text("no image")
+    before = signal.getsignal(signal.SIGTERM)
     start_workers(4)
+    assert signal.getsignal(signal.SIGTERM) == before  # Ray would set its own
     try:
         for name, words in (("alone", ()), ("shared", ("--processes", "2"))):
             asked = (folder, tmp_path / "photos", "--out", tmp_path / name, "--batch-size", 2, *words)

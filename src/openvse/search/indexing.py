@@ -121,14 +121,12 @@ def build_index(
         dtype: how a number is stored; None is that of the index, float32 for a new one.
         overwrite: replace an index that another model made, or that holds other folders.
         add: add the folders to those that the index holds.
-        ignore: patterns of files and folders to skip, beside those of ``.openvseignore``; see ``IgnoreRules``. None
-            takes those that the index was last given.
-        segment_seconds: cut clips into segments of this length, which are items (a model of images sees their middle
-            frames); 0 keeps clips whole, and None takes what the index was last given.
+        ignore: what to skip beside ``.openvseignore`` (``IgnoreRules``); None takes what the index was last given.
+        segment_seconds: length of the items into which clips are cut; 0: whole clips; None: as was last given.
         check: first compare even a large index with its checksums, and embed anew what is damaged.
         stored: features that may stand for images which have not changed since they were extracted.
         model_place: where the model is, for searches (``place_of``); None keeps what the index says of the same model.
-        sharing: processes that embed what is new (``openvse.encoding.sharing``); None embeds in this one.
+        sharing: processes that embed what is new (``openvse.tasks.shared_indexing``); None embeds in this one.
         progress: called after every batch.
 
     Raises:
@@ -144,8 +142,8 @@ def build_index(
     planned = plan(
         Path(out), folders, model=model.fingerprint, dtype=dtype, holds=holds, overwrite=overwrite, add=add
     )
-    run = _Run(model, Path(out), planned, holds, dtype, batch_size, stored, model_place, check)
-    run.seconds, run.sharing = _checked(segment_seconds), sharing
+    run = _Run(model, Path(out), planned, holds, dtype, batch_size, stored, model_place, check, sharing)
+    run.seconds = _checked(segment_seconds)
     try:
         return run(folders, given, ignore, progress)
     except IndexDamagedError:  # of a database that SQLite cannot read: everything is embedded anew
@@ -175,13 +173,13 @@ class _Run:
         stored: StoredEmbedder | None,
         model_place: Place | None,
         check: bool,
+        sharing: Sharing | None,
     ) -> None:
         self._model, self._out, self._plan, self._holds = model, out, planned, holds
         self._dtype, self._batch_size, self._stored = dtype, batch_size, stored
-        self._place, self._check = model_place, check
+        self._place, self._check, self._sharing = model_place, check, sharing
         self.anew = False
         self.seconds: float | None = None
-        self.sharing: Sharing | None = None
         self._length = 0.0
 
     def __call__(
@@ -260,7 +258,7 @@ class _Run:
         if writer.database is not None:
             known = KnownContent(self._out, writer.manifest, writer.database, damaged)
         given = self._model, self._batch_size, self._stored, known
-        return Embedder(*given) if self.sharing is None else SharingEmbedder(self.sharing, *given)
+        return Embedder(*given) if self._sharing is None else SharingEmbedder(self._sharing, *given)
 
     def _write(
         self,

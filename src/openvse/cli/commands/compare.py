@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 PAGE, VALUES, TABLES = "comparison.html", "comparison.json", "comparison.md"
 
+Features: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Feature store to read instead of images: one for all runs, one a run, or a folder of stores."
+    ),
+]
 Out: TypeAlias = Annotated[
     Path | None, typer.Option(help=f"Folder for {PAGE} (with wins and losses), {VALUES} and {TABLES}.")
 ]
@@ -52,12 +58,7 @@ def compare(
         str, typer.Option("--on", help="A folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
     ],
     split: Annotated[str, typer.Option(help="train, validation, test, or all.")] = "test",
-    features: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Feature store to read instead of images: one for all runs, one a run, or a folder of stores."
-        ),
-    ] = None,
+    features: Features = None,
     text_features: TextFeatures = None,
     out: Out = None,
     form: Format = "text",

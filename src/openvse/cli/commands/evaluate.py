@@ -46,6 +46,9 @@ Features: TypeAlias = Annotated[
         "once per model if their stores differ."
     ),
 ]
+BatchSize: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")
+]
 Processes: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Number of processes on this machine that share the work.")
 ]
@@ -75,9 +78,7 @@ def evaluate(
     every: Every = False,
     exchanged: Exchanged = False,
     allow_outside: AllowOutside = False,
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")
-    ] = 128,
+    batch_size: BatchSize = 128,
     processes: Processes = 1,
     device: Device = "cpu",
     threads: Threads = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -68,14 +69,13 @@ def index(
     """Embed folders of images for search; a later run embeds only what changed, and goes on after a stop."""
     from openvse.cli.embedders import load_embedder
     from openvse.cli.progress import bar, counted
-    from openvse.search import Index, build_index, compact_index, forget_root, place_of
+    from openvse.search import Index, build_index, compact_index, place_of
 
     workers = chosen_workers(processes, cluster, threads, device)
-    loaded = load_embedder(model, device=device if workers is None else "cpu", threads=threads)
+    loaded = load_embedder(model, device="cpu" if workers else device, threads=threads)
     exported = is_export(loaded, engine, segment_seconds)
     choice = None if exported else check_engine(out, engine, engine_url, loaded)
-    for folder in forget or ():
-        forget_root(out, folder)
+    forget_roots(out, forget or ())
     with bar() as progress:
         show = counted(progress, "indexing")
         report = build_index(
@@ -99,12 +99,9 @@ def index(
     warn_of(report)
     if check:
         Index.open(out, loaded.fingerprint, check=True)
-    searched = Searched("exact")
-    if choice is not None:
-        from openvse.search.engines import drop_replaced
-
-        drop_replaced(out, choice[1])
-        searched = bring_engine(out, choice[0], engine_url, loaded, check=check)
+    searched = (
+        Searched("exact") if choice is None else bring_engine(out, choice, engine_url, loaded, check=check)
+    )
     print_report(out, report, searched, as_json=as_json)
 
 
@@ -155,13 +152,17 @@ def check_engine(
     return wanted, known
 
 
-def bring_engine(out: Path, wanted: EngineChoice, url: str | None, model: object, *, check: bool) -> Searched:
-    """Bring the engine of an index up to date, and measure its recall if that is wanted."""
+def bring_engine(
+    out: Path, choice: tuple[EngineChoice, EngineChoice], url: str | None, model: object, *, check: bool
+) -> Searched:
+    """Bring the wanted engine of an index up to date in place of the one before, and measure its recall if asked."""
     from openvse.cli.progress import bar, counted, warn
     from openvse.errors import EngineBusyError
     from openvse.search import ExactBackend, Index, choose_engine, measured_recall, update_engine
-    from openvse.search.engines import open_engine
+    from openvse.search.engines import drop_replaced, open_engine
 
+    wanted, known = choice
+    drop_replaced(out, known)
     if wanted.name == "exact":
         choose_engine(out, "exact")
         return Searched("exact")
@@ -201,6 +202,14 @@ def is_export(model: Embedder, engine: str | None, segment_seconds: float | None
             "an exported model reads no clips: leave out --segment-seconds, or name the model folder"
         )
     return isinstance(model, OnnxModel)
+
+
+def forget_roots(out: Path, folders: Sequence[Path]) -> None:
+    """Remove folders and their images from an index."""
+    from openvse.search import forget_root
+
+    for folder in folders:
+        forget_root(out, folder)
 
 
 def sharing_of(model: Embedder, source: str, workers: Workers) -> Sharing:
