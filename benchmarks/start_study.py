@@ -66,6 +66,12 @@ SHARED: dict[str, Any] = {
         "phases": [{"epochs": 5, "warmup_epochs": 0.5}, {"epochs": 2, "learning_rate": 3.0e-5}],
     },
 }
+LABELS = {
+    "words": "BiGRU, words of the captions",
+    FROZEN: "MiniLM, frozen",
+    "adapters": "MiniLM with adapters",
+    "everything": "both networks fine-tuned",
+}
 CAREFUL = {"image.encoder.backbone": 0.15, "text.encoder.backbone": 0.1}
 
 
@@ -208,7 +214,13 @@ def draw(rows: Sequence[dict[str, str]], target: Path) -> None:
             continue
         spread = [float(np.std(each, ddof=1)) if len(each) > 1 else 0.0 for each in found]
         axes.errorbar(
-            sizes, [*map(np.mean, found)], spread, label=way, color=colours[way], marker="o", capsize=3
+            sizes,
+            [*map(np.mean, found)],
+            spread,
+            label=LABELS[way],
+            color=colours[way],
+            marker="o",
+            capsize=3,
         )
     axes.set(xscale="log", xlabel="captioned images to learn from", ylabel="test RSUM")
     ticks = sorted({int(row["images"]) for row in rows})
