@@ -16,7 +16,6 @@ import json
 import random
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from _commands import append_row, openvse
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> None:
                     continue
                 with tempfile.TemporaryDirectory() as place:
                     row = _measure(corpus, case, Path(place), options)
-                _append(options.out, row)
+                append_row(options.out, COLUMNS, row)
                 print(" ".join(str(value) for value in row), flush=True)
 
 
@@ -80,10 +80,10 @@ def _measure(corpus: Corpus, case: Case, place: Path, options: argparse.Namespac
     features = [f"data.features={options.store.resolve()}"] if options.store else []
     started = time.perf_counter()
     train = ["train", recipe, f"data.source={folder}", *features, *overrides, f"seed={case.seed}"]
-    _openvse([*train, "training.threads=1", "--out", str(place / "run")])
+    openvse(*train, "training.threads=1", "--out", str(place / "run"))
     minutes = (time.perf_counter() - started) / 60
     stored = ["--features", str(options.store.resolve())] if options.store else []
-    _openvse(["evaluate", str(place / "run/best"), str(folder), *stored, "--out", str(place / "test")])
+    openvse("evaluate", str(place / "run/best"), str(folder), *stored, "--out", str(place / "test"))
     report = json.loads((place / "test/report.json").read_text())
     recall = report["metrics"]
     validation = max(_validations(place / "run/metrics.jsonl"))
@@ -118,14 +118,6 @@ def _line(corpus: Corpus, image: int, folder: Path, split: str, captions: int | 
     return json.dumps({"file_name": corpus.image_ids[image], "captions": sentences, "split": split}) + "\n"
 
 
-def _openvse(arguments: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "openvse.cli", *arguments], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"openvse {shlex.join(arguments)} failed:\n{done.stdout}{done.stderr}")
-
-
 def _validations(path: Path) -> Iterator[float]:
     for line in path.read_text().splitlines():
         entry = json.loads(line)
@@ -138,15 +130,6 @@ def _rows(path: Path) -> set[tuple[str, ...]]:
         return set()
     with path.open(newline="") as lines:
         return {(row["source"], row["size"], row["setting"], row["seed"]) for row in csv.DictReader(lines)}
-
-
-def _append(path: Path, row: tuple[object, ...]) -> None:
-    new = not path.exists()
-    with path.open("a", newline="") as lines:
-        writer = csv.writer(lines)
-        if new:
-            writer.writerow(COLUMNS)
-        writer.writerow(row)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,6 @@ import argparse
 import csv
 import json
 import random
-import shlex
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from _commands import append_row, openvse
 from openvse.report import read_run
 from openvse.tasks.runs import find_run
 
@@ -120,7 +119,8 @@ def main(arguments: Sequence[str]) -> None:
                 }:
                     continue
                 train(case, data, options)
-                append(rows, measure(case, options))
+                append_row(rows, COLUMNS, row := measure(case, options))
+                print(*row, flush=True)
 
 
 def draw_images(source: Path, images: int, seed: int, out: Path) -> Path:
@@ -244,23 +244,6 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return []
     with path.open(newline="") as lines:
         return list(csv.DictReader(lines))
-
-
-def append(path: Path, row: tuple[object, ...]) -> None:
-    """Add a row, and print it."""
-    new = not path.exists()
-    with path.open("a", newline="") as lines:
-        csv.writer(lines).writerows([COLUMNS, row] if new else [row])
-    print(*row, flush=True)
-
-
-def openvse(*words: str) -> str:
-    """Run a command and return what it prints."""
-    command = [sys.executable, "-m", "openvse.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"openvse {shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from openvse.errors import DataError, OpenVSEError
 from openvse.evaluation import Member, embed_corpus, mean_scores
 from openvse.features import open_store
 from openvse.model import Model, TwoTower
-from openvse.retrieval.evaluate import leakage_lines
+from openvse.retrieval.evaluate import leakage_lines, open_captioned
 from openvse.tasks.load import load
 from openvse.tasks.runs import find_run
 from openvse.training.kind import Request
@@ -104,25 +104,19 @@ def distinct_names(words: Sequence[str]) -> list[str]:
     return [name if short.count(name) == 1 else word for name, word in zip(short, words, strict=True)]
 
 
-def open_split(
-    request: Request, limit: int | None = None, opened: Corpus | None = None, *, questions: bool = True
-) -> Corpus:
+def open_split(request: Request, limit: int | None = None, opened: Corpus | None = None) -> Corpus:
     """Open the split of a request.
 
     Args:
         request: the data and split.
         limit: how many images to take, spread evenly; None takes all.
         opened: the whole data, if they are open already.
-        questions: whether questions may stand for captions.
 
     Raises:
         DataError: there is no such split, or see ``open_corpus``.
     """
     corpus = opened or open_corpus(
-        request.data,
-        require_images=not request.features,
-        allow_outside=request.allow_outside,
-        questions=questions,
+        request.data, require_images=not request.features, allow_outside=request.allow_outside
     )
     corpus = corpus if request.split == "all" else corpus.split(request.split)
     if limit is None or limit >= len(corpus):
@@ -146,7 +140,7 @@ def embed_all(towers: Iterable[NamedTowers], request: Request, *, limit: int | N
     Raises:
         OpenVSEError: the data or a store cannot be used, or a model reads fewer images than those before it.
     """
-    corpus = open_split(request, limit, questions=False)
+    corpus = open_split(request, limit, open_captioned(request))
     found: list[Embedded] = []
     for number, named in enumerate(towers):
         store = store_of(request, number, named.model)

@@ -15,15 +15,14 @@ from openvse.analysis.stores import OnExtraction, SharedStores, retrieval_recipe
 from openvse.analysis.telling import TellOnce
 from openvse.analysis.views import measure_views
 from openvse.corpus import Corpus
-from openvse.datasets import open_corpus
 from openvse.errors import OpenVSEError
 from openvse.evaluation import Metrics, embed_corpus, evaluate
 from openvse.files import locked, made, write_whole
 from openvse.model import TwoTower
 from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.retrieval.training import open_data
 from openvse.tasks.load import load_as
 from openvse.tasks.run import train
-from openvse.training.inputs import AUTO, source_of
 from openvse.training.records import Watcher
 from openvse.types import OnProgress
 
@@ -106,13 +105,7 @@ def run_sweep(sweep: Sweep, progress: OnProgress | None = None) -> list[Swept]:
         [_recipe(sweep, setting, seed) for seed in sweep.seeds] for setting in sweep.settings
     ]  # what does not fit is known before hours of training
     first = recipes[0][0]
-    corpus = open_corpus(
-        source_of(first),
-        require_images=first.data.features in (None, AUTO),
-        allow_outside=first.data.allow_outside,
-        merge_captions=first.data.merge_captions,
-        questions=False,
-    )
+    corpus = open_data(first)
     with made(sweep.folder), locked(sweep.folder, "sweep", OpenVSEError):
         stores = share_stores(first, corpus, sweep.folder, sweep.extracted)
         found, done, total = [], 0, len(sweep.settings) * len(sweep.seeds)

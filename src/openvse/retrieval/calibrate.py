@@ -6,7 +6,6 @@ import hashlib
 from dataclasses import dataclass
 
 from openvse.corpus import Corpus
-from openvse.datasets import open_corpus
 from openvse.errors import DataError, OpenVSEError
 from openvse.evaluation import (
     Member,
@@ -19,6 +18,7 @@ from openvse.evaluation import (
 )
 from openvse.features import open_store
 from openvse.model import Calibration, TwoTower
+from openvse.retrieval.evaluate import open_captioned
 from openvse.training.kind import Request
 
 
@@ -71,12 +71,7 @@ def calibrate_towers(model: TwoTower, request: Request) -> FittedCurve:
     """
     if len(request.features) > 1:
         raise OpenVSEError("--features is given several times: give the one store of the model")
-    corpus = open_corpus(
-        request.data,
-        require_images=not request.features,
-        allow_outside=request.allow_outside,
-        questions=False,
-    )
+    corpus = open_captioned(request)
     chosen = corpus if request.split == "all" else corpus.split(request.split)
     if reason := too_small_to_calibrate(chosen.relevance):
         raise DataError(f"{chosen.name} is too small for a curve from score to probability: {reason}")

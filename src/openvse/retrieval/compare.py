@@ -11,14 +11,13 @@ from jaxtyping import Float, Int
 
 from openvse.batches import with_features
 from openvse.corpus import Corpus, seen_in_training
-from openvse.datasets import open_corpus
 from openvse.errors import DataError
-from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row, Shown, embed_ensemble
+from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row, Shown
 from openvse.evaluation.parts import Outcomes, QueryOutcomes
 from openvse.evaluation.win_loss import largest_changes
-from openvse.features import open_store, open_token_states
+from openvse.features import open_store
 from openvse.model import TwoTower
-from openvse.retrieval.evaluate import report_on
+from openvse.retrieval.evaluate import embed_requested, open_captioned, report_on
 from openvse.training.kind import LoadedRun, Request
 from openvse.types import FeatureSource
 
@@ -109,12 +108,7 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> ComparedTow
     Raises:
         OpenVSEError: the data or a store cannot be used, or the models cannot read the same images.
     """
-    corpus = open_corpus(
-        request.data,
-        require_images=not request.features,
-        allow_outside=request.allow_outside,
-        questions=False,
-    )
+    corpus = open_captioned(request)
     corpus = corpus if request.split == "all" else corpus.split(request.split)
     runs: list[MeasuredRun] = []
     outcomes: list[Outcomes] = []
@@ -125,14 +119,7 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> ComparedTow
         done += len(models)
         for store in stores:
             corpus = _same_images(corpus, store, run.source, is_first=not runs)
-        embedded = embed_ensemble(
-            models,
-            corpus,
-            stores,
-            text_features=[open_token_states(request.text_features, model.text.encoder) for model in models],
-            batch_size=request.batch_size,
-            progress=request.progress,
-        )
+        embedded = embed_requested(models, corpus, stores, request)
         corpus = _same_images(corpus, None, run.source, is_first=not runs, kept=embedded.corpus)
         report = report_on(models, embedded, replace(request, rerank=run.rerank, keep=_KEPT), corpus.name)
         assert report.outcomes is not None

@@ -31,6 +31,7 @@ from openvse.model import Model, TwoTower
 from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
 from openvse.similarities import Similarity
 from openvse.training.kind import Request, check_data, published_for, under_protocol
+from openvse.types import FeatureSource
 
 RELIABILITY = "reliability.png"
 
@@ -84,26 +85,13 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     if request.exchanged:
         raise OpenVSEError("--exchanged is for models that answer questions: leave it out for retrieval")
     request, protocol = under_protocol(request, "retrieval")
-    corpus = open_corpus(
-        request.data,
-        require_images=not request.features,
-        allow_outside=request.allow_outside,
-        questions=False,
-    )
+    corpus = open_captioned(request)
     check_data(protocol, corpus.name)
     judge = _judge(protocol, models, request)
     chosen = corpus if request.split == "all" else corpus.split(request.split)
     paths = _one_store_each(request.features, len(models))
     stores = [open_store(path, model.image.encoder) for model, path in zip(models, paths, strict=True)]
-    embedded = embed_ensemble(
-        models,
-        chosen,
-        stores,
-        text_features=[open_token_states(request.text_features, model.text.encoder) for model in models],
-        batch_size=request.batch_size,
-        processes=request.processes,
-        progress=request.progress,
-    )
+    embedded = embed_requested(models, chosen, stores, request)
     leaks = leakage_lines(models, embedded.corpus)
     if judge is not None:
         return _judged(judge, models[0], embedded, request, leaks)
@@ -113,6 +101,38 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     warnings = (*leaks, *other)
     problems = (*warnings, *report.problems)
     return RetrievalEvaluation(replace(report, problems=problems), warnings, embedded.corpus)
+
+
+def open_captioned(request: Request) -> Corpus:
+    """Open all splits of the data of a request.
+
+    Raises:
+        DataError: the data hold questions in place of captions, or see ``open_corpus``.
+    """
+    return open_corpus(
+        request.data,
+        require_images=not request.features,
+        allow_outside=request.allow_outside,
+        questions=False,
+    )
+
+
+def embed_requested(
+    models: Sequence[TwoTower],
+    corpus: Corpus,
+    stores: Sequence[FeatureSource | None],
+    request: Request,
+) -> EmbeddedEnsemble:
+    """Embed a corpus as a request says, with the stores of its images for each model; see ``embed_ensemble``."""
+    return embed_ensemble(
+        models,
+        corpus,
+        stores,
+        text_features=[open_token_states(request.text_features, model.text.encoder) for model in models],
+        batch_size=request.batch_size,
+        processes=request.processes,
+        progress=request.progress,
+    )
 
 
 def report_on(models: Sequence[TwoTower], embedded: EmbeddedEnsemble, request: Request, name: str) -> Report:

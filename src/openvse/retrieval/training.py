@@ -198,15 +198,24 @@ def _set_chunks(model: TwoTower, size: int | None) -> None:
     model.chunk_size = size
 
 
-def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
-    """Open data and features, and build model and objectives."""
-    corpus = open_corpus(
+def open_data(recipe: RetrievalRecipe) -> Corpus:
+    """Open all splits of the data of a recipe.
+
+    Raises:
+        DataError: the data hold questions in place of captions, or see ``open_corpus``.
+    """
+    return open_corpus(
         source_of(recipe),
         require_images=recipe.data.features in (None, AUTO),
         allow_outside=recipe.data.allow_outside,
         merge_captions=recipe.data.merge_captions,
         questions=False,
     )
+
+
+def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
+    """Open data and features, and build model and objectives."""
+    corpus = open_data(recipe)
     captions = corpus.split("train").captions
     model = build_model(recipe, captions=captions, seed=recipe.seed, start=inputs.start)
     inputs.begin(model)

@@ -121,7 +121,7 @@ def build_index(
         dtype: how a number is stored; None is that of the index, float32 for a new one.
         overwrite: replace an index that another model made, or that holds other folders.
         add: add the folders to those that the index holds.
-        ignore: what to skip beside ``.openvseignore`` (``IgnoreRules``); None takes what the index was last given.
+        ignore: patterns to skip beside ``.openvseignore`` (see ``IgnoreRules``); None takes those it was last given.
         segment_seconds: length of the items into which clips are cut; 0: whole clips; None: as was last given.
         check: first compare even a large index with its checksums, and embed anew what is damaged.
         stored: features that may stand for images which have not changed since they were extracted.

@@ -91,7 +91,7 @@ class SharingEmbedder(Embedder):
         self._sharing = sharing
 
     def batches(self, candidates: Sequence[Candidate]) -> Iterator[tuple[list[Entry], Vectors]]:
-        """Yield entries and embeddings: first of what needs no model, then of all others in their order."""
+        """Yield entries and embeddings: first of what needs no model, then of all others, clips that are cut last."""
         new: list[Candidate] = []
         yield from self._batches(candidates, new)
         if not new:
@@ -118,11 +118,10 @@ def cut(candidates: Sequence[Candidate], batch_size: int, num_processes: int) ->
 
     Clips that are cut into segments are portions of their own: one clip may be as much work as a batch.
     """
+    whole, clips = ([each for each in candidates if bool(each.seconds) is cuts] for cuts in (False, True))
     parts: list[tuple[Candidate, ...]] = []
-    of_kind = {cuts: [each for each in candidates if bool(each.seconds) is cuts] for cuts in (False, True)}
-    for cuts, some in of_kind.items():
-        batches = -(-len(some) // (1 if cuts else batch_size))
-        most = max(1, min(BATCHES_IN_PORTION, batches // (4 * num_processes)))
-        size = most * (1 if cuts else batch_size)
+    for some, unit in ((whole, batch_size), (clips, 1)):
+        units = -(-len(some) // unit)
+        size = unit * max(1, min(BATCHES_IN_PORTION, units // (4 * num_processes)))
         parts += [tuple(some[start : start + size]) for start in range(0, len(some), size)]
     return [Portion(number, part, batch_size) for number, part in enumerate(parts)]

@@ -64,7 +64,7 @@ class HitReranker:
                 f"weight is {weight}, but a mixture of two scores has no curve: give 1, or no chances"
             )
         self._model, self._weight, self._features, self.chances = model, weight, features, chances
-        self._kept: Kept[EmbeddingSet] | None = Kept(keep_bytes, _num_bytes) if keep_bytes else None
+        self._kept: Kept[EmbeddingSet] = Kept(keep_bytes, _num_bytes)
 
     def with_chances(self, chances: Chances) -> HitReranker:
         """Return the same with other probabilities; both keep their embeddings in the same memory."""
@@ -111,24 +111,22 @@ class HitReranker:
 
     def _embed(self, paths: dict[str, Path | ClipSegment]) -> tuple[EmbeddingSet | None, dict[str, int]]:
         """Embed the images that can be read and are not kept, some at a time, and return the row of each."""
-        keys = {} if self._kept is None else {name: _key(source) for name, source in paths.items()}
-        embedded: dict[str, EmbeddingSet] = {}
-        for name, key in keys.items():
-            if self._kept is not None and (known := self._kept.find(key)) is not None:
-                embedded[name] = known
-        others = [name for name in paths if name not in embedded]
+        keys = {name: _key(source) for name, source in paths.items()}
+        found = {name: known for name, key in keys.items() if (known := self._kept.find(key)) is not None}
+        parts = list(found.values())
+        rows = {name: row for row, name in enumerate(found)}
+        others = [name for name in paths if name not in rows]
         for start in range(0, len(others), _AT_ONCE):
             some = others[start : start + _AT_ONCE]
             read, inputs = self._decode(some, paths) if self._features is None else self._look_up(some)
             if inputs is None:
                 continue
             images = self._model.image(inputs.to(self._model.device))
+            parts.append(images)
+            rows |= zip(read, range(len(rows), len(rows) + len(read)), strict=True)
             for row, name in enumerate(read):
-                embedded[name] = images[row : row + 1]
-                if self._kept is not None:
-                    self._kept.keep(keys[name], embedded[name].map(torch.clone))
-        rows = {name: row for row, name in enumerate(embedded)}
-        return EmbeddingSet.concatenate(list(embedded.values())) if embedded else None, rows
+                self._kept.keep(keys[name], images[row : row + 1].map(torch.clone))
+        return EmbeddingSet.concatenate(parts) if parts else None, rows
 
     def _decode(
         self, ids: Sequence[str], paths: dict[str, Path | ClipSegment]

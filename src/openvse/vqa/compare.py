@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
-import numpy as np
-
 from openvse.corpus import seen_in_training
 from openvse.datasets import open_questions
 from openvse.errors import DataError, ModelError
 from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row, Shown
 from openvse.evaluation.win_loss import largest_changes
-from openvse.features import open_store, open_token_states
+from openvse.features import open_store
 from openvse.training.kind import LoadedRun, Request
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import are_votes, main_answers
+from openvse.vqa.evaluate import answer_questions
 from openvse.vqa.evaluator import ScoredAnswers, score_answers
-from openvse.vqa.predict import predict
 
 
 @dataclass(frozen=True)
@@ -101,23 +99,14 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
     for number, run in enumerate(loaded):
         source, model = run.source, _only_model(run)
         store = None if model.image is None else open_store(request.store(number), model.image.encoder)
-        found = predict(
-            model,
-            asked,
-            store,
-            text_features=open_token_states(request.text_features, model.text.encoder),
-            batch_size=request.batch_size,
-            progress=request.progress,
-        )
-        answers = {guess.question_id: guess.answer for guess in found}
-        kept = np.flatnonzero([question.question_id in answers for question in asked.questions])
+        kept, answers, _ = answer_questions(model, asked, store, request)
         if runs and len(kept) < len(asked):
             raise DataError(
                 f"{source} can answer {len(kept)} of the {len(asked)} questions that the runs before it answer: name "
                 f"it first, or extract its features from the same images"
             )
-        asked = asked.select(kept)
-        one = score_answers(asked, [answers[question.question_id] for question in asked.questions])
+        asked = kept
+        one = score_answers(asked, answers)
         drawn = one.replicates(resamples=request.resamples, seed=request.seed)
         line = seen_in_training(model.provenance, asked.as_corpus()).describe(source)
         queries = {"questions": one.columns["accuracy"]}

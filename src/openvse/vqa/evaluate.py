@@ -88,7 +88,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     )
     check_data(protocol, questions.name)
     chosen = questions if request.split == "all" else questions.split(request.split)
-    kept, answers, probabilities = _answer(model, chosen, store, request)
+    kept, answers, probabilities = answer_questions(model, chosen, store, request)
     left_out = len(chosen) - len(kept)
     warnings = (f"{left_out} question(s) are left out: their images cannot be used",) if left_out else ()
     told = [seen_in_training(model.provenance, kept.as_corpus()).describe("the model")]
@@ -106,12 +106,14 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         seed=request.seed,
         model=model.fingerprint,
         published=published_for(model.provenance, {"num_questions": len(kept)}),
-        exchanged=_answer(model, kept.exchange_images(), store, request)[1] if request.exchanged else None,
+        exchanged=answer_questions(model, kept.exchange_images(), store, request)[1]
+        if request.exchanged
+        else None,
     )
     return AnswersEvaluation(report, kept, answers, warnings, probabilities)
 
 
-def _answer(
+def answer_questions(
     model: Answerer, questions: QuestionSet, store: FeatureSource | None, request: Request
 ) -> tuple[QuestionSet, tuple[str, ...], tuple[float, ...]]:
     """Return the questions that the model can answer, its answers, and their probabilities."""
