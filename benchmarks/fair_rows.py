@@ -1,0 +1,175 @@
+"""A fair comparison: each method gets the same number of settings to choose from on validation, then further seeds.
+
+python benchmarks/fair_rows.py PLAN --out RUNS data.source=flickr8k:ROOT data.features=windows data.text_features=texts
+python benchmarks/fair_rows.py PLAN --out RUNS --keep runs.jsonl
+
+PLAN is a file such as ``recipes/studies/crops_minilm.yaml``: what all runs share, and for each method its recipe, what it
+changes about it, and the values to choose from. Every combination of these values is trained with seed 0; the one with
+the best validation score is trained with the other seeds, too. Nothing here reads the test split: ``openvse compare``
+does that once, afterwards, with the runs that ``--chosen`` lists.
+
+The same command may run several times at once: each takes the next run that none of the others has. A run that was
+stopped goes on. ``--keep`` writes what is needed to trace and repeat each run: its resolved recipe, its validation
+scores by epoch, its commit and its machine. ``make bench`` leaves this script out, as it needs data and hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from _commands import openvse
+from openvse.report import read_run
+from openvse.tasks.runs import find_run
+
+RECIPES = Path(__file__).resolve().parents[1] / "recipes"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to train a method."""
+
+    method: str
+    number: int
+    recipe: dict[str, Any]
+
+    def run(self, out: Path, seed: int) -> Path:
+        """The folder of the run with a seed."""
+        return out / f"{self.method}-{self.number}-s{seed}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Train what is missing of a plan; or list what was chosen; or keep the records of what is finished."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("plan", type=Path, help="YAML file of methods and their settings")
+    parser.add_argument("overrides", nargs="*", help="KEY=VALUE for every run, such as where the data is")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--methods", nargs="+", help="only these, in this order")
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="number of seeds of a chosen setting; 1 only chooses"
+    )
+    parser.add_argument(
+        "--chosen", action="store_true", help="print the runs of the chosen settings, and train nothing"
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="write a line of JSON for each finished run, and train nothing"
+    )
+    options = parser.parse_intermixed_args(arguments)
+    plan = yaml.safe_load(options.plan.read_text())
+    methods = options.methods or [*plan["methods"]]
+    settings = {name: [*settings_of(name, plan)] for name in methods}
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.keep is not None:
+        keep(settings, options.out, options.keep)
+        return
+    if options.chosen:
+        for name in methods:
+            runs = [
+                choose(settings[name], options.out).run(options.out, seed) for seed in range(options.seeds)
+            ]
+            print(f"{name}={','.join(map(str, runs))}")
+        return
+    for name in methods:
+        for setting in settings[name]:
+            train(setting, 0, options)
+    for name in methods:
+        if options.seeds > 1 and all(best(setting.run(options.out, 0)) for setting in settings[name]):
+            for seed in range(1, options.seeds):
+                train(choose(settings[name], options.out), seed, options)
+
+
+def settings_of(name: str, plan: dict[str, Any]) -> Iterator[Setting]:
+    """Yield every combination of what a method chooses from: one change of each list."""
+    method = plan["methods"][name]
+    for number, chosen in enumerate(itertools.product(*method["settings"])):
+        changes = reduce(merged, [plan["shared"], method.get("changes", {}), *chosen])
+        base = RECIPES / f"{method['base']}.yaml"
+        yield Setting(name, number, {"base": str(base), "name": name, **changes})
+
+
+def merged(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The tree with the changes, which win; lists are replaced."""
+    both = {
+        key: merged(tree[key], value) for key, value in changes.items() if isinstance(tree.get(key), dict)
+    }
+    return {**tree, **changes, **both}
+
+
+def train(setting: Setting, seed: int, options: argparse.Namespace) -> None:
+    """Train a run, or go on with it, unless it is finished or another process has it."""
+    run = setting.run(options.out, seed)
+    with taken(run.with_suffix(".lock")) as ours:
+        if not ours or best(run) is not None:
+            return
+        recipe = run.with_suffix(".yaml")
+        recipe.write_text(yaml.safe_dump(setting.recipe))
+        words = [str(recipe), *options.overrides, f"seed={seed}", "--out", str(run)]
+        openvse("train", *words, *["--resume"] * (run / "last.pt").exists())
+        print(run.name, *(best(run) or ()), flush=True)
+
+
+@contextmanager
+def taken(path: Path) -> Iterator[bool]:
+    """Hold a lock file, and say whether it is ours; the system frees it when the process ends."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def best(run: Path) -> tuple[float, int] | None:
+    """The best validation RSUM of a finished run and its epoch; None if it is not finished."""
+    if not (run / "last.pt").exists() or find_run(str(run)).unfinished():
+        return None
+    return max((rsum, -epoch) for epoch, rsum in validations(run).items())
+
+
+def validations(run: Path) -> dict[int, float]:
+    """RSUM on validation by epoch."""
+    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return {record["epoch"]: record["rsum"] for record in records if record["kind"] == "validation"}
+
+
+def choose(settings: Sequence[Setting], out: Path) -> Setting:
+    """The setting whose run with seed 0 is best on validation."""
+    return max(settings, key=lambda setting: best(setting.run(out, 0)) or (0.0, 0))
+
+
+def keep(settings: dict[str, list[Setting]], out: Path, target: Path) -> None:
+    """Write a line for each finished run."""
+    lines = []
+    for setting in itertools.chain(*settings.values()):
+        for run in sorted(out.glob(f"{setting.method}-{setting.number}-s*/")):
+            if best(run) is None:
+                continue
+            told = read_run(str(run))
+            seconds = told.seconds()
+            records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+            environment = next(record for record in records if record["kind"] == "environment")
+            line = {
+                "run": run.name,
+                "minutes": seconds and round(seconds[0] / 60, 1),
+                "validation_rsum": {epoch: round(rsum, 2) for epoch, rsum in validations(run).items()},
+                **{key: environment[key] for key in ("commit", "started", "torch", "python", "device")},
+                "recipe": yaml.safe_load((run / "recipe.yaml").read_text()),
+            }
+            lines.append(json.dumps(line))
+    target.write_text("".join(f"{line}\n" for line in lines))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
