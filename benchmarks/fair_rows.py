@@ -3,10 +3,10 @@
 python benchmarks/fair_rows.py PLAN --out RUNS data.source=flickr8k:ROOT data.features=windows data.text_features=texts
 python benchmarks/fair_rows.py PLAN --out RUNS --keep runs.jsonl
 
-PLAN is a file such as ``recipes/studies/crops_minilm.yaml``: what all runs share, and for each method its recipe, what it
-changes about it, and the values to choose from. Every combination of these values is trained with seed 0; the one with
-the best validation score is trained with the other seeds, too. Nothing here reads the test split: ``openvse compare``
-does that once, afterwards, with the runs that ``--chosen`` lists.
+PLAN is a file such as ``plans/crops_minilm.yaml``: what all runs share, and for each method its recipe, what differs from
+it, and what to choose from. Every combination of the choices is trained with seed 0; the one with the best validation
+score is trained with the other seeds, too. Nothing here reads the test split: ``openvse compare`` does that once,
+afterwards, with the runs that ``--chosen`` lists.
 
 The same command may run several times at once: each takes the next run that none of the others has. A run that was
 stopped goes on. ``--keep`` writes what is needed to trace and repeat each run: its resolved recipe, its validation
