@@ -3,10 +3,10 @@
 python benchmarks/fair_rows.py PLAN --out RUNS data.source=flickr8k:ROOT data.features=windows data.text_features=texts
 python benchmarks/fair_rows.py PLAN --out RUNS --keep runs.jsonl
 
-PLAN is a file such as ``plans/crops_minilm.yaml``: what all runs share, and for each method its recipe, what differs from
-it, and what to choose from. Every combination of the choices is trained with seed 0; the one with the best validation
-score is trained with the other seeds, too. Nothing here reads the test split: ``openvse compare`` does that once,
-afterwards, with the runs that ``--chosen`` lists.
+PLAN is a file such as ``plans/crops_minilm.yaml``: what all runs share, and for each method its recipe, what differs
+from it, and what to choose from. Every combination of the choices is trained with seed 0; the one with the best
+validation score is trained with the other seeds, too. Nothing here reads the test split: ``openvse compare`` does that
+once, afterwards, with the runs that ``--chosen`` lists.
 
 The same command may run several times at once: each takes the next run that none of the others has. A run that was
 stopped goes on. ``--keep`` writes what is needed to trace and repeat each run: its resolved recipe, its validation
@@ -20,7 +20,7 @@ import fcntl
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -30,10 +30,11 @@ from typing import Any
 import yaml
 
 from _commands import openvse
-from openvse.report import read_run
+from openvse.report.records import METRICS, read_records
 from openvse.tasks.runs import find_run
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
+ENVIRONMENT = ("started", "commit", "torch", "python", "device")
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,9 @@ def main(arguments: Sequence[str]) -> None:
 def settings_of(name: str, plan: dict[str, Any]) -> Iterator[Setting]:
     """Yield every combination of what a method chooses from: one change of each list."""
     method = plan["methods"][name]
-    for number, chosen in enumerate(itertools.product(*method["settings"])):
+    for number, chosen in enumerate(itertools.product(*method.get("settings", ()))):
         changes = reduce(merged, [plan["shared"], method.get("changes", {}), *chosen])
-        base = RECIPES / f"{method['base']}.yaml"
+        base = RECIPES / f"{method.get('base', plan.get('base'))}.yaml"
         yield Setting(name, number, {"base": str(base), "name": name, **changes})
 
 
@@ -135,13 +136,12 @@ def best(run: Path) -> tuple[float, int] | None:
     """The best validation RSUM of a finished run and its epoch; None if it is not finished."""
     if not (run / "last.pt").exists() or find_run(str(run)).unfinished():
         return None
-    return max((rsum, -epoch) for epoch, rsum in validations(run).items())
+    return max(((rsum, -epoch) for epoch, rsum in validations(run).items()), default=None)
 
 
 def validations(run: Path) -> dict[int, float]:
     """RSUM on validation by epoch."""
-    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return {record["epoch"]: record["rsum"] for record in records if record["kind"] == "validation"}
+    return {record["epoch"]: record["rsum"] for record in read_records(run / METRICS).of("validation")}
 
 
 def choose(settings: Sequence[Setting], out: Path) -> Setting:
@@ -149,23 +149,24 @@ def choose(settings: Sequence[Setting], out: Path) -> Setting:
     return max(settings, key=lambda setting: best(setting.run(out, 0)) or (0.0, 0))
 
 
-def keep(settings: dict[str, list[Setting]], out: Path, target: Path) -> None:
-    """Write a line for each finished run."""
+def keep(settings: Mapping[str, Sequence[Setting]], out: Path, target: Path) -> None:
+    """Write a line for each finished run, without where its data was."""
     lines = []
     for setting in itertools.chain(*settings.values()):
         for run in sorted(out.glob(f"{setting.method}-{setting.number}-s*/")):
             if best(run) is None:
                 continue
-            told = read_run(str(run))
-            seconds = told.seconds()
-            records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-            environment = next(record for record in records if record["kind"] == "environment")
+            records = read_records(run / METRICS)
+            recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+            recipe["data"] = {
+                key: value for key, value in recipe["data"].items() if not isinstance(value, str)
+            }
             line = {
                 "run": run.name,
-                "minutes": seconds and round(seconds[0] / 60, 1),
-                "validation_rsum": {epoch: round(rsum, 2) for epoch, rsum in validations(run).items()},
-                **{key: environment[key] for key in ("commit", "started", "torch", "python", "device")},
-                "recipe": yaml.safe_load((run / "recipe.yaml").read_text()),
+                "validation_rsum": [round(rsum, 2) for _, rsum in sorted(validations(run).items())],
+                "minutes": round((records.seconds() or 0) / 60, 1),
+                **{key: records.of("environment")[0][key] for key in ENVIRONMENT},
+                "recipe": recipe,
             }
             lines.append(json.dumps(line))
     target.write_text("".join(f"{line}\n" for line in lines))

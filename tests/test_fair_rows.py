@@ -1,0 +1,91 @@
+"""``benchmarks/fair_rows.py`` gives each method the same number of settings, and chooses on validation."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import openvse.cli.commands  # noqa: F401 - registers the commands
+from openvse.cli.app import app
+from openvse.tasks.recipes import load_recipe
+from tests.tiny import tiny_tree, write_tiny_corpus
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+PLANS = sorted((BENCHMARKS / "plans").glob("*.yaml"))
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("fair_rows")
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda path: path.stem)
+def test_every_setting_of_a_plan_is_a_recipe(script: ModuleType, plan: Path, tmp_path: Path) -> None:
+    tree = yaml.safe_load(plan.read_text())
+    for method in tree["methods"]:
+        resolved = []
+        for setting in script.settings_of(method, tree):
+            recipe = tmp_path / "recipe.yaml"
+            recipe.write_text(yaml.safe_dump(setting.recipe))
+            resolved.append(load_recipe(recipe).model_dump_json())
+        assert len({*resolved}) == len(resolved), f"{method}: two settings are the same"
+
+
+def test_every_method_of_the_comparison_has_eight_settings(script: ModuleType) -> None:
+    plan = yaml.safe_load((BENCHMARKS / "plans" / "crops_minilm.yaml").read_text())
+    assert {len([*script.settings_of(method, plan)]) for method in plan["methods"]} == {8}
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    tiny = tiny_tree(write_tiny_corpus(tmp_path / "data"), phases=[{"epochs": 2}])
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tiny))
+    rates = [{"optimizer": {"learning_rate": rate}} for rate in (1e-7, 5e-3)]
+    method = {"base": str(tmp_path / "tiny"), "settings": [rates]}
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump({"shared": {"training": {"threads": 1}}, "methods": {"tiny": method}}))
+    return path
+
+
+def test_the_best_setting_gets_the_other_seeds(
+    script: ModuleType,
+    plan: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trained: list[str] = []
+
+    def train(*words: str) -> str:
+        trained.append(Path(words[-1]).name)
+        result = CliRunner().invoke(app, [*words, "-q"])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    monkeypatch.setattr(script, "openvse", train)
+    out = tmp_path / "runs"
+
+    def run(*words: str) -> None:
+        script.main([str(plan), "--out", str(out), "--seeds", "2", *words])
+
+    run()
+    assert trained == ["tiny-0-s0", "tiny-1-s0", "tiny-1-s1"]
+    run()
+    assert len(trained) == 3, "finished runs are not trained again"
+
+    capsys.readouterr()
+    run("--chosen")
+    assert capsys.readouterr().out == f"tiny={out / 'tiny-1-s0'},{out / 'tiny-1-s1'}\n"
+    run("--keep", str(tmp_path / "runs.jsonl"))
+    lines = [*map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())]
+    assert [line["run"] for line in lines] == trained
+    assert [len(line["validation_rsum"]) for line in lines] == [2, 2, 2]
+    assert lines[0]["recipe"]["optimizer"]["learning_rate"] == 1e-7
+    assert str(tmp_path) not in (tmp_path / "runs.jsonl").read_text()
