@@ -3,7 +3,7 @@
 python benchmarks/fair_rows.py PLAN --out RUNS data.source=flickr8k:ROOT data.features=windows data.text_features=texts
 python benchmarks/fair_rows.py PLAN --out RUNS --keep runs.jsonl
 
-PLAN is a file such as ``plans/crops_minilm.yaml``: what all runs share, and for each method its recipe, what differs
+PLAN is a file such as ``studies/crops_minilm.yaml``: what all runs share, and for each method its recipe, what differs
 from it, and what to choose from. Every combination of the choices is trained with seed 0; the one with the best
 validation score is trained with the other seeds, too. Nothing here reads the test split: ``openvse compare`` does that
 once, afterwards, with the runs that ``--chosen`` lists.

@@ -17,7 +17,7 @@ from openvse.tasks.recipes import load_recipe
 from tests.tiny import tiny_tree, write_tiny_corpus
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-PLANS = sorted((BENCHMARKS / "plans").glob("*.yaml"))
+PLANS = sorted((BENCHMARKS / "studies").glob("*.yaml"))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_every_setting_of_a_plan_is_a_recipe(script: ModuleType, plan: Path, tmp
 
 
 def test_every_method_of_the_comparison_has_eight_settings(script: ModuleType) -> None:
-    plan = yaml.safe_load((BENCHMARKS / "plans" / "crops_minilm.yaml").read_text())
+    plan = yaml.safe_load((BENCHMARKS / "studies" / "crops_minilm.yaml").read_text())
     assert {len([*script.settings_of(method, plan)]) for method in plan["methods"]} == {8}
 
 

@@ -1,0 +1,95 @@
+"""Draw the figures of docs/study.md from the records that benchmarks/fair_rows.py keeps.
+
+python docs/figures/study.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDIES = ROOT / "benchmarks" / "studies"
+IMAGES = ROOT / "docs" / "images"
+GREY, BLUE, ORANGE, RED = "#9a9a9a", "#1f6f8b", "#d98324", "#8c2f39"
+Runs = Mapping[str, Mapping[int, Mapping[int, dict[str, Any]]]]
+"""The records by method, number of the setting, and seed."""
+
+
+def main() -> None:
+    """Draw each figure whose records are there."""
+    for name, draw in {"settings": settings, "temperatures": temperatures}.items():
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        draw(figure.subplots(), read("crops_minilm"))
+        figure.savefig(IMAGES / f"study_{name}.png", dpi=120)
+
+
+def read(name: str) -> Runs:
+    """Read the records of a study."""
+    runs: defaultdict[str, defaultdict[int, dict[int, dict[str, Any]]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    for line in (STUDIES / f"{name}.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        method, number, seed = record["run"].rsplit("-", 2)
+        runs[method][int(number)][int(seed[1:])] = record
+    return runs
+
+
+def reached(record: Mapping[str, Any]) -> float:
+    """The best validation RSUM of a run."""
+    return float(max(record["validation_rsum"]))
+
+
+def settings(axes: Axes, runs: Runs) -> None:
+    """A row for each method: its settings, and the chosen one over all its seeds."""
+    chosen = {name: max(some.values(), key=lambda seeds: reached(seeds[0])) for name, some in runs.items()}
+    means = {name: float(np.mean([*map(reached, seeds.values())])) for name, seeds in chosen.items()}
+    order = sorted(means, key=lambda name: means[name])
+    for row, name in enumerate(order):
+        tried = [reached(seeds[0]) for seeds in runs[name].values()]
+        axes.plot(
+            tried, [row] * len(tried), "o", color=GREY, alpha=0.6, markersize=5, label="a setting, seed 0"
+        )
+        every = [*map(reached, chosen[name].values())]
+        spread = float(np.std(every, ddof=1)) if len(every) > 1 else 0.0
+        axes.errorbar(
+            means[name], row, xerr=spread, fmt="D", color=BLUE, capsize=3, label="the chosen one, all seeds"
+        )
+    axes.set_yticks(range(len(order)), order)
+    axes.set_xlabel("validation RSUM")
+    axes.grid(axis="x", alpha=0.3)
+    handles, labels = axes.get_legend_handles_labels()
+    once: dict[str, Any] = dict(zip(labels, handles, strict=True))
+    axes.legend(once.values(), once, frameon=False, loc="lower right")
+
+
+def temperatures(axes: Axes, runs: Runs) -> None:
+    """AdOpt's temperature under each pooling: the better of its weight decays."""
+    for method, label, colour in (
+        ("mean_adopt", "mean", GREY),
+        ("gpo_adopt", "GPO", BLUE),
+        ("vse_2ad", "AdPool", ORANGE),
+    ):
+        best: defaultdict[float, list[float]] = defaultdict(list)
+        for seeds in runs[method].values():
+            criterion = seeds[0]["recipe"]["objective"]["ranking"]["criterion"]
+            best[criterion["temperature"]].append(reached(seeds[0]))
+        line: Sequence[tuple[float, float]] = sorted((key, max(values)) for key, values in best.items())
+        axes.plot(*zip(*line, strict=True), "o-", color=colour, label=label)
+    axes.set(xscale="log", xlabel="temperature of AdOpt", ylabel="validation RSUM")
+    axes.set_xticks([0.01, 0.02, 0.05, 0.1], ["0.01", "0.02", "0.05", "0.1"])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+
+
+if __name__ == "__main__":
+    main()
