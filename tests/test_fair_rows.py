@@ -38,8 +38,9 @@ def test_every_setting_of_a_plan_is_a_recipe(script: ModuleType, plan: Path, tmp
         assert len({*resolved}) == len(resolved), f"{method}: two settings are the same"
 
 
-def test_every_method_of_the_comparison_has_eight_settings(script: ModuleType) -> None:
-    plan = yaml.safe_load((BENCHMARKS / "studies" / "crops_minilm.yaml").read_text())
+@pytest.mark.parametrize("words", ["bigru", "minilm"])
+def test_every_method_of_a_comparison_has_eight_settings(script: ModuleType, words: str) -> None:
+    plan = yaml.safe_load((BENCHMARKS / "studies" / f"crops_{words}.yaml").read_text())
     assert {len([*script.settings_of(method, plan)]) for method in plan["methods"]} == {8}
 
 
