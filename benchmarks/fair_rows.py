@@ -165,6 +165,7 @@ def keep(settings: Mapping[str, Sequence[Setting]], out: Path, target: Path) -> 
                 "run": run.name,
                 "validation_rsum": [round(rsum, 2) for _, rsum in sorted(validations(run).items())],
                 "minutes": round((records.seconds() or 0) / 60, 1),
+                "memory_mb": round((records.memory() or 0) / 1e6) or None,
                 **{key: records.of("environment")[0][key] for key in ENVIRONMENT},
                 "recipe": recipe,
             }

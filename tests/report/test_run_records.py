@@ -49,7 +49,17 @@ def test_time_is_recorded_or_follows_from_the_speed(tmp_path: Path) -> None:
     # 10 steps of 8 pairs at 100 pairs a second, and 20 steps at 50.
     assert old.seconds_by_speed(8) == pytest.approx(10 * 8 / 100 + 20 * 8 / 50)
     times = [{"kind": "time", "epoch": e, "global_step": 10 * e, "seconds": 5.0 * e} for e in (1, 2)]
-    assert read_records(write(tmp_path / "new.jsonl", [*TRAIN, *times])).seconds() == 10.0
+    new = read_records(write(tmp_path / "new.jsonl", [*TRAIN, *times]))
+    assert new.seconds() == 10.0 and new.memory() is None
+
+
+def test_peak_memory_is_that_of_all_sessions(tmp_path: Path) -> None:
+    # A run that is resumed begins again with a small process.
+    times = [
+        {"kind": "time", "epoch": e, "global_step": e, "seconds": e, "memory_bytes": m}
+        for e, m in ((1, 9e8), (2, 7e8))
+    ]
+    assert read_records(write(tmp_path / "metrics.jsonl", times)).memory() == 9e8
 
 
 def test_a_run_without_records_gets_one_line(tmp_path: Path) -> None:

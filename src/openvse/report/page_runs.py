@@ -49,6 +49,7 @@ def _facts(each: MeasuredReport) -> Iterator[tuple[str, str, bool]]:
     yield "Model", f"<code>{escape(each.fingerprint)}</code>", False
     yield "Best epoch", escape(_epochs(run)), False
     yield "Training time", escape(_time(run)), False
+    yield "Peak memory", _memory(run), False
     for name, value in _environment(run):
         yield name, escape(value), False
     if run.records is not None and run.records.unreadable:
@@ -130,6 +131,11 @@ def _time(run: ReportedRun) -> str:
     seconds, recorded = found
     how = "" if recorded else " (from the speed of its steps)"
     return f"{timedelta(seconds=round(seconds))}{how}, validation not counted"
+
+
+def _memory(run: ReportedRun) -> str:
+    most = run.records.memory() if run.records else None
+    return "" if most is None else f"{most / 1e9:.2g} GB"
 
 
 def _environment(run: ReportedRun) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -31,6 +32,25 @@ def environment(device: torch.device) -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}",
         "device": _device_name(device),
     }
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Return the most memory that this process has used so far, in bytes; None if the system does not say.
+
+    On a GPU that is what its tensors took there. Elsewhere it is the memory of the process, in which the pages of a
+    feature store count that the system has read and could drop.
+
+    Args:
+        device: the device on which the run trains.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 def source_commit(folder: Path = Path(__file__).parents[3]) -> str:

@@ -148,9 +148,12 @@ class MetricsLog:
         """Add the record of a session (``"kind": "environment"``): software, machine and start; not for TensorBoard."""
         self._append({"kind": "environment", "epoch": epoch, "global_step": global_step, **facts})
 
-    def write_time(self, epoch: int, global_step: int, seconds: float) -> None:
-        """Add the record of the training time up to the end of an epoch (``"kind": "time"``), in seconds."""
-        self._append({"kind": "time", "epoch": epoch, "global_step": global_step, "seconds": seconds})
+    def write_cost(self, epoch: int, global_step: int, seconds: float, memory: int | None) -> None:
+        """Add the record of what training has cost up to an epoch's end (``"kind": "time"``): seconds, peak bytes."""
+        known = {} if memory is None else {"memory_bytes": memory}
+        self._append(
+            {"kind": "time", "epoch": epoch, "global_step": global_step, "seconds": seconds, **known}
+        )
 
     def write_phase(self, epoch: int, global_step: int, phase: int, changes: Mapping[str, object]) -> None:
         """Add the record of a phase that begins (``"kind": "phase"``), with the settings that it changes."""

@@ -20,7 +20,7 @@ from openvse.training.average import WeightAverage
 from openvse.training.checkpoint import CHECKPOINT, Progress, load_checkpoint, save_checkpoint
 from openvse.training.clock import EpochClock
 from openvse.training.collapse import CollapseDetector
-from openvse.training.environment import environment
+from openvse.training.environment import environment, peak_memory
 from openvse.training.from_start import FromStart
 from openvse.training.optimizer import build_optimizer, check_prefixes, freeze
 from openvse.training.phase_changes import announcement, phase_changes
@@ -211,7 +211,8 @@ class Trainer:
             log.write("validation", progress.epoch, progress.global_step, metrics)
             if curves := self.task.curves():
                 log.write_curves(progress.epoch, progress.global_step, curves)
-            log.write_time(progress.epoch, progress.global_step, progress.seconds)
+            memory = peak_memory(self.accelerator.device)
+            log.write_cost(progress.epoch, progress.global_step, progress.seconds, memory)
         summary = self.task.summary(metrics)
         self.watcher.epoch(EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds, summary))
         if self.begun is not None and progress.epoch == self.schedule.num_epochs:
