@@ -134,7 +134,7 @@ def taken(path: Path) -> Iterator[bool]:
 
 def best(run: Path) -> tuple[float, int] | None:
     """The best validation RSUM of a finished run and its epoch; None if it is not finished."""
-    if not (run / "last.pt").exists() or find_run(str(run)).unfinished():
+    if not (run / "best" / "config.json").exists() or find_run(str(run)).unfinished():
         return None
     return max(((rsum, -epoch) for epoch, rsum in validations(run).items()), default=None)
 

@@ -76,6 +76,7 @@ def test_the_best_setting_gets_the_other_seeds(
     def run(*words: str) -> None:
         script.main([str(plan), "--out", str(out), "--seeds", "2", *words])
 
+    (out / "tiny-0-s0").mkdir(parents=True)  # of a run that was stopped before its first epoch ended
     run()
     assert trained == ["tiny-0-s0", "tiny-1-s0", "tiny-1-s1"]
     run()
