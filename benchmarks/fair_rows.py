@@ -117,6 +117,7 @@ def train(setting: Setting, seed: int, options: argparse.Namespace) -> None:
         recipe.write_text(yaml.safe_dump(setting.recipe))
         words = [str(recipe), *options.overrides, f"seed={seed}", "--out", str(run)]
         openvse("train", *words, *["--resume"] * (run / "last.pt").exists())
+        (run / "last.pt").unlink(missing_ok=True)  # hundreds of megabytes that a finished run does not need
         print(run.name, *(best(run) or ()), flush=True)
 
 

@@ -92,5 +92,6 @@ def test_make_bench_runs_what_needs_no_arguments() -> None:
             "own_folder.py",
             "photo_clips.py",
             "start_study.py",
+            "fair_rows.py",
         }
     )

@@ -18,7 +18,19 @@ from matplotlib.figure import Figure
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = ROOT / "benchmarks" / "studies"
 IMAGES = ROOT / "docs" / "images"
-GREY, BLUE, ORANGE, RED = "#9a9a9a", "#1f6f8b", "#d98324", "#8c2f39"
+GREY, BLUE, ORANGE = "#9a9a9a", "#1f6f8b", "#d98324"
+LABELS = {
+    "mean": "mean, hinge",
+    "max": "max, hinge",
+    "k_max": "k-max, hinge",
+    "gem": "GeM, hinge",
+    "gpo": "VSE-infinity (GPO, hinge)",
+    "mv_vse": "MV-VSE",
+    "pvse": "PVSE",
+    "mean_adopt": "mean, AdOpt",
+    "gpo_adopt": "GPO, AdOpt",
+    "vse_2ad": "VSE+2AD (AdPool, AdOpt)",
+}
 Runs = Mapping[str, Mapping[int, Mapping[int, dict[str, Any]]]]
 """The records by method, number of the setting, and seed."""
 
@@ -63,12 +75,12 @@ def settings(axes: Axes, runs: Runs) -> None:
         axes.errorbar(
             means[name], row, xerr=spread, fmt="D", color=BLUE, capsize=3, label="the chosen one, all seeds"
         )
-    axes.set_yticks(range(len(order)), order)
+    axes.set_yticks(range(len(order)), [LABELS[name] for name in order])
     axes.set_xlabel("validation RSUM")
     axes.grid(axis="x", alpha=0.3)
     handles, labels = axes.get_legend_handles_labels()
     once: dict[str, Any] = dict(zip(labels, handles, strict=True))
-    axes.legend(once.values(), once, frameon=False, loc="lower right")
+    axes.legend(once.values(), once, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
 
 
 def temperatures(axes: Axes, runs: Runs) -> None:
