@@ -16,12 +16,11 @@ scores by epoch, its commit and its machine. ``make bench`` leaves this script o
 from __future__ import annotations
 
 import argparse
-import fcntl
 import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -30,7 +29,10 @@ from typing import Any
 import yaml
 
 from _commands import openvse
+from openvse.errors import OpenVSEError
+from openvse.files import locked
 from openvse.report.records import METRICS, read_records
+from openvse.specs.load import merged
 from openvse.tasks.runs import find_run
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
@@ -76,18 +78,18 @@ def main(arguments: Sequence[str]) -> None:
         return
     if options.chosen:
         for name in methods:
-            runs = [
-                choose(settings[name], options.out).run(options.out, seed) for seed in range(options.seeds)
-            ]
-            print(f"{name}={','.join(map(str, runs))}")
+            if (chosen := choose(settings[name], options.out)) is None:
+                print(f"{name}: not all of its settings are trained", file=sys.stderr)
+                continue
+            print(f"{name}={','.join(str(chosen.run(options.out, seed)) for seed in range(options.seeds))}")
         return
     for name in methods:
         for setting in settings[name]:
             train(setting, 0, options)
     for name in methods:
-        if options.seeds > 1 and all(best(setting.run(options.out, 0)) for setting in settings[name]):
+        if (chosen := choose(settings[name], options.out)) is not None:
             for seed in range(1, options.seeds):
-                train(choose(settings[name], options.out), seed, options)
+                train(chosen, seed, options)
 
 
 def settings_of(name: str, plan: dict[str, Any]) -> Iterator[Setting]:
@@ -99,19 +101,17 @@ def settings_of(name: str, plan: dict[str, Any]) -> Iterator[Setting]:
         yield Setting(name, number, {"base": str(base), "name": name, **changes})
 
 
-def merged(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The tree with the changes, which win; lists are replaced."""
-    both = {
-        key: merged(tree[key], value) for key, value in changes.items() if isinstance(tree.get(key), dict)
-    }
-    return {**tree, **changes, **both}
+class TakenError(OpenVSEError):
+    """Another process trains the run."""
 
 
 def train(setting: Setting, seed: int, options: argparse.Namespace) -> None:
     """Train a run, or go on with it, unless it is finished or another process has it."""
     run = setting.run(options.out, seed)
-    with taken(run.with_suffix(".lock")) as ours:
-        if not ours or best(run) is not None:
+    turn = run.with_suffix(".turn")
+    turn.mkdir(exist_ok=True)
+    with suppress(TakenError), locked(turn, "the turn", TakenError):
+        if best(run) is not None:
             return
         recipe = run.with_suffix(".yaml")
         recipe.write_text(yaml.safe_dump(setting.recipe))
@@ -119,18 +119,6 @@ def train(setting: Setting, seed: int, options: argparse.Namespace) -> None:
         openvse("train", *words, *["--resume"] * (run / "last.pt").exists())
         (run / "last.pt").unlink(missing_ok=True)  # hundreds of megabytes that a finished run does not need
         print(run.name, *(best(run) or ()), flush=True)
-
-
-@contextmanager
-def taken(path: Path) -> Iterator[bool]:
-    """Hold a lock file, and say whether it is ours; the system frees it when the process ends."""
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
 
 
 def best(run: Path) -> tuple[float, int] | None:
@@ -145,9 +133,11 @@ def validations(run: Path) -> dict[int, float]:
     return {record["epoch"]: record["rsum"] for record in read_records(run / METRICS).of("validation")}
 
 
-def choose(settings: Sequence[Setting], out: Path) -> Setting:
-    """The setting whose run with seed 0 is best on validation."""
-    return max(settings, key=lambda setting: best(setting.run(out, 0)) or (0.0, 0))
+def choose(settings: Sequence[Setting], out: Path) -> Setting | None:
+    """The setting whose run with seed 0 is best on validation; None until all of them are trained."""
+    reached = [best(setting.run(out, 0)) for setting in settings]
+    known = [each for each in reached if each is not None]
+    return settings[reached.index(max(known))] if len(known) == len(settings) else None
 
 
 def keep(settings: Mapping[str, Sequence[Setting]], out: Path, target: Path) -> None:

@@ -22,7 +22,7 @@ import csv
 import json
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ import yaml
 
 from _commands import append_row, openvse
 from openvse.report import read_run
+from openvse.report.records import METRICS, read_records
 from openvse.tasks.runs import find_run
 
 COLUMNS = (
@@ -182,14 +183,15 @@ def measure(case: Case, options: argparse.Namespace) -> tuple[object, ...]:
         *(str(options.blocks if case.way == "everything" else options.texts), "--json", "-q"),
     )
     test = json.loads(said)["result"]["report"]["metrics"]
-    validations = {record["epoch"]: record["rsum"] for record in records(run, "validation")}
-    before = [record["rsum"] for record in records(run, "before")]
+    written = read_records(run / METRICS)
+    validations = {record["epoch"]: record["rsum"] for record in written.of("validation")}
+    before = [record["rsum"] for record in written.of("before")]
     best = max([0] * bool(before) + [*validations], key=lambda epoch: validations.get(epoch, *before))
     after = validations.get(best, *before)
     told = read_run(str(run))
     seconds = told.seconds()
     minutes = "" if seconds is None else f"{seconds[0] / 60:.1f}"
-    environment = next(records(run, "environment"), {})
+    environment = next(iter(written.of("environment")), {})
     return (
         *(case.way, case.images, case.seed, f"{before[0]:.2f}" if before else "", f"{after:.2f}", best),
         *(f"{test[name]:.2f}" for name in ("rsum", "i2t_r1", "t2i_r1")),
@@ -229,13 +231,6 @@ def draw(rows: Sequence[dict[str, str]], target: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(target, dpi=150)
-
-
-def records(run: Path, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the records of a kind that a run has written."""
-    for line in (run / "metrics.jsonl").read_text().splitlines():
-        if (record := json.loads(line))["kind"] == kind:
-            yield record
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 
 import openvse.cli.commands  # noqa: F401 - registers the commands
 from openvse.cli.app import app
+from openvse.errors import OpenVSEError
+from openvse.files import locked
 from openvse.tasks.recipes import load_recipe
 from tests.tiny import tiny_tree, write_tiny_corpus
 
@@ -77,6 +80,14 @@ def test_the_best_setting_gets_the_other_seeds(
         script.main([str(plan), "--out", str(out), "--seeds", "2", *words])
 
     (out / "tiny-0-s0").mkdir(parents=True)  # of a run that was stopped before its first epoch ended
+    turn = out / "tiny-1-s0.turn"
+    turn.mkdir()
+    with locked(turn, "the turn", OpenVSEError):  # as another process would
+        run()
+    assert trained.pop() == "tiny-0-s0" and trained == [], "what another process trains is left to it"
+    run("--chosen")
+    assert capsys.readouterr().err == "tiny: not all of its settings are trained\n"
+    shutil.rmtree(out / "tiny-0-s0")
     run()
     assert trained == ["tiny-0-s0", "tiny-1-s0", "tiny-1-s1"]
     run()

@@ -36,7 +36,7 @@ Runs = Mapping[str, Mapping[int, Mapping[int, dict[str, Any]]]]
 
 
 def main() -> None:
-    """Draw each figure whose records are there."""
+    """Draw the figures."""
     for name, draw in {"settings": settings, "temperatures": temperatures}.items():
         figure = Figure(figsize=(7, 4), layout="constrained")
         draw(figure.subplots(), read("crops_minilm"))
