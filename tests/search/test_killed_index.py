@@ -86,11 +86,12 @@ def assert_holds(folder: Path, before: dict[str, int], after: dict[str, int]) ->
 def upgrade_for_ever(old: Path, folder: Path, sender: Connection) -> None:
     """Upgrade copies of an index of an earlier format, and say before each which one it is."""
     for turn in range(10_000):
-        shutil.copytree(old, folder / str(turn))
+        copy = folder / str(turn)  # there only while it is whole
+        shutil.copytree(old, folder / "part").rename(copy)
         sender.send(turn)
-        with IndexWriter(folder / str(turn), model="m1", roots=ROOTS):
+        with IndexWriter(copy, model="m1", roots=ROOTS):
             pass
-        shutil.rmtree(folder / str(turn))
+        shutil.rmtree(copy.rename(folder / "part"))
 
 
 def kill_upgrade_once(folder: Path, version: int, seconds: float, count: int = 2000) -> None:
@@ -113,8 +114,9 @@ def kill_upgrade_once(folder: Path, version: int, seconds: float, count: int = 2
         except EOFError:
             break
     killed = folder / str(turn)
-    if not (killed / MANIFEST).exists():  # while its copy was made or removed
+    if not killed.exists():  # it was upgraded, and on its way out
         return
+    assert (killed / MANIFEST).exists()
     for _ in range(2):
         index = Index.open(killed, check=True)
         assert index.items == tuple(items)
