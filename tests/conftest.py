@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,11 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from PIL import Image, ImageDraw, ImageFilter  # noqa: E402
+
+if (
+    not torch.cuda.is_available()
+):  # before anything imports Triton: without a GPU, its interpreter runs the kernels
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # Every worker of xdist would otherwise use all cores at once.
 torch.set_num_threads(1)

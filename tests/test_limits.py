@@ -150,14 +150,20 @@ def documented(node: Function | ast.ClassDef | ast.Module) -> bool:
 
 
 def test_every_function_is_typed() -> None:
+    typed = [found for found in functions("src") if not is_for_triton(found)]
     untyped = [
         f"{found.where}({argument.arg})"
-        for found in functions("src")
+        for found in typed
         for argument in arguments(found)
         if argument.annotation is None
     ]
     assert untyped == []
-    assert [found.where for found in functions("src") if found.node.returns is None] == []
+    assert [found.where for found in typed if found.node.returns is None] == []
+
+
+def is_for_triton(found: Definition) -> bool:
+    """Return whether a function is one that Triton compiles: its arguments have no types in Python."""
+    return any("triton.jit" in ast.unparse(each) for each in found.node.decorator_list)
 
 
 def arguments(found: Definition) -> list[ast.arg]:

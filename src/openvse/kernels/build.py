@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import importlib
 import logging
 import os
 import platform
@@ -12,9 +13,10 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 SWITCH = "OPENVSE_KERNELS"
-"""The environment variable that switches all kernels off if it is 0."""
+"""The environment variable that switches all kernels off if it is 0, and those for a GPU on if it is triton."""
 
 _FLAGS = (("-O3", "-march=native"), ("-O3", "-mcpu=native"), ("-O3",))
 _COMPILE_SECONDS = 60
@@ -46,6 +48,22 @@ def load_kernel(name: str) -> ctypes.CDLL | None:
         return ctypes.CDLL(str(place))
     except (OSError, subprocess.SubprocessError) as error:
         _logger.debug("the kernel %s is not used: %s", name, error)
+        return None
+
+
+@functools.cache
+def load_triton(name: str) -> ModuleType | None:
+    """Return a module of kernels for a GPU; None unless ``OPENVSE_KERNELS`` is triton, and Triton is installed.
+
+    Args:
+        name: of the module in this package.
+    """
+    if os.environ.get(SWITCH) != "triton":
+        return None
+    try:
+        return importlib.import_module(f"openvse.kernels.{name}")
+    except ImportError as error:
+        _logger.warning("%s=triton has no effect: %s", SWITCH, error)
         return None
 
 

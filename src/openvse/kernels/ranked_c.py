@@ -1,0 +1,106 @@
+"""The sort and the sum by rank on a CPU, in C (``ranked.c``)."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import torch
+from jaxtyping import Bool, Float, UInt8
+from torch import Tensor
+
+from openvse.kernels.build import load_kernel
+
+LARGEST = 255
+"""The largest number of elements of an item, because an element's number is kept in one byte."""
+
+_SUFFIX = {torch.float32: "float", torch.bfloat16: "bfloat"}
+_VALUES_PER_THREAD = 1 << 18
+
+
+class _Shape(ctypes.Structure):
+    """The sizes that the C source reads; see there."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("item", "element", "elements", "dims", "ranks"))
+
+
+def can_sort(local: Tensor) -> bool:
+    """Return whether these sets are in float32 or bfloat16, of at most 255 elements, and the kernel can be compiled."""
+    return local.dtype in _SUFFIX and local.shape[1] <= LARGEST and load_kernel("ranked") is not None
+
+
+def sum_by_rank(
+    local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], weights: Float[Tensor, "B M"], *, keep: bool
+) -> tuple[Float[Tensor, "B L"], UInt8[Tensor, "B N L"] | None]:
+    """Return the sum with weights in float32, and the element of each rank if it is to be kept."""
+    local, out, ids = _with_rows(local), torch.empty(local.shape[0], local.shape[2]), _ids(local, keep)
+    _call("sum", local, weights.shape[1], (local, _bytes(mask), weights, out, ids))
+    return out.to(local.dtype), ids
+
+
+def sum_gradients(
+    local: Float[Tensor, "B N L"],
+    mask: Bool[Tensor, "B N"],
+    weights: Float[Tensor, "B M"],
+    ids: UInt8[Tensor, "B N L"],
+    given: Float[Tensor, "B L"],
+) -> tuple[Float[Tensor, "B N L"], Float[Tensor, "B M"]]:
+    """Give each element the gradient of its rank, and each weight that of its element."""
+    local, of_weights = _with_rows(local), torch.zeros_like(weights)
+    of_local = torch.empty(local.shape, dtype=local.dtype)
+    tensors = (local, _bytes(mask), weights, ids, given.float().contiguous(), of_local, of_weights)
+    _call("sum_back", local, weights.shape[1], tensors)
+    return of_local, of_weights
+
+
+def sort(
+    local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], *, keep: bool
+) -> tuple[Float[Tensor, "B N L"], UInt8[Tensor, "B N L"] | None]:
+    """Return the sorted sets, and the element of each rank if it is to be kept."""
+    local, out, ids = _with_rows(local), torch.empty(local.shape, dtype=local.dtype), _ids(local, keep)
+    _call("sort", local, 0, (local, _bytes(mask), out, ids))
+    return out, ids
+
+
+def sort_gradient(
+    mask: Bool[Tensor, "B N"], ids: UInt8[Tensor, "B N L"], given: Float[Tensor, "B N L"]
+) -> Float[Tensor, "B N L"]:
+    """Give each element the gradient of its rank."""
+    given = given.contiguous()
+    of_local = torch.empty_like(given)
+    _call("sort_back", given, 0, (_bytes(mask), ids, given, of_local))
+    return of_local
+
+
+def _ids(local: Float[Tensor, "B N L"], keep: bool) -> UInt8[Tensor, "B N L"] | None:
+    return torch.empty(local.shape, dtype=torch.uint8) if keep else None
+
+
+def _with_rows(local: Float[Tensor, "B N L"]) -> Float[Tensor, "B N L"]:
+    """Return the sets with each element's numbers side by side: as they are, or a copy."""
+    return local if local.stride(2) == 1 else local.contiguous()
+
+
+def _bytes(mask: Bool[Tensor, "B N"]) -> UInt8[Tensor, "B N"]:
+    return mask.contiguous().view(torch.uint8)
+
+
+def _call(
+    name: str, local: Float[Tensor, "B N L"], num_weights: int, tensors: tuple[Tensor | None, ...]
+) -> None:
+    """Run a function of the kernel over all items, by as many threads as PyTorch uses."""
+    function = getattr(load_kernel("ranked"), f"{name}_{_SUFFIX[local.dtype]}")
+    shape = _Shape(local.stride(0), local.stride(1), local.shape[1], local.shape[2], num_weights)
+    given = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
+    num_items = len(local)
+    num_threads = min(torch.get_num_threads(), num_items, 1 + local.numel() // _VALUES_PER_THREAD)
+    bounds = [ctypes.c_int64(num_items * part // num_threads) for part in range(num_threads + 1)]
+    threads = [
+        threading.Thread(target=function, args=(*given, ctypes.byref(shape), *bounds[part : part + 2]))
+        for part in range(1, num_threads)
+    ]
+    for thread in threads:
+        thread.start()
+    function(*given, ctypes.byref(shape), *bounds[:2])
+    for thread in threads:
+        thread.join()
