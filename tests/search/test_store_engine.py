@@ -17,6 +17,7 @@ from openvse.search import Index, Query, SearchEngine, choose_engine, update_eng
 from openvse.search.engine_address import EngineAddress, is_address, read_address
 from openvse.search.manifest import read_manifest
 from openvse.search.store_engine import StoreEngine
+from openvse.search.stores.pgvector import PgvectorStore
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet
 
@@ -119,6 +120,16 @@ def test_a_folder_of_an_engine_needs_no_index(tmp_path: Path, request: pytest.Fi
     engine = StoreEngine(Words(), read_address(str(alone)))
     assert len(engine.find([Query("a dog")], 3)[0]) == 3
     engine.close()
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("given", "taken"), [("64MB", "512MB"), ("1GB", "1GB")])
+def test_a_graph_gets_room_and_keeps_what_it_has(postgres: str, given: str, taken: str) -> None:
+    url = f"{postgres}&options=-c%20maintenance_work_mem%3D{given}"
+    store = PgvectorStore(url, "some_points", 1, 4, create=True)
+    store.finish()
+    assert store._connection.execute("SHOW maintenance_work_mem").fetchone() == (taken,)
+    store.drop()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ from openvse.search.served_store import ServedStore
 _WAIT_S = 10
 _INDEXED_DIMS = {"vector": 2000, "halfvec": 4000}  # widths up to which pgvector makes a graph
 _MOST_DIMS = 16_000
+_ROOM_FOR_GRAPH = """
+SELECT set_config(name, '512MB', false) FROM pg_settings WHERE name = 'maintenance_work_mem' AND setting::bigint < 524288
+"""  # kilobytes; who has set more keeps it
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _PATHS = {operator: f"$[*] ? (@ {operator} $value)" for operator in ("<", "<=", ">", ">=")}
 
@@ -126,14 +129,17 @@ class PgvectorStore(ServedStore):
         return int(str(self._one(sql.SQL("SELECT count(*) FROM {}").format(self._table), [])))
 
     def finish(self) -> None:
-        """Make the graph if there is none yet; later points are added to it as they come."""
+        """Make the graph if there is none yet; later points are added to it as they come.
+
+        It is made many times as fast where it fits into ``maintenance_work_mem``, which is raised to 512 MB if it is less.
+        """
         if not self._has_graph:
             return
         made = sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw (embedding {})").format(
             self._graph, self._table, sql.SQL(f"{self._type}_ip_ops")
         )
         with self._errors():
-            self._connection.execute("SET maintenance_work_mem = '512MB'")
+            self._connection.execute(_ROOM_FOR_GRAPH)
             self._connection.execute(made)
             self._connection.execute(sql.SQL("ANALYZE {}").format(self._table))
 
