@@ -6,19 +6,26 @@ import ctypes
 import functools
 import hashlib
 import importlib
+import itertools
 import logging
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 SWITCH = "OPENVSE_KERNELS"
 """The environment variable that switches all kernels off if it is 0, and those for a GPU on if it is triton."""
 
-_FLAGS = (("-O3", "-march=native"), ("-O3", "-mcpu=native"), ("-O3",))
+_FLAGS = (
+    ("-O3", "-march=native", "-mprefer-vector-width=512"),
+    ("-O3", "-march=native"),
+    ("-O3", "-mcpu=native"),
+    ("-O3",),
+)
 _COMPILE_SECONDS = 60
 
 _logger = logging.getLogger(__name__)
@@ -43,9 +50,10 @@ def load_kernel(name: str) -> ctypes.CDLL | None:
     key = hashlib.sha256(source.read_bytes() + _processor().encode()).hexdigest()[:16]
     try:
         place = _cache() / f"{name}-{key}.so"
-        if not _is_ours(place):
-            _compile(source, place)
-        return ctypes.CDLL(str(place))
+        if _is_ours(place):
+            with suppress(OSError):  # made beside a PyTorch whose threads were others
+                return ctypes.CDLL(str(place))
+        return _compile(source, place)
     except (OSError, subprocess.SubprocessError) as error:
         _logger.debug("the kernel %s is not used: %s", name, error)
         return None
@@ -84,24 +92,34 @@ def _is_ours(place: Path) -> bool:
     return found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
-def _compile(source: Path, place: Path) -> None:
-    """Compile a source; raise OSError if there is no compiler, or it refuses."""
+def _compile(source: Path, place: Path) -> ctypes.CDLL:
+    """Compile a source and load it; raise OSError if there is no compiler, or it refuses."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise OSError("there is no C compiler")
     refused = ""
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-        made = Path(folder) / place.name
-        for flags in _FLAGS:
-            command = [compiler, *flags, "-shared", "-fPIC", str(source), "-o", str(made)]
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
+        made, parts = Path(folder) / place.name, Path(folder) / f"{source.stem}.o"
+        for flags, threads in itertools.product(_FLAGS, (["-fopenmp"], [])):
+            # Not linked to a library of threads: those that PyTorch has loaded are found when the result is.
+            steps = (
+                [*flags, *threads, "-fPIC", "-c", str(source), "-o", str(parts)],
+                ["-shared", str(parts), "-o", str(made)],
             )
-            if done.returncode == 0:
+            try:
+                for step in steps:
+                    subprocess.run(
+                        [compiler, *step], capture_output=True, timeout=_COMPILE_SECONDS, check=True
+                    )
+                library = ctypes.CDLL(str(made))
+            except subprocess.CalledProcessError as error:
+                refused = error.stderr.decode(errors="replace").strip()[:500]
+            except OSError as error:
+                refused = str(error)
+            else:
                 made.chmod(0o700)
                 made.replace(place)
-                return
-            refused = done.stderr.strip()[:500]
+                return library
     raise OSError(refused)
 
 

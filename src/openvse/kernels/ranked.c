@@ -4,6 +4,9 @@
    dimensions of an item is copied to the stack, sorted there by a network of exchanges between two rows of the block, and
    summed. So a row is read once, and the compiler turns every inner loop into vector instructions.
 
+   A function does its work for some of the items: "run" has it do all of them on several threads, those of OpenMP that PyTorch
+   uses. Other threads would wait for PyTorch's, which stay busy for a while after they have worked.
+
    A set keeps the element of each rank in one byte (ids), from which the gradient is written without another sort. Numbers in
    bfloat16 are widened when they are read; sums are in single precision.
 
@@ -120,6 +123,24 @@ static void sort_both(float rows[][WIDTH], int32_t ids[][WIDTH], const Network *
   }
 }
 
+/* Work on the items of a range, with the tensors that the function names in its comment. */
+typedef void Work(void **given, const Shape *s, i64 from, i64 to);
+
+/* Whether run uses several threads. */
+int has_threads(void) {
+#ifdef _OPENMP
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+void run(Work *work, void **given, const Shape *s, i64 from, i64 to, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
+  for (int part = 0; part < threads; part++)
+    work(given, s, from + (to - from) * part / threads, from + (to - from) * (part + 1) / threads);
+}
+
 static int real_elements(const uint8_t *mask, i64 n, int *real) {
   int size = 0;
   for (i64 e = 0; e < n; e++)
@@ -182,8 +203,12 @@ static void CALLED(save_ids)(uint8_t *to, const Shape *s, int size, int width, i
 }
 
 /* out[b, l] = sum_k weights[b, k] * (the k-th largest x[b, :, l]); ids [B, N, L] may be NULL. */
-void CALLED(sum)(const STORE *x, const uint8_t *mask, const float *weights, float *out, uint8_t *ids, const Shape *s,
-                 i64 from, i64 to) {
+void CALLED(sum)(void **given, const Shape *s, i64 from, i64 to) {
+  const STORE *x = given[0];
+  const uint8_t *mask = given[1];
+  const float *weights = given[2];
+  float *out = given[3];
+  uint8_t *ids = given[4];
   _Alignas(64) float rows[LARGEST][WIDTH];
   _Alignas(64) int32_t numbers[LARGEST][WIDTH];
   _Alignas(64) float total[WIDTH];
@@ -209,8 +234,14 @@ void CALLED(sum)(const STORE *x, const uint8_t *mask, const float *weights, floa
 }
 
 /* The gradients of sum: for x, contiguous, which is 0 at padding, and for the weights, which are given as 0. */
-void CALLED(sum_back)(const STORE *x, const uint8_t *mask, const float *weights, const uint8_t *ids, const float *of_out,
-                      STORE *of_x, float *of_weights, const Shape *s, i64 from, i64 to) {
+void CALLED(sum_back)(void **given, const Shape *s, i64 from, i64 to) {
+  const STORE *x = given[0];
+  const uint8_t *mask = given[1];
+  const float *weights = given[2];
+  const uint8_t *ids = given[3];
+  const float *of_out = given[4];
+  STORE *of_x = given[5];
+  float *of_weights = given[6];
   _Alignas(64) float rows[LARGEST][WIDTH];
   _Alignas(64) float back[LARGEST][WIDTH];
   int real[LARGEST];
@@ -219,14 +250,14 @@ void CALLED(sum_back)(const STORE *x, const uint8_t *mask, const float *weights,
     STORE *own = of_x + b * s->elements * s->dims;
     for (i64 l = 0; l < s->dims; l += WIDTH) {
       int width = s->dims - l < WIDTH ? (int)(s->dims - l) : WIDTH;
-      const float *given = of_out + b * s->dims + l;
+      const float *upper = of_out + b * s->dims + l;
       for (int k = 0; k < size; k++) LOAD(rows[real[k]], x + b * s->item + real[k] * s->element + l, width);
       for (int k = 0; k < size; k++) {
         const uint8_t *number = ids + (b * s->elements + k) * s->dims + l;
         float weight = weights[b * s->ranks + k], total = 0;
         for (int w = 0; w < width; w++) {
-          total += rows[number[w]][w] * given[w];
-          back[number[w]][w] = weight * given[w];
+          total += rows[number[w]][w] * upper[w];
+          back[number[w]][w] = weight * upper[w];
         }
         of_weights[b * s->ranks + k] += total;
       }
@@ -238,7 +269,11 @@ void CALLED(sum_back)(const STORE *x, const uint8_t *mask, const float *weights,
 }
 
 /* out[b, k, l] = the k-th largest x[b, :, l], and 0 beyond the set; ids [B, N, L] may be NULL. */
-void CALLED(sort)(const STORE *x, const uint8_t *mask, STORE *out, uint8_t *ids, const Shape *s, i64 from, i64 to) {
+void CALLED(sort)(void **given, const Shape *s, i64 from, i64 to) {
+  const STORE *x = given[0];
+  const uint8_t *mask = given[1];
+  STORE *out = given[2];
+  uint8_t *ids = given[3];
   _Alignas(64) float rows[LARGEST][WIDTH];
   _Alignas(64) int32_t numbers[LARGEST][WIDTH];
   int real[LARGEST];
@@ -259,8 +294,11 @@ void CALLED(sort)(const STORE *x, const uint8_t *mask, STORE *out, uint8_t *ids,
 }
 
 /* The gradient of sort for x, contiguous: each element gets that of its rank, and padding 0. */
-void CALLED(sort_back)(const uint8_t *mask, const uint8_t *ids, const STORE *of_out, STORE *of_x, const Shape *s, i64 from,
-                       i64 to) {
+void CALLED(sort_back)(void **given, const Shape *s, i64 from, i64 to) {
+  const uint8_t *mask = given[0];
+  const uint8_t *ids = given[1];
+  const STORE *of_out = given[2];
+  STORE *of_x = given[3];
   int real[LARGEST];
   for (i64 b = from; b < to; b++) {
     int size = real_elements(mask + b * s->elements, s->elements, real);
@@ -269,8 +307,8 @@ void CALLED(sort_back)(const uint8_t *mask, const uint8_t *ids, const STORE *of_
       if (!mask[b * s->elements + e]) memset(of_x + start + e * s->dims, 0, sizeof(STORE) * s->dims);
     for (int k = 0; k < size; k++) {
       const uint8_t *number = ids + start + k * s->dims;
-      const STORE *given = of_out + start + k * s->dims;
-      for (i64 l = 0; l < s->dims; l++) of_x[start + number[l] * s->dims + l] = given[l];
+      const STORE *upper = of_out + start + k * s->dims;
+      for (i64 l = 0; l < s->dims; l++) of_x[start + number[l] * s->dims + l] = upper[l];
     }
   }
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from functools import partial
+from itertools import pairwise
 
 import torch
 from jaxtyping import Bool, Float, UInt8
@@ -89,18 +91,20 @@ def _call(
     name: str, local: Float[Tensor, "B N L"], num_weights: int, tensors: tuple[Tensor | None, ...]
 ) -> None:
     """Run a function of the kernel over all items, by as many threads as PyTorch uses."""
-    function = getattr(load_kernel("ranked"), f"{name}_{_SUFFIX[local.dtype]}")
+    library = load_kernel("ranked")
+    assert library is not None
+    function = getattr(library, f"{name}_{_SUFFIX[local.dtype]}")
     shape = _Shape(local.stride(0), local.stride(1), local.shape[1], local.shape[2], num_weights)
-    given = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
+    given = (ctypes.c_void_p * len(tensors))(*(None if each is None else each.data_ptr() for each in tensors))
     num_items = len(local)
     num_threads = min(torch.get_num_threads(), num_items, 1 + local.numel() // _VALUES_PER_THREAD)
+    run = partial(library.run, function, given, ctypes.byref(shape))
+    if num_threads == 1 or library.has_threads():
+        run(ctypes.c_int64(0), ctypes.c_int64(num_items), num_threads)
+        return
     bounds = [ctypes.c_int64(num_items * part // num_threads) for part in range(num_threads + 1)]
-    threads = [
-        threading.Thread(target=function, args=(*given, ctypes.byref(shape), *bounds[part : part + 2]))
-        for part in range(1, num_threads)
-    ]
+    threads = [threading.Thread(target=run, args=(*each, 1)) for each in pairwise(bounds)]
     for thread in threads:
         thread.start()
-    function(*given, ctypes.byref(shape), *bounds[:2])
     for thread in threads:
         thread.join()

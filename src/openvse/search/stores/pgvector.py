@@ -27,8 +27,9 @@ _WAIT_S = 10
 _INDEXED_DIMS = {"vector": 2000, "halfvec": 4000}  # widths up to which pgvector makes a graph
 _MOST_DIMS = 16_000
 _ROOM_FOR_GRAPH = """
-SELECT set_config(name, '512MB', false) FROM pg_settings WHERE name = 'maintenance_work_mem' AND setting::bigint < 524288
-"""  # kilobytes; who has set more keeps it
+SELECT set_config(name, '512MB', false) FROM pg_settings
+WHERE name = 'maintenance_work_mem' AND setting::bigint < 524288
+"""  # in kilobytes; a server that gives more keeps it
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _PATHS = {operator: f"$[*] ? (@ {operator} $value)" for operator in ("<", "<=", ">", ">=")}
 
@@ -131,7 +132,8 @@ class PgvectorStore(ServedStore):
     def finish(self) -> None:
         """Make the graph if there is none yet; later points are added to it as they come.
 
-        It is made many times as fast where it fits into ``maintenance_work_mem``, which is raised to 512 MB if it is less.
+        It is made many times as fast where it fits into ``maintenance_work_mem``, which is raised to 512 MB if it
+        is less.
         """
         if not self._has_graph:
             return
