@@ -141,6 +141,14 @@ void run(Work *work, void **given, const Shape *s, i64 from, i64 to, int threads
     work(given, s, from + (to - from) * part / threads, from + (to - from) * (part + 1) / threads);
 }
 
+static float sum_of(const float *values) {
+  float lanes[LANES] = {0}, total = 0;
+  for (int w = 0; w < WIDTH; w += LANES)
+    for (int i = 0; i < LANES; i++) lanes[i] += values[w + i];
+  for (int i = 0; i < LANES; i++) total += lanes[i];
+  return total;
+}
+
 static int real_elements(const uint8_t *mask, i64 n, int *real) {
   int size = 0;
   for (i64 e = 0; e < n; e++)
@@ -254,12 +262,11 @@ void CALLED(sum_back)(void **given, const Shape *s, i64 from, i64 to) {
       for (int k = 0; k < size; k++) LOAD(rows[real[k]], x + b * s->item + real[k] * s->element + l, width);
       for (int k = 0; k < size; k++) {
         const uint8_t *number = ids + (b * s->elements + k) * s->dims + l;
-        float weight = weights[b * s->ranks + k], total = 0;
-        for (int w = 0; w < width; w++) {
-          total += rows[number[w]][w] * upper[w];
-          back[number[w]][w] = weight * upper[w];
-        }
-        of_weights[b * s->ranks + k] += total;
+        float weight = weights[b * s->ranks + k], share[WIDTH] = {0}, scaled[WIDTH];
+        for (int w = 0; w < width; w++) share[w] = rows[0][number[w] * WIDTH + w] * upper[w];
+        for (int w = 0; w < width; w++) scaled[w] = weight * upper[w];
+        for (int w = 0; w < width; w++) back[number[w]][w] = scaled[w];
+        of_weights[b * s->ranks + k] += sum_of(share);
       }
       for (int k = 0; k < size; k++) SAVE(own + real[k] * s->dims + l, back[real[k]], width);
     }
