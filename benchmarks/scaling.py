@@ -60,7 +60,7 @@ SLOPES = (
     per_image("store of 26 windows, 1280, float16", "GB", 26 * 1280 * 2 / GB),
     per_caption("store of MiniLM's states (10.9 kB a caption)", "GB", 10.9e3 / GB),
     per_image("memory to find items of a store (190 bytes)", "GB", 190 * 2**20 / 1e6 / GB),
-    per_caption("train one epoch (128 pairs in 0.253 s, bf16)", "core hours", CORES * 0.253 / 128 / HOUR),
+    per_caption("train one epoch (128 pairs in 0.213 s, bf16)", "core hours", CORES * 0.213 / 128 / HOUR),
     per_image("index, or encode (63.5 images/s)", "core hours", CORES / 63.5 / HOUR),
     per_image("index on disk, 512, float16", "GB", (2 * 512 + 92) / GB),
     per_image("the same with the engine int8", "GB", (2 * 512 + 92 + 540) / GB),

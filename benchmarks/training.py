@@ -134,17 +134,13 @@ def measure(name: str, precision: torch.dtype) -> list[object]:
     captions = [" ".join(random.choices(words, k=random.randint(7, 17))) for _ in range(4000)]
     model = build_model(recipe, captions=captions)
     plain, objective = PlainModel(model).train(), build_objective(recipe, model=model)
-    ways: list[tuple[Loss, nn.Module]] = [
-        (partial(our_loss, model.train(), objective), model),
-        (plain, plain),
+    trained = [(key, weight) for key, weight in model.named_parameters() if weight.requires_grad]
+    spec, kept = recipe.optimizer, [weight for weight in plain.parameters() if weight.requires_grad]
+    ways: list[tuple[Loss, nn.Module, torch.optim.Optimizer]] = [
+        (partial(our_loss, model.train(), objective), model, build_optimizer(spec, trained)),
+        (plain, plain, torch.optim.AdamW(kept, lr=spec.learning_rate, weight_decay=spec.weight_decay)),
     ]
-    runs = []
-    for loss_of, module in ways:
-        trained = [(key, weight) for key, weight in module.named_parameters() if weight.requires_grad]
-        drawn = batches(model, captions, elements, width)
-        runs.append(
-            partial(step, loss_of, module, build_optimizer(recipe.optimizer, trained), drawn, precision)
-        )
+    runs = [partial(step, *way, batches(model, captions, elements, width), precision) for way in ways]
     ours, theirs = ([run() for _ in range(COMPARED_STEPS)] for run in runs)
     apart = max(abs(one - other) / other for one, other in zip(ours, theirs, strict=True))
     mine, other = (1e3 * seconds for seconds in median_times(runs, repeats=9, warmup=1))

@@ -122,6 +122,21 @@ def test_gpo_computes_coefficients_once_per_distinct_size(monkeypatch: pytest.Mo
     assert asked[4:] == [[4]]  # a changed weight empties the table
 
 
+def test_gpo_sees_what_a_fused_optimizer_has_changed() -> None:
+    gpo, features = GPO(input_dim=2, embed_dim=2), ragged([4, 2], 2)
+    features = Features(features.local.float(), features.mask)
+    optimizer = torch.optim.AdamW(gpo.parameters(), fused=True)
+    for _ in range(2):
+        with torch.no_grad():
+            before = gpo(features).vectors
+        gpo(features).vectors[0].sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            after = gpo(features).vectors
+        assert not torch.equal(before, after)
+        torch.testing.assert_close(after, gpo(features).vectors)
+
+
 @pytest.mark.parametrize("size", [1, 2, 36, 200])
 def test_gpo_coefficients_are_a_distribution(size: int) -> None:
     theta = GPO(input_dim=1, embed_dim=1).double().coefficients(torch.tensor([size, 1]))

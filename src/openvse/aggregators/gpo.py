@@ -79,7 +79,7 @@ class GPO(RankedPooling):
             )
         self.score = nn.Linear(self.generator.width, input_dim if per_dimension else 1, bias=False)
         self._table: dict[int, Tensor] = {}
-        self._table_key: tuple[object, ...] = ()
+        self._table_weights = torch.empty(0)
 
     def coefficients(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N *L"]:
         """Return theta for each set size, zero beyond it.
@@ -131,10 +131,14 @@ class GPO(RankedPooling):
         }
 
     def _cached(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N *L"]:
-        """Look up the coefficients by size; the table is emptied when a weight is changed or moved."""
-        key = tuple((w.data_ptr(), w._version, w.device, w.dtype) for w in self.parameters())
-        if key != self._table_key:
-            self._table, self._table_key = {}, key
+        """Look up the coefficients by size; the table is emptied when a weight is changed or moved.
+
+        The weights themselves are compared: their versions do not tell, as a fused optimiser leaves them as they are.
+        """
+        weights, known = torch.cat([weight.flatten() for weight in self.parameters()]), self._table_weights
+        kind = weights.device, weights.dtype
+        if kind != (known.device, known.dtype) or not torch.equal(weights, known):
+            self._table, self._table_weights = {}, weights
         wanted = sizes.tolist()
         for size in wanted:
             if size not in self._table:
