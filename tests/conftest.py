@@ -16,9 +16,8 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from PIL import Image, ImageDraw, ImageFilter  # noqa: E402
 
-if (
-    not torch.cuda.is_available()
-):  # before anything imports Triton: without a GPU, its interpreter runs the kernels
+# Before anything imports Triton: without a GPU, its interpreter runs the kernels.
+if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 # Every worker of xdist would otherwise use all cores at once.

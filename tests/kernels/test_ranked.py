@@ -44,6 +44,11 @@ def test_sum_and_gradients_equal_those_of_pytorch(elements: int) -> None:
     torch.manual_seed(elements)
     local, mask = distinct(3, elements, 70), some_masks(3, elements)
     weights = torch.rand(3, elements)
+    assert_equals_pytorch(local, mask, weights)
+
+
+def assert_equals_pytorch(local: Tensor, mask: Tensor, weights: Tensor) -> None:
+    """Compare the sum and both gradients."""
     mine, theirs = ((x.clone().requires_grad_() for x in (local, weights)) for _ in range(2))
     (my_local, my_weights), (their_local, their_weights) = mine, theirs
     ours, expected = sum_ranked(my_local, mask, my_weights), plain_sum(their_local, mask, their_weights)

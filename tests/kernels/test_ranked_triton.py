@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from test_ranked import distinct, plain_sum, some_masks
+from test_ranked import assert_equals_pytorch, distinct, plain_sum, some_masks
 
 from openvse.kernels import is_usable, ranked, sort_elements, sum_ranked
 from openvse.kernels.build import SWITCH, load_triton
@@ -39,16 +39,7 @@ def test_sum_and_gradients_equal_those_of_pytorch(elements: int) -> None:
     torch.manual_seed(elements)
     local, mask = distinct(3, elements, 130).to(DEVICE), some_masks(3, elements).to(DEVICE)
     weights = torch.rand(3, elements + 2, device=DEVICE)
-    mine, theirs = ((x.clone().requires_grad_() for x in (local, weights)) for _ in range(2))
-    (my_local, my_weights), (their_local, their_weights) = mine, theirs
-    ours, expected = sum_ranked(my_local, mask, my_weights), plain_sum(their_local, mask, their_weights)
-    torch.testing.assert_close(ours, expected)
-    torch.testing.assert_close(sum_ranked(local, mask, weights), expected)
-    given = torch.randn_like(ours)
-    ours.backward(given)
-    expected.backward(given)
-    torch.testing.assert_close(my_local.grad, their_local.grad)
-    torch.testing.assert_close(my_weights.grad, their_weights.grad, rtol=1e-4, atol=1e-5)
+    assert_equals_pytorch(local, mask, weights)
 
 
 @pytest.mark.medium

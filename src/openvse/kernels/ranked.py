@@ -1,6 +1,7 @@
 """Sets sorted in each dimension, and their sum with weights by rank: no slower than taking the maximum.
 
-On a CPU a kernel in C does it (``ranked_c``), and on a GPU one in Triton, if it is asked for (``ranked_triton``).
+On a CPU a kernel in C does it (``ranked_c``), and on a GPU one in Triton, if it is asked for (``ranked_triton``). Both
+are given sets whose elements have their numbers side by side, masks as bytes, and weights in float32.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -45,7 +46,7 @@ def sort_elements(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> F
     if torch.is_grad_enabled() and local.requires_grad:
         sorted_elements: Tensor = _Sort.apply(local, mask)  # type: ignore[no-untyped-call]
     else:
-        sorted_elements, _ = _kernel(local.device).sort(local, mask, keep=False)
+        sorted_elements = _kernel(local.device).sort(_with_rows(local), _bytes(mask), None)
     return sorted_elements
 
 
@@ -71,7 +72,7 @@ def sum_ranked(
         summed: Tensor = _Sum.apply(local, mask, weights)  # type: ignore[no-untyped-call]
     else:
         single = weights.float().contiguous()
-        summed, _ = _kernel(local.device).sum_by_rank(local, mask, single, keep=False)
+        summed = _kernel(local.device).sum_by_rank(_with_rows(local), _bytes(mask), single, None)
     return summed
 
 
@@ -81,18 +82,17 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
         """Sum, and keep which element has which rank."""
-        single = weights.float().contiguous()
+        given = _with_rows(local), _bytes(mask), weights.float().contiguous(), _byte_for_each(local)
+        ctx.save_for_backward(*given)
         ctx.kernel, ctx.kind = _kernel(local.device), weights.dtype
-        summed: Tensor
-        summed, kept = ctx.kernel.sum_by_rank(local, mask, single, keep=True)
-        ctx.save_for_backward(local, mask, single, kept)
+        summed: Tensor = ctx.kernel.sum_by_rank(*given)
         return summed
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, None, Tensor]:
         """Give each element the gradient of its rank, and each weight that of its element."""
-        of_local, of_weights = ctx.kernel.sum_gradients(*ctx.saved_tensors, given)
+        of_local, of_weights = ctx.kernel.sum_gradients(*ctx.saved_tensors, given.contiguous())
         return of_local, None, of_weights.to(ctx.kind)
 
 
@@ -102,14 +102,28 @@ class _Sort(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor, mask: Tensor) -> Tensor:
         """Sort, and keep which element has which rank."""
+        real, kept = _bytes(mask), _byte_for_each(local)
+        ctx.save_for_backward(real, kept)
         ctx.kernel = _kernel(local.device)
-        rows: Tensor
-        rows, kept = ctx.kernel.sort(local, mask, keep=True)
-        ctx.save_for_backward(mask, kept)
+        rows: Tensor = ctx.kernel.sort(_with_rows(local), real, kept)
         return rows
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, None]:
         """Give each element the gradient of its rank."""
-        return ctx.kernel.sort_gradient(*ctx.saved_tensors, given), None
+        return ctx.kernel.sort_gradient(*ctx.saved_tensors, given.contiguous()), None
+
+
+def _with_rows(local: Float[Tensor, "B N L"]) -> Float[Tensor, "B N L"]:
+    """Return the sets with each element's numbers side by side: as they are, or a copy."""
+    return local if local.stride(2) == 1 else local.contiguous()
+
+
+def _bytes(mask: Bool[Tensor, "B N"]) -> UInt8[Tensor, "B N"]:
+    return mask.contiguous().view(torch.uint8)
+
+
+def _byte_for_each(local: Float[Tensor, "B N L"]) -> UInt8[Tensor, "B N L"]:
+    """Return the place where a kernel keeps which element has which rank, in a way of its own."""
+    return torch.empty(local.shape, dtype=torch.uint8, device=local.device)

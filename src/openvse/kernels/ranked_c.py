@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 
 import torch
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from openvse.kernels.build import load_kernel
@@ -32,59 +32,47 @@ def can_sort(local: Tensor) -> bool:
 
 
 def sum_by_rank(
-    local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], weights: Float[Tensor, "B M"], *, keep: bool
-) -> tuple[Float[Tensor, "B L"], UInt8[Tensor, "B N L"] | None]:
-    """Return the sum with weights in float32, and the element of each rank if it is to be kept."""
-    local, out, ids = _with_rows(local), torch.empty(local.shape[0], local.shape[2]), _ids(local, keep)
-    _call("sum", local, weights.shape[1], (local, _bytes(mask), weights, out, ids))
-    return out.to(local.dtype), ids
+    local: Float[Tensor, "B N L"],
+    mask: UInt8[Tensor, "B N"],
+    weights: Float[Tensor, "B M"],
+    ids: UInt8[Tensor, "B N L"] | None,
+) -> Float[Tensor, "B L"]:
+    """Return the sum with weights; ``ids`` takes the element of each rank, if it is given."""
+    out = torch.empty(local.shape[0], local.shape[2])
+    _call("sum", local, weights.shape[1], (local, mask, weights, out, ids))
+    return out.to(local.dtype)
 
 
 def sum_gradients(
     local: Float[Tensor, "B N L"],
-    mask: Bool[Tensor, "B N"],
+    mask: UInt8[Tensor, "B N"],
     weights: Float[Tensor, "B M"],
     ids: UInt8[Tensor, "B N L"],
     given: Float[Tensor, "B L"],
 ) -> tuple[Float[Tensor, "B N L"], Float[Tensor, "B M"]]:
     """Give each element the gradient of its rank, and each weight that of its element."""
-    local, of_weights = _with_rows(local), torch.zeros_like(weights)
-    of_local = torch.empty(local.shape, dtype=local.dtype)
-    tensors = (local, _bytes(mask), weights, ids, given.float().contiguous(), of_local, of_weights)
+    of_local, of_weights = torch.empty(local.shape, dtype=local.dtype), torch.zeros_like(weights)
+    tensors = (local, mask, weights, ids, given.float(), of_local, of_weights)
     _call("sum_back", local, weights.shape[1], tensors)
     return of_local, of_weights
 
 
 def sort(
-    local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], *, keep: bool
-) -> tuple[Float[Tensor, "B N L"], UInt8[Tensor, "B N L"] | None]:
-    """Return the sorted sets, and the element of each rank if it is to be kept."""
-    local, out, ids = _with_rows(local), torch.empty(local.shape, dtype=local.dtype), _ids(local, keep)
-    _call("sort", local, 0, (local, _bytes(mask), out, ids))
-    return out, ids
+    local: Float[Tensor, "B N L"], mask: UInt8[Tensor, "B N"], ids: UInt8[Tensor, "B N L"] | None
+) -> Float[Tensor, "B N L"]:
+    """Return the sorted sets; ``ids`` takes the element of each rank, if it is given."""
+    out = torch.empty(local.shape, dtype=local.dtype)
+    _call("sort", local, 0, (local, mask, out, ids))
+    return out
 
 
 def sort_gradient(
-    mask: Bool[Tensor, "B N"], ids: UInt8[Tensor, "B N L"], given: Float[Tensor, "B N L"]
+    mask: UInt8[Tensor, "B N"], ids: UInt8[Tensor, "B N L"], given: Float[Tensor, "B N L"]
 ) -> Float[Tensor, "B N L"]:
     """Give each element the gradient of its rank."""
-    given = given.contiguous()
     of_local = torch.empty_like(given)
-    _call("sort_back", given, 0, (_bytes(mask), ids, given, of_local))
+    _call("sort_back", given, 0, (mask, ids, given, of_local))
     return of_local
-
-
-def _ids(local: Float[Tensor, "B N L"], keep: bool) -> UInt8[Tensor, "B N L"] | None:
-    return torch.empty(local.shape, dtype=torch.uint8) if keep else None
-
-
-def _with_rows(local: Float[Tensor, "B N L"]) -> Float[Tensor, "B N L"]:
-    """Return the sets with each element's numbers side by side: as they are, or a copy."""
-    return local if local.stride(2) == 1 else local.contiguous()
-
-
-def _bytes(mask: Bool[Tensor, "B N"]) -> UInt8[Tensor, "B N"]:
-    return mask.contiguous().view(torch.uint8)
 
 
 def _call(

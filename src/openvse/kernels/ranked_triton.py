@@ -16,7 +16,7 @@ from typing import no_type_check
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 LARGEST = 64
@@ -33,85 +33,56 @@ def can_sort(local: Tensor) -> bool:
 
 
 def sum_by_rank(
-    local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], weights: Float[Tensor, "B M"], *, keep: bool
-) -> tuple[Float[Tensor, "B L"], UInt8[Tensor, "B N L"] | None]:
-    """Return the sum with weights, and the rank of each element if it is to be kept."""
-    local = _with_rows(local)
-    out, ranks = local.new_empty(local.shape[0], local.shape[2]), _ranks(local, keep)
+    local: Float[Tensor, "B N L"],
+    mask: UInt8[Tensor, "B N"],
+    weights: Float[Tensor, "B M"],
+    ranks: UInt8[Tensor, "B N L"] | None,
+) -> Float[Tensor, "B L"]:
+    """Return the sum with weights; ``ranks`` takes the rank of each element, if it is given."""
+    out = local.new_empty(local.shape[0], local.shape[2])
+    sizes, keep = (*_sizes(local), weights.shape[1]), ranks is not None
     with _on(local):
-        _sum_kernel[_grid(local)](
-            local,
-            _bytes(mask),
-            weights,
-            out,
-            ranks,
-            *_sizes(local),
-            weights.shape[1],
-            **_constants(local),
-            KEEP=keep,
-        )
-    return out, ranks
+        _sum_kernel[_grid(local)](local, mask, weights, out, ranks, *sizes, **_constants(local), KEEP=keep)
+    return out
 
 
 def sum_gradients(
     local: Float[Tensor, "B N L"],
-    mask: Bool[Tensor, "B N"],
+    mask: UInt8[Tensor, "B N"],
     weights: Float[Tensor, "B M"],
     ranks: UInt8[Tensor, "B N L"],
     given: Float[Tensor, "B L"],
 ) -> tuple[Float[Tensor, "B N L"], Float[Tensor, "B M"]]:
     """Give each element the gradient of its rank, and each weight that of its element."""
-    local, grid = _with_rows(local), _grid(local)
+    grid, sizes = _grid(local), (*_sizes(local), weights.shape[1])
     of_local = torch.empty(local.shape, dtype=local.dtype, device=local.device)
     of_weights = weights.new_zeros(len(weights), grid[1], weights.shape[1])  # each program has its own part
+    tensors = (local, mask, weights, ranks, given, of_local, of_weights)
     with _on(local):
-        _sum_gradients_kernel[grid](
-            local,
-            _bytes(mask),
-            weights,
-            ranks,
-            given.contiguous(),
-            of_local,
-            of_weights,
-            *_sizes(local),
-            weights.shape[1],
-            **_constants(local),
-        )
+        _sum_gradients_kernel[grid](*tensors, *sizes, **_constants(local))
     return of_local, of_weights.sum(dim=1)
 
 
 def sort(
-    local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], *, keep: bool
-) -> tuple[Float[Tensor, "B N L"], UInt8[Tensor, "B N L"] | None]:
-    """Return the sorted sets, and the rank of each element if it is to be kept."""
-    local = _with_rows(local)
-    out, ranks = torch.empty(local.shape, dtype=local.dtype, device=local.device), _ranks(local, keep)
+    local: Float[Tensor, "B N L"], mask: UInt8[Tensor, "B N"], ranks: UInt8[Tensor, "B N L"] | None
+) -> Float[Tensor, "B N L"]:
+    """Return the sorted sets; ``ranks`` takes the rank of each element, if it is given."""
+    out, keep = torch.empty(local.shape, dtype=local.dtype, device=local.device), ranks is not None
     with _on(local):
-        _sort_kernel[_grid(local)](
-            local, _bytes(mask), out, ranks, *_sizes(local), **_constants(local), KEEP=keep
-        )
-    return out, ranks
+        _sort_kernel[_grid(local)](local, mask, out, ranks, *_sizes(local), **_constants(local), KEEP=keep)
+    return out
 
 
 def sort_gradient(
-    mask: Bool[Tensor, "B N"], ranks: UInt8[Tensor, "B N L"], given: Float[Tensor, "B N L"]
+    mask: UInt8[Tensor, "B N"], ranks: UInt8[Tensor, "B N L"], given: Float[Tensor, "B N L"]
 ) -> Float[Tensor, "B N L"]:
     """Give each element the gradient of its rank."""
-    given = given.contiguous()
     of_local = torch.empty_like(given)
     with _on(given):
         _sort_gradient_kernel[_grid(given)](
-            _bytes(mask), ranks, given, of_local, *given.shape[1:], **_constants(given)
+            mask, ranks, given, of_local, *given.shape[1:], **_constants(given)
         )
     return of_local
-
-
-def _ranks(local: Float[Tensor, "B N L"], keep: bool) -> UInt8[Tensor, "B N L"] | None:
-    return torch.empty(local.shape, dtype=torch.uint8, device=local.device) if keep else None
-
-
-def _bytes(mask: Bool[Tensor, "B N"]) -> UInt8[Tensor, "B N"]:
-    return mask.contiguous().view(torch.uint8)
 
 
 def _on(local: Tensor) -> AbstractContextManager[object]:
@@ -126,11 +97,6 @@ def _grid(local: Float[Tensor, "B N L"]) -> tuple[int, int]:
 def _sizes(local: Float[Tensor, "B N L"]) -> tuple[int, ...]:
     """Return the strides of items, elements and dimensions, and the number of elements and of dimensions."""
     return *local.stride(), *local.shape[1:]
-
-
-def _with_rows(local: Float[Tensor, "B N L"]) -> Float[Tensor, "B N L"]:
-    """Return the sets with each element's numbers side by side: as they are, or a copy."""
-    return local if local.stride(2) == 1 else local.contiguous()
 
 
 def _constants(local: Float[Tensor, "B N L"]) -> dict[str, int]:
