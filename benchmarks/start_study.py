@@ -62,7 +62,7 @@ SHARED: dict[str, Any] = {
     "optimizer": {"name": "adamw", "learning_rate": 3.0e-4, "weight_decay": 0.01},
     "training": {
         "clip_norm": 2.0,
-        "precision": "bf16",
+        "precision": "auto",
         "phases": [{"epochs": 5, "warmup_epochs": 0.5}, {"epochs": 2, "learning_rate": 3.0e-5}],
     },
 }

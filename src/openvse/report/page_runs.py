@@ -147,7 +147,7 @@ def _environment(run: ReportedRun) -> Iterator[tuple[str, str]]:
         return
     last = sessions[-1]
     yield "Started", str(sessions[0].get("started", "")) + _resumed(len(sessions))
-    yield "Machine", ", ".join(str(last[key]) for key in ("device", "system") if last.get(key))
+    yield "Machine", ", ".join(str(last[key]) for key in ("device", "system", "precision") if last.get(key))
     versions = (f"{name} {last[name]}" for name in ("openvse", "torch", "python") if last.get(name))
     yield "Software", ", ".join(versions)
     commits = dict.fromkeys(str(session["commit"]) for session in sessions if session.get("commit"))

@@ -120,7 +120,8 @@ class TrainingSpec(Strict):
         average: the exponential moving mean of the weights that is validated and kept; None takes the weights as they
             are.
         clip_norm: the largest gradient norm; None does not clip.
-        precision: the precision of the towers; scores and loss are always computed in single precision.
+        precision: the precision of the towers; scores and loss are always computed in single precision. ``auto`` is
+            bf16 where the device has instructions for it, and fp32 elsewhere.
         device: the device; auto takes the fastest one.
         threads: the number of CPU threads; None leaves PyTorch's choice.
         checkpoint_every_s: the seconds between checkpoints within an epoch; each epoch ends with one.
@@ -136,7 +137,7 @@ class TrainingSpec(Strict):
     plateau: PlateauSpec | None = None
     average: AverageSpec | None = None
     clip_norm: float | None = Field(2.0, gt=0)
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: int | None = Field(None, ge=1)
     checkpoint_every_s: float = Field(600.0, gt=0)

@@ -27,6 +27,7 @@ from openvse.tasks.load import find_model, load
 from openvse.tasks.recipes import START, parse_recipe
 from openvse.training.checkpoint import CHECKPOINT, Progress
 from openvse.training.inputs import RunInputs
+from openvse.training.precision import chosen_precision, computes_bf16, precision_of
 from openvse.training.records import Silent, Watcher
 from openvse.training.task import AnyTask
 from openvse.training.trainer import Trainer
@@ -80,6 +81,7 @@ def train(
     with ExitStack() as held:
         if accelerator.is_main_process:
             held.enter_context(_claimed(folder, recipe, resume=resume, overwrite=overwrite))
+            _tell_precision(spec.precision, accelerator, watcher)
         accelerator.wait_for_everyone()
         return _train(recipe, RunInputs(folder, accelerator, watcher, on_extraction), resume)
 
@@ -147,16 +149,14 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
         TrainingError: the device is missing, or does not support the precision.
     """
     # If accelerate chose the CPU itself, it would not join the processes.
-    on_cpu = spec.device == "cpu" or (spec.device == "auto" and not torch.accelerator.is_available())
-    if on_cpu and spec.precision == "fp16":
-        raise TrainingError(
-            "training.precision is fp16, which needs a GPU: on a CPU set training.precision=bf16 or fp32"
-        )
+    there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    on_cpu = spec.device == "cpu" or (spec.device == "auto" and there is None)
+    precision = chosen_precision(spec.precision, "cpu" if on_cpu or there is None else there.type)
     # accelerate keeps one state for the whole process, which would refuse a second run with another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(
         cpu=on_cpu,
-        mixed_precision="no" if spec.precision == "fp32" else spec.precision,
+        mixed_precision="no" if precision == "fp32" else precision,
         # Parts that a phase freezes have no gradient; searching for them costs time.
         kwargs_handlers=[
             DistributedDataParallelKwargs(find_unused_parameters=any(phase.frozen for phase in spec.phases))
@@ -168,6 +168,18 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
             f"set training.device=auto, or install a build of PyTorch for {spec.device}"
         )
     return accelerator
+
+
+def _tell_precision(wanted: str, accelerator: Accelerator, watcher: Watcher) -> None:
+    """Say what ``auto`` became, and warn where bf16 is far slower than fp32."""
+    precision = precision_of(accelerator)
+    if wanted == "auto":
+        watcher.note(f"precision: {precision}")
+    elif precision == "bf16" and not computes_bf16(accelerator.device.type):
+        watcher.warn(
+            "training.precision is bf16, for which this device has no instructions, so steps can take many times as "
+            "long: set training.precision=auto or fp32"
+        )
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from openvse.training.environment import environment, peak_memory
 from openvse.training.from_start import FromStart
 from openvse.training.optimizer import build_optimizer, check_prefixes, freeze
 from openvse.training.phase_changes import announcement, phase_changes
+from openvse.training.precision import precision_of
 from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
 from openvse.training.schedule import Schedule
 from openvse.training.task import AnyTask, Step
@@ -86,7 +87,8 @@ class Trainer:
         )
         try:
             if log is not None and done.epoch < self.schedule.num_epochs:
-                log.write_environment(done.epoch, done.global_step, environment(self.accelerator.device))
+                facts = environment(self.accelerator.device) | {"precision": precision_of(self.accelerator)}
+                log.write_environment(done.epoch, done.global_step, facts)
             if done.global_step == 0:
                 if log is not None and self.task.coverage is not None:
                     log.write_coverage(self.task.coverage)
