@@ -41,8 +41,8 @@ def precision_of(accelerator: Accelerator) -> str:
 def computes_bf16(device: str) -> bool:
     """Return whether a type of device has instructions for products in bf16, as far as PyTorch can tell."""
     if device == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # as in PyTorch 2.6
         return False
     found = torch.cpu.get_capabilities()
-    return any(found.get(name, False) for name in _FAST_BF16)
+    return any(bool(found.get(name)) for name in _FAST_BF16)
