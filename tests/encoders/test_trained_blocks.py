@@ -64,6 +64,14 @@ def test_stored_states_of_the_lower_blocks_give_the_gradients_of_token_ids(bert_
     assert trained == {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
 
 
+def test_a_batch_in_groups_of_similar_length_is_that_of_single_captions(bert_checkpoint: str) -> None:
+    encoder = without_dropout(last(model=bert_checkpoint))
+    captions = [*CAPTIONS, "a red mat and " * 4] * 10  # three groups
+    check_both_ways(encoder, captions)
+    alone, together = stored(encoder, captions), encoder.token_states(pad(encoder.tokenize(captions)))
+    torch.testing.assert_close(together.local[together.mask], alone.values[alone.mask])
+
+
 @pytest.mark.parametrize("family", ["clip"])
 def test_a_text_tower_too(two_tower_checkpoint, family: str) -> None:
     encoder = without_dropout(last(model=two_tower_checkpoint(family)))

@@ -16,6 +16,7 @@ from openvse.backbones.pretrained import load_backbone
 from openvse.backbones.trained_blocks import TrainedBlocks, require_fine_tune, same_result
 from openvse.encoders.coverage import Coverage, UnknownWord
 from openvse.encoders.filled_positions import append_last, fill_positions
+from openvse.encoders.length_groups import in_length_groups
 from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
 from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
 from openvse.encoders.token_states import TokenStatesEncoder, digest_of
@@ -242,8 +243,13 @@ class TransformersText(TokenStatesEncoder):
         if inputs.mask is None:
             raise ModelError("token ids need a mask: collate them with one")
         ids, mask = inputs.values, inputs.mask
-        if self.blocks is not None:
-            return Features(self.blocks.states(lambda: self._states(ids, mask)), mask)
+        if (blocks := self.blocks) is not None and self.fill_to is None:
+            below = in_length_groups(
+                lambda ids, mask: blocks.states(lambda: self._read(ids, mask)), ids, mask
+            )
+            return Features(below, mask)
+        if blocks is not None:
+            return Features(blocks.states(lambda: self._states(ids, mask)), mask)
         states, last = self._states(ids, mask)
         if self.last_position and last is not None:
             return Features(*append_last(states, mask, last))
@@ -294,9 +300,13 @@ class TransformersText(TokenStatesEncoder):
         self, blocks: TrainedBlocks, states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
     ) -> Float[Tensor, "B N C"]:
         """Return the last hidden states from those that enter the first block that trains."""
-        no_ids = torch.zeros_like(mask, dtype=torch.int64)
-        whole: Tensor = blocks.resume(states, lambda: self._states(no_ids, mask)[0])
-        return whole
+
+        def resume(states: Tensor, mask: Tensor) -> Tensor:
+            no_ids = torch.zeros_like(mask, dtype=torch.int64)
+            last: Tensor = blocks.resume(states, lambda: self._read(no_ids, mask))
+            return last
+
+        return in_length_groups(resume, states, mask)
 
     @torch.no_grad()
     def _why_no_split(self, blocks: TrainedBlocks, probe: Inputs) -> str | None:
@@ -341,13 +351,16 @@ class TransformersText(TokenStatesEncoder):
             )
         return None
 
+    def _read(self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N C"]:
+        states: Tensor = self.backbone(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        return states
+
     def _states(
         self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]
     ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B C"] | None]:
         """Return the last hidden states; also that of the last position, if the model needs all positions filled."""
         if self.fill_to is None:
-            states: Tensor = self.backbone(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-            return states, None
+            return in_length_groups(self._read, ids, mask), None
         full, place = fill_positions(
             ids,
             mask,

@@ -1,0 +1,74 @@
+"""Captions in groups of similar length give the states of the whole batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from openvse.encoders import length_groups
+from openvse.encoders.length_groups import in_length_groups
+
+
+class Recurrent(nn.Module):
+    """Reads from both ends, so that padding or another order would show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(3, 4, batch_first=True, bidirectional=True, dtype=torch.float64)
+        self.widths: list[tuple[int, ...]] = []
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        self.widths.append(tuple(values.shape[:2]))
+        packed = nn.utils.rnn.pack_padded_sequence(
+            values * mask.unsqueeze(-1), ends_of(mask), batch_first=True, enforce_sorted=False
+        )
+        states, _ = nn.utils.rnn.pad_packed_sequence(
+            self.gru(packed)[0], batch_first=True, total_length=mask.shape[1]
+        )
+        return states
+
+
+def ends_of(mask: Tensor) -> Tensor:
+    return (mask * torch.arange(1, mask.shape[1] + 1)).amax(dim=1).clamp(min=1)
+
+
+@pytest.fixture
+def batch() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    lengths = torch.randint(1, 30, (70,))
+    lengths[3] = 30
+    mask = torch.arange(30) < lengths.unsqueeze(1)
+    mask &= (torch.rand(70, 30) < 0.8) | (torch.arange(30) == 0)  # some tokens are hidden, the last one too
+    return torch.randn(70, 30, 3, dtype=torch.float64), mask
+
+
+def test_states_and_gradients_are_those_of_the_whole_batch(batch: tuple[Tensor, Tensor]) -> None:
+    values, mask = batch
+    model = Recurrent()
+    grouped = in_length_groups(model, values, mask)
+    assert len(model.widths) == 70 // length_groups.LEAST
+    assert max(width for _, width in model.widths) == int(ends_of(mask).max())
+    assert sum(rows * width for rows, width in model.widths) < 0.8 * mask.numel()
+    whole = model(values, mask)
+    torch.testing.assert_close(grouped[mask], whole[mask])
+    weights = [*model.parameters()]
+    for ours, theirs in zip(
+        torch.autograd.grad(grouped[mask].square().sum(), weights),
+        torch.autograd.grad(whole[mask].square().sum(), weights),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_few_captions_stay_together(batch: tuple[Tensor, Tensor]) -> None:
+    values, mask = batch
+    model = Recurrent()
+    in_length_groups(model, values[: 2 * length_groups.LEAST - 1], mask[: 2 * length_groups.LEAST - 1])
+    assert len(model.widths) == 1
+
+
+def test_a_caption_without_a_token_to_read_has_states(batch: tuple[Tensor, Tensor]) -> None:
+    values, mask = batch
+    mask[5] = False
+    assert in_length_groups(Recurrent(), values, mask).isfinite().all()
