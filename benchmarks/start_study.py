@@ -63,7 +63,6 @@ SHARED: dict[str, Any] = {
     "training": {
         "clip_norm": 2.0,
         "precision": "auto",
-        "phases": [{"epochs": 5, "warmup_epochs": 0.5}, {"epochs": 2, "learning_rate": 3.0e-5}],
     },
 }
 LABELS = {
@@ -99,6 +98,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=[*WAYS])
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1000, 6000])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        nargs=2,
+        default=[5, 2],
+        help="of adapters and everything: at the full rate, at a tenth",
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of rows.csv")
     parser.add_argument("--draw", type=Path, help="draw rows.csv as a PNG, and train nothing")
     options = parser.parse_args(arguments)
@@ -157,7 +163,10 @@ def train(case: Case, data: Path, options: argparse.Namespace) -> None:
     if isinstance(way, str):
         recipe = way
     else:
-        tree = {"name": case.way, **way, **SHARED, "data": {"source": str(data)}}
+        first, last = options.epochs
+        phases = [{"epochs": first, "warmup_epochs": 0.5}, {"epochs": last, "learning_rate": 3.0e-5}]
+        training = {**SHARED["training"], "phases": phases}
+        tree = {"name": case.way, **way, **SHARED, "training": training, "data": {"source": str(data)}}
         if case.way == "everything":
             tree |= {"optimizer": SHARED["optimizer"] | {"multipliers": CAREFUL}}
             stores.append("data.captions_per_image=all")
