@@ -24,3 +24,11 @@ def append_row(path: Path, columns: Sequence[str], row: Sequence[object]) -> Non
     new = not path.exists()
     with path.open("a", newline="") as lines:
         csv.writer(lines).writerows([columns, row] if new else [row])
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Read the rows that are there."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as lines:
+        return list(csv.DictReader(lines))

@@ -1,7 +1,7 @@
 """Questions about the images of Flickr8k, made from their captions by rules: four times as many as DAQUAR has.
 
 python benchmarks/caption_questions.py FLICKR8K OUT --share 0.1
-openvse train score_attention/daquar_grids_cpu data.source=question_folder:OUT data.features=grids --out run
+openvse train score_attention/daquar_grids_cpu data.source=question_folder:OUT data.allow_outside=true
 
 OUT gets ``metadata.jsonl`` and links to the images, whose split is that of Flickr8k. ``--share`` keeps a part of the
 training images, drawn with ``--seed``; validation and test stay whole. Three kinds of questions:

@@ -18,7 +18,6 @@ test is read once. A run that was stopped goes on. ``make bench`` leaves this sc
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import sys
@@ -30,14 +29,14 @@ from typing import Any
 import numpy as np
 import yaml
 
-from _commands import append_row, openvse
+from _commands import append_row, openvse, read_rows
 from openvse.report import read_run
 from openvse.report.records import METRICS, read_records
 from openvse.tasks.runs import find_run
 
 COLUMNS = (
     *("way", "images", "seed", "validation_before", "validation_after", "best_epoch"),
-    *("test_rsum", "test_i2t_r1", "test_t2i_r1", "minutes", "commit"),
+    *("test_rsum", "test_i2t_r1", "test_t2i_r1", "minutes", "memory_mb", "commit"),
 )
 FROZEN = "frozen"
 WAYS: dict[str, dict[str, Any] | str] = {
@@ -186,25 +185,28 @@ def train(case: Case, data: Path, options: argparse.Namespace) -> None:
 def measure(case: Case, options: argparse.Namespace) -> tuple[object, ...]:
     """Read the test once, and return the row of a run."""
     run = options.out / case.name
-    stores = ["--features", str(options.grids)] if case.way != "everything" else []
-    said = openvse(
-        *("evaluate", str(run / "best"), f"flickr8k:{options.flickr8k}", *stores, "--text-features"),
-        *(str(options.blocks if case.way == "everything" else options.texts), "--json", "-q"),
-    )
-    test = json.loads(said)["result"]["report"]["metrics"]
     written = read_records(run / METRICS)
     validations = {record["epoch"]: record["rsum"] for record in written.of("validation")}
     before = [record["rsum"] for record in written.of("before")]
     best = max([0] * bool(before) + [*validations], key=lambda epoch: validations.get(epoch, *before))
     after = validations.get(best, *before)
+    # Where no epoch is better, the best is the start, whose networks are frozen.
+    tuned = case.way == "everything" and best > 0
+    grids = [] if tuned else ["--features", str(options.grids)]
+    texts = ["--text-features", str(options.blocks if tuned else options.texts)]
+    said = openvse(
+        "evaluate", str(run / "best"), f"flickr8k:{options.flickr8k}", *grids, *texts, "--json", "-q"
+    )
+    test = json.loads(said)["result"]["report"]["metrics"]
     told = read_run(str(run))
     seconds = told.seconds()
     minutes = "" if seconds is None else f"{seconds[0] / 60:.1f}"
+    memory = round((written.memory() or 0) / 1e6) or ""
     environment = next(iter(written.of("environment")), {})
     return (
         *(case.way, case.images, case.seed, f"{before[0]:.2f}" if before else "", f"{after:.2f}", best),
         *(f"{test[name]:.2f}" for name in ("rsum", "i2t_r1", "t2i_r1")),
-        *(minutes, str(environment.get("commit") or "")[:7]),
+        *(minutes, memory, str(environment.get("commit") or "")[:7]),
     )
 
 
@@ -240,14 +242,6 @@ def draw(rows: Sequence[dict[str, str]], target: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(target, dpi=150)
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows that are there."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 if __name__ == "__main__":

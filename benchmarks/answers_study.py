@@ -1,0 +1,144 @@
+"""What score attention gains over the mean when it answers questions, by the number of questions to learn from.
+
+python benchmarks/answers_study.py --flickr8k FLICKR8K --grids grids --out study
+python benchmarks/answers_study.py --out study --draw answers_study.png
+
+The questions are those of ``caption_questions.py``, of shares of Flickr8k's training images; validation and test are
+whole. Each share is learned by score attention, by the mean of its attended tokens, and from the questions without the
+images, with every seed. Small shares get more epochs, since theirs are shorter; the best epoch is chosen on validation.
+
+``rows.csv`` gets a row for each run that is finished; the test is read once. A run that was stopped goes on. ``make
+bench`` leaves this script out, as it needs data and hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+import caption_questions
+from _commands import append_row, openvse, read_rows
+from openvse.datasets.question_folder import open_question_folder
+from openvse.report import read_run
+from openvse.report.records import METRICS, read_records
+from openvse.tasks.runs import find_run
+
+COLUMNS = (
+    *("way", "share", "questions", "seed", "validation_accuracy", "best_epoch", "test_accuracy"),
+    *("minutes", "commit"),
+)
+ATTENTION = "score attention"
+GRIDS = "score_attention/daquar_grids_cpu"
+WAYS = {
+    ATTENTION: [GRIDS],
+    "mean": [GRIDS, "fusion={name: pooled, aggregator: mean}"],
+    "question alone": ["score_attention/daquar_question_only"],
+}
+"""A recipe, and what differs from it."""
+COLOURS = ("#8c2f39", "#1f6f8b", "#8a8a8a")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Make the runs that are not finished, and add their rows; or draw the rows."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--flickr8k", type=Path, help="folder of the data set")
+    parser.add_argument("--grids", type=Path, help="feature store of its images: efficientnet_lite0")
+    parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=[*WAYS])
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.25, 1.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of rows.csv")
+    parser.add_argument("--draw", type=Path, help="draw rows.csv as a PNG, and train nothing")
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows = options.out / "rows.csv"
+    if options.draw is not None:
+        draw(read_rows(rows), options.draw)
+        return
+    if None in (options.flickr8k, options.grids):
+        parser.error("give --flickr8k and --grids, or --draw")
+    for seed in options.seeds:
+        for share in options.shares:
+            questions = options.out / "questions" / f"{share:g}_s{seed}"
+            if not (questions / "metadata.jsonl").exists():
+                caption_questions.main(
+                    [str(options.flickr8k), str(questions), "--share", str(share), "--seed", str(seed)]
+                )
+            for way in options.ways:
+                known = {(row["way"], float(row["share"]), int(row["seed"])) for row in read_rows(rows)}
+                if (way, share, seed) not in known:
+                    run = options.out / f"{way.replace(' ', '_')}_{share:g}_s{seed}"
+                    train(run, way, share, seed, questions, options.grids)
+                    row = measure(run, way, share, seed, questions, options.grids)
+                    append_row(rows, COLUMNS, row)
+                    print(*row, flush=True)
+
+
+def train(run: Path, way: str, share: float, seed: int, questions: Path, grids: Path) -> None:
+    """Train a model, or go on with it."""
+    started = (run / "last.pt").exists()
+    if started and not find_run(str(run)).unfinished():
+        return
+    longer = 1 if share > 0.5 else 2 if share > 0.1 else 4
+    phases = f"[{{epochs: {5 * longer}}}, {{epochs: {2 * longer}, learning_rate: 5.0e-5}}]"
+    features = [f"data.features={grids}"] * (GRIDS in WAYS[way])
+    source = [f"data.source=question_folder:{questions}", "data.allow_outside=true"]  # its images are links
+    words = [*WAYS[way], *source, *features, f"seed={seed}"]
+    openvse(
+        *("train", *words, f"training.phases={phases}", "training.threads=1", "--out", str(run)),
+        *["--resume"] * started,
+    )
+
+
+def measure(run: Path, way: str, share: float, seed: int, questions: Path, grids: Path) -> tuple[object, ...]:
+    """Read the test once, and return the row of a run."""
+    features = ["--features", str(grids)] * (GRIDS in WAYS[way])
+    words = [str(run / "best"), f"question_folder:{questions}", "--allow-outside", *features]
+    said = openvse("evaluate", *words, "--json", "-q")
+    test = json.loads(said)["result"]["report"]["scores"]["accuracy"]
+    written = read_records(run / METRICS)
+    accuracies = {record["epoch"]: record["accuracy"] for record in written.of("validation")}
+    best = max(accuracies, key=lambda epoch: accuracies[epoch])
+    seconds = read_run(str(run)).seconds()
+    commit = str(next(iter(written.of("environment")), {}).get("commit") or "")[:7]
+    count = len(open_question_folder(questions).split("train"))
+    return (
+        *(way, f"{share:g}", count, seed, f"{accuracies[best]:.2f}", best, f"{test:.2f}"),
+        *("" if seconds is None else f"{seconds[0] / 60:.1f}", commit),
+    )
+
+
+def draw(rows: Sequence[dict[str, str]], target: Path) -> None:
+    """Draw test accuracy by the number of questions: a line for each way, with the spread over its seeds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for way, colour in zip(WAYS, COLOURS, strict=True):
+        by_share: dict[float, list[tuple[float, float]]] = {}
+        for row in rows:
+            if row["way"] == way:
+                point = float(row["questions"]), float(row["test_accuracy"])
+                by_share.setdefault(float(row["share"]), []).append(point)
+        points = [np.asarray(by_share[share]) for share in sorted(by_share)]
+        axes.errorbar(
+            [found[:, 0].mean() for found in points],
+            [found[:, 1].mean() for found in points],
+            [found[:, 1].std(ddof=1) if len(found) > 1 else 0.0 for found in points],
+            label=way,
+            color=colour,
+            marker="o",
+            capsize=3,
+        )
+    axes.set(xscale="log", xlabel="questions to learn from", ylabel="test accuracy, %")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(target, dpi=150)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
