@@ -19,7 +19,8 @@ def in_length_groups(
     """Return what a text model makes of captions, up to rounding, by running it on groups of similar length.
 
     A batch is as wide as its longest caption, and the mean caption of Flickr8k has half of this. On a GPU, many small
-    products take longer than padding, so there the batch stays whole.
+    products take longer than padding, so there the batch stays whole; so it does in an exported program, which must do
+    the same for every batch.
 
     Args:
         run: the text model: values ``[b, n, ...]`` and their mask ``[b, n]`` to states ``[b, n, D]``.
@@ -29,14 +30,13 @@ def in_length_groups(
     Returns:
         The states; behind the last token that is read, they are 0.
     """
-    count = min(MOST, values.shape[0] // LEAST)
-    if count < 2 or values.device.type != "cpu":
+    if torch.compiler.is_compiling() or values.device.type != "cpu" or values.shape[0] < 2 * LEAST:
         return run(values, mask)
     width = mask.shape[1]
     place = torch.arange(1, width + 1)
     ends = (mask * place).amax(dim=1).clamp(min=1)
     order = ends.argsort(stable=True)
-    groups = order.chunk(count)
+    groups = order.chunk(min(MOST, len(order) // LEAST))
     sizes = [int(ends[group[-1]]) for group in groups]
     states = [
         F.pad(run(values[group, :size], mask[group, :size]), (0, 0, 0, width - size))

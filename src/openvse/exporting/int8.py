@@ -41,7 +41,8 @@ def quantize(path: Path) -> None:
     """Round the weights of the matrix products and of the word embeddings of an ONNX file to int8, in its place.
 
     Activations are rounded while the program runs (dynamic quantisation), so no data is needed. Convolutions stay in
-    float32, because ONNX Runtime has no fast dynamic form of them.
+    float32, because ONNX Runtime has no fast dynamic form of them. The integers are unsigned: products with signed ones
+    overflow on processors without VNNI.
 
     Raises:
         ModelError: ONNX Runtime or ONNX is not installed.
@@ -57,7 +58,7 @@ def quantize(path: Path) -> None:
             str(path),
             str(rounded),
             op_types_to_quantize=["MatMul", "Gemm", "Gather"],
-            weight_type=QuantType.QInt8,
+            weight_type=QuantType.QUInt8,
             per_channel=True,
         )
     finally:

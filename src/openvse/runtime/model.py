@@ -207,6 +207,8 @@ def open_program(path: Path, threads: int | None = None) -> Any:
     options.log_severity_level = 3
     # Threads that spin after a sentence keep the processor from the search that follows, which then takes longer.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Files of earlier versions have signed weights, with which processors without VNNI overflow.
+    options.add_session_config_entry("session.x64quantprecision", "1")
     if threads is not None:
         options.intra_op_num_threads = threads
     try:
