@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
 
 from openvse.aggregators import AGGREGATORS
@@ -102,3 +103,18 @@ def test_gpo_at_some_sizes(tmp_path: Path) -> None:
     sizes = (1, 2, 3, 20, 127, LONGEST)
     found, cosines = compared(plain, *exported(plain, tmp_path / "poolings.onnx"), sizes)
     assert max(found.values()) <= 1e-4 and min(cosines.values()) >= 0.9999
+
+
+@pytest.mark.medium
+@torch.no_grad()
+def test_signed_weights_of_earlier_exports_do_not_overflow(tmp_path: Path) -> None:
+    """Where a processor has no VNNI, products with them overflow unless ONNX Runtime is told to avoid it."""
+    torch.manual_seed(0)
+    plain = AllPoolings(["map_head", "lip"], ()).eval()
+    exact, _ = exported(plain, path := tmp_path / "poolings.onnx")
+    signed = tmp_path / "signed.onnx"
+    quantize_dynamic(
+        path, signed, ["MatMul", "Gemm", "Gather"], per_channel=True, weight_type=QuantType.QInt8
+    )
+    _, cosines = compared(plain, exact, open_program(signed), (1, 2, 3, 20))
+    assert min(cosines.values()) >= 0.97
