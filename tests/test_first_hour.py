@@ -93,5 +93,7 @@ def test_make_bench_runs_what_needs_no_arguments() -> None:
             "photo_clips.py",
             "start_study.py",
             "fair_rows.py",
+            "caption_questions.py",
+            "answers_study.py",
         }
     )

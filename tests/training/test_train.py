@@ -24,7 +24,6 @@ from openvse.evaluation import embed_corpus, evaluate
 from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.files import locked
 from openvse.model import TwoTower
-from openvse.report.records import METRICS, read_records
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
@@ -263,29 +262,6 @@ def test_bf16_and_worker_processes_train(corpus: Path, tmp_path: Path) -> None:
     train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert watcher.epochs[-1].loss < watcher.epochs[0].loss
     assert all(weight.dtype == torch.float32 for weight in weights_of(tmp_path / "run").values())
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("has_bf16", [True, False])
-def test_precision_auto_is_what_the_processor_computes(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_bf16: bool
-) -> None:
-    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx2": True, "avx512_bf16": has_bf16})
-    watcher = Recorder()
-    train(tiny_recipe(corpus, precision="auto", device="cpu"), tmp_path / "run", watcher=watcher)
-    precision = "bf16" if has_bf16 else "fp32"
-    assert f"precision: {precision}" in watcher.notes
-    assert read_records(tmp_path / "run" / METRICS).of("environment")[0]["precision"] == precision
-
-
-@pytest.mark.medium
-def test_bf16_on_a_processor_without_it_is_told(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx2": True})
-    watcher = Recorder()
-    train(tiny_recipe(corpus, precision="bf16", device="cpu"), tmp_path / "run", watcher=watcher)
-    assert any("set training.precision=auto or fp32" in warning for warning in watcher.warnings)
 
 
 @pytest.mark.medium

@@ -81,7 +81,6 @@ def train(
     with ExitStack() as held:
         if accelerator.is_main_process:
             held.enter_context(_claimed(folder, recipe, resume=resume, overwrite=overwrite))
-            _tell_precision(spec.precision, accelerator, watcher)
         accelerator.wait_for_everyone()
         return _train(recipe, RunInputs(folder, accelerator, watcher, on_extraction), resume)
 
@@ -93,6 +92,8 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
     start = _start_of(recipe, inputs, goes_on)
     inputs = replace(inputs, start=start)
     task = kind_of(recipe.task).open(recipe, inputs)
+    if inputs.accelerator.is_main_process:
+        _tell_precision(recipe.training.precision, inputs.accelerator, inputs.watcher)
     torch.manual_seed(recipe.seed)
     adapt(task.model)
     if inputs.accelerator.device.type == "cpu":
