@@ -58,7 +58,7 @@ SHARED: dict[str, Any] = {
             "reduction": "mean",
         }
     },
-    "optimizer": {"name": "adamw", "learning_rate": 3.0e-4, "weight_decay": 0.01},
+    "optimizer": {"name": "adamw", "weight_decay": 0.01},
     "training": {
         "clip_norm": 2.0,
         "precision": "auto",
@@ -103,6 +103,9 @@ def main(arguments: Sequence[str]) -> None:
         nargs=2,
         default=[5, 2],
         help="of adapters and everything: at the full rate, at a tenth",
+    )
+    parser.add_argument(
+        "--rate", type=float, default=3.0e-4, help="of adapters and everything: the learning rate"
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of rows.csv")
     parser.add_argument("--draw", type=Path, help="draw rows.csv as a PNG, and train nothing")
@@ -163,11 +166,16 @@ def train(case: Case, data: Path, options: argparse.Namespace) -> None:
         recipe = way
     else:
         first, last = options.epochs
-        phases = [{"epochs": first, "warmup_epochs": 0.5}, {"epochs": last, "learning_rate": 3.0e-5}]
+        phases = [
+            {"epochs": first, "warmup_epochs": 0.5},
+            {"epochs": last, "learning_rate": options.rate / 10},
+        ]
         training = {**SHARED["training"], "phases": phases}
-        tree = {"name": case.way, **way, **SHARED, "training": training, "data": {"source": str(data)}}
+        optimizer = {**SHARED["optimizer"], "learning_rate": options.rate}
+        tree = {"name": case.way, **way, **SHARED, "optimizer": optimizer, "training": training}
+        tree["data"] = {"source": str(data)}
         if case.way == "everything":
-            tree |= {"optimizer": SHARED["optimizer"] | {"multipliers": CAREFUL}}
+            optimizer["multipliers"] = CAREFUL
             stores.append("data.captions_per_image=all")
         stores.append(f"start={options.out / Case(FROZEN, case.images, case.seed).name}")
         recipe = str(run.with_suffix(".yaml"))
