@@ -35,7 +35,7 @@ from openvse.report.records import METRICS, read_records
 from openvse.tasks.runs import find_run
 
 COLUMNS = (
-    *("way", "images", "seed", "validation_before", "validation_after", "best_epoch"),
+    *("way", "images", "seed", "rate", "epochs", "validation_before", "validation_after", "best_epoch"),
     *("test_rsum", "test_i2t_r1", "test_t2i_r1", "minutes", "memory_mb", "commit"),
 )
 FROZEN = "frozen"
@@ -211,8 +211,10 @@ def measure(case: Case, options: argparse.Namespace) -> tuple[object, ...]:
     minutes = "" if seconds is None else f"{seconds[0] / 60:.1f}"
     memory = round((written.memory() or 0) / 1e6) or ""
     environment = next(iter(written.of("environment")), {})
+    tuning = (f"{options.rate:g}", "+".join(map(str, options.epochs))) if before else ("", "")
     return (
-        *(case.way, case.images, case.seed, f"{before[0]:.2f}" if before else "", f"{after:.2f}", best),
+        *(case.way, case.images, case.seed, *tuning),
+        *(f"{before[0]:.2f}" if before else "", f"{after:.2f}", best),
         *(f"{test[name]:.2f}" for name in ("rsum", "i2t_r1", "t2i_r1")),
         *(minutes, memory, str(environment.get("commit") or "")[:7]),
     )
