@@ -21,7 +21,7 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from openvse.tasks.runs import find_run
 
 COLUMNS = (
     *("way", "images", "seed", "rate", "epochs", "validation_before", "validation_after", "best_epoch"),
-    *("test_rsum", "test_i2t_r1", "test_t2i_r1", "minutes", "memory_mb", "commit"),
+    *("test_before", "test_rsum", "test_i2t_r1", "test_t2i_r1", "minutes", "memory_mb", "commit"),
 )
 FROZEN = "frozen"
 WAYS: dict[str, dict[str, Any] | str] = {
@@ -211,47 +211,69 @@ def measure(case: Case, options: argparse.Namespace) -> tuple[object, ...]:
     minutes = "" if seconds is None else f"{seconds[0] / 60:.1f}"
     memory = round((written.memory() or 0) / 1e6) or ""
     environment = next(iter(written.of("environment")), {})
+    known = {(row["way"], row["images"], row["seed"]): row for row in read_rows(options.out / "rows.csv")}
+    start = known.get((FROZEN, str(case.images), str(case.seed)), {}) if before else {}
     tuning = (f"{options.rate:g}", "+".join(map(str, options.epochs))) if before else ("", "")
     return (
         *(case.way, case.images, case.seed, *tuning),
         *(f"{before[0]:.2f}" if before else "", f"{after:.2f}", best),
+        start.get("test_rsum", ""),
         *(f"{test[name]:.2f}" for name in ("rsum", "i2t_r1", "t2i_r1")),
         *(minutes, memory, str(environment.get("commit") or "")[:7]),
     )
 
 
 def draw(rows: Sequence[dict[str, str]], target: Path) -> None:
-    """Draw test RSUM by the number of images: a line for each way, with the spread over its seeds."""
+    """Draw test RSUM by the number of images, and beside it what fine-tuning adds to its start; bars are spreads."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    whole, gain = figure.subplots(1, 2)
     colours = dict(zip(WAYS, ("#8a8a8a", "#1f6f8b", "#d98324", "#8c2f39"), strict=True))
     for way in WAYS:
-        sizes = sorted({int(row["images"]) for row in rows if row["way"] == way})
-        found = [
-            [float(row["test_rsum"]) for row in rows if (row["way"], row["images"]) == (way, str(size))]
-            for size in sizes
-        ]
-        if not sizes:
-            continue
+        own = [row for row in rows if row["way"] == way]
+        begun = [row for row in own if row["test_before"]]
+        draw_line(whole, own, LABELS[way], colours[way], lambda row: float(row["test_rsum"]))
+        draw_line(
+            gain,
+            begun,
+            LABELS[way],
+            colours[way],
+            lambda row: float(row["test_rsum"]) - float(row["test_before"]),
+        )
+    gain.axhline(0, color="#444444", linewidth=0.8)
+    for axes, title in ((whole, "test RSUM"), (gain, "gain over the start, test RSUM")):
+        ticks = sorted({int(row["images"]) for row in rows})
+        axes.set(xscale="log", xlabel="captioned images to learn from", ylabel=title)
+        axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, loc="upper left")
+    figure.savefig(target, dpi=150)
+
+
+def draw_line(
+    axes: Any,
+    rows: Sequence[dict[str, str]],
+    label: str,
+    colour: str,
+    value: Callable[[dict[str, str]], float],
+) -> None:
+    """Draw the mean of a value over seeds by the number of images, with its standard deviation."""
+    sizes = sorted({int(row["images"]) for row in rows})
+    found = [[value(row) for row in rows if row["images"] == str(size)] for size in sizes]
+    if sizes:
         spread = [float(np.std(each, ddof=1)) if len(each) > 1 else 0.0 for each in found]
         axes.errorbar(
             sizes,
             [*map(np.mean, found)],
             spread,
-            label=LABELS[way],
-            color=colours[way],
+            label=label,
+            color=colour,
             marker="o",
             capsize=3,
+            alpha=0.85,
         )
-    axes.set(xscale="log", xlabel="captioned images to learn from", ylabel="test RSUM")
-    ticks = sorted({int(row["images"]) for row in rows})
-    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    figure.savefig(target, dpi=150)
 
 
 if __name__ == "__main__":
