@@ -172,14 +172,13 @@ def _accelerator(spec: TrainingSpec) -> Accelerator:
 
 
 def _tell_precision(wanted: str, accelerator: Accelerator, watcher: Watcher) -> None:
-    """Say what ``auto`` became, and warn where bf16 is far slower than fp32."""
-    precision = precision_of(accelerator)
+    """Say what ``auto`` became, and warn if a processor is far slower in bf16."""
     if wanted == "auto":
-        watcher.note(f"precision: {precision}")
-    elif precision == "bf16" and not computes_bf16(accelerator.device.type):
+        watcher.note(f"precision: {precision_of(accelerator)}")
+    elif wanted == "bf16" and accelerator.device.type == "cpu" and not computes_bf16("cpu"):
         watcher.warn(
-            "training.precision is bf16, for which this device has no instructions, so steps can take many times as "
-            "long: set training.precision=auto or fp32"
+            "training.precision is bf16, for which this processor has no instructions, so steps can take many times "
+            "as long: set training.precision=auto or fp32"
         )
 
 
