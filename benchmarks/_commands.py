@@ -1,4 +1,4 @@
-"""How benchmarks that train run openvse, as a user would, and keep a row of each run."""
+"""How benchmarks that train run openvse, as a user would, keep a row of each run, and draw the rows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import csv
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from openvse.report import read_run
+from openvse.report.records import METRICS, read_records
+from openvse.tasks.runs import find_run
 
 
 def openvse(*words: str) -> str:
@@ -17,6 +24,22 @@ def openvse(*words: str) -> str:
     if done.returncode:
         raise SystemExit(f"openvse {shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def train_to_the_end(run: Path, *words: str) -> None:
+    """Train a run, or go on with it; leave it alone if it is finished."""
+    started = (run / "last.pt").exists()
+    if not started or find_run(str(run)).unfinished():
+        openvse("train", *words, "training.threads=1", "--out", str(run), *["--resume"] * started)
+
+
+def cost_of(run: Path) -> tuple[str, str, str]:
+    """Return the minutes of a run, its greatest memory in MB and its commit; what is not known is empty."""
+    records, seconds = read_records(run / METRICS), read_run(str(run)).seconds()
+    minutes = "" if seconds is None else f"{seconds[0] / 60:.1f}"
+    memory = str(round((records.memory() or 0) / 1e6) or "")
+    commit = str(next(iter(records.of("environment")), {}).get("commit") or "")
+    return minutes, memory, commit[:7]
 
 
 def append_row(path: Path, columns: Sequence[str], row: Sequence[object]) -> None:
@@ -32,3 +55,20 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return []
     with path.open(newline="") as lines:
         return list(csv.DictReader(lines))
+
+
+def draw_line(axes: Any, values: Mapping[float, Sequence[float]], label: str, colour: str) -> None:
+    """Draw the mean of the values at each place, with their standard deviation."""
+    if values:
+        places = sorted(values)
+        spread = [float(np.std(values[place], ddof=1)) if len(values[place]) > 1 else 0.0 for place in places]
+        axes.errorbar(
+            places,
+            [np.mean(values[place]) for place in places],
+            spread,
+            label=label,
+            color=colour,
+            marker="o",
+            capsize=3,
+            alpha=0.85,
+        )

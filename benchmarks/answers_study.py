@@ -18,15 +18,12 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
+from statistics import mean
 
 import caption_questions
-from _commands import append_row, openvse, read_rows
+from _commands import append_row, cost_of, draw_line, openvse, read_rows, train_to_the_end
 from openvse.datasets.question_folder import open_question_folder
-from openvse.report import read_run
 from openvse.report.records import METRICS, read_records
-from openvse.tasks.runs import find_run
 
 COLUMNS = (
     *("way", "share", "questions", "seed", "validation_accuracy", "best_epoch", "test_accuracy"),
@@ -80,18 +77,11 @@ def main(arguments: Sequence[str]) -> None:
 
 def train(run: Path, way: str, share: float, seed: int, questions: Path, grids: Path) -> None:
     """Train a model, or go on with it."""
-    started = (run / "last.pt").exists()
-    if started and not find_run(str(run)).unfinished():
-        return
     longer = 1 if share > 0.5 else 2 if share > 0.1 else 4
     phases = f"[{{epochs: {5 * longer}}}, {{epochs: {2 * longer}, learning_rate: 5.0e-5}}]"
     features = [f"data.features={grids}"] * (GRIDS in WAYS[way])
     source = [f"data.source=question_folder:{questions}", "data.allow_outside=true"]  # its images are links
-    words = [*WAYS[way], *source, *features, f"seed={seed}"]
-    openvse(
-        *("train", *words, f"training.phases={phases}", "training.threads=1", "--out", str(run)),
-        *["--resume"] * started,
-    )
+    train_to_the_end(run, *WAYS[way], *source, *features, f"seed={seed}", f"training.phases={phases}")
 
 
 def measure(run: Path, way: str, share: float, seed: int, questions: Path, grids: Path) -> tuple[object, ...]:
@@ -100,15 +90,15 @@ def measure(run: Path, way: str, share: float, seed: int, questions: Path, grids
     words = [str(run / "best"), f"question_folder:{questions}", "--allow-outside", *features]
     said = openvse("evaluate", *words, "--json", "-q")
     test = json.loads(said)["result"]["report"]["scores"]["accuracy"]
-    written = read_records(run / METRICS)
-    accuracies = {record["epoch"]: record["accuracy"] for record in written.of("validation")}
+    accuracies = {
+        record["epoch"]: record["accuracy"] for record in read_records(run / METRICS).of("validation")
+    }
     best = max(accuracies, key=lambda epoch: accuracies[epoch])
-    seconds = read_run(str(run)).seconds()
-    commit = str(next(iter(written.of("environment")), {}).get("commit") or "")[:7]
+    minutes, _, commit = cost_of(run)
     count = len(open_question_folder(questions).split("train"))
     return (
         *(way, f"{share:g}", count, seed, f"{accuracies[best]:.2f}", best, f"{test:.2f}"),
-        *("" if seconds is None else f"{seconds[0] / 60:.1f}", commit),
+        *(minutes, commit),
     )
 
 
@@ -119,20 +109,14 @@ def draw(rows: Sequence[dict[str, str]], target: Path) -> None:
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
     for way, colour in zip(WAYS, COLOURS, strict=True):
-        by_share: dict[float, list[tuple[float, float]]] = {}
-        for row in rows:
-            if row["way"] == way:
-                point = float(row["questions"]), float(row["test_accuracy"])
-                by_share.setdefault(float(row["share"]), []).append(point)
-        points = [np.asarray(by_share[share]) for share in sorted(by_share)]
-        axes.errorbar(
-            [found[:, 0].mean() for found in points],
-            [found[:, 1].mean() for found in points],
-            [found[:, 1].std(ddof=1) if len(found) > 1 else 0.0 for found in points],
-            label=way,
-            color=colour,
-            marker="o",
-            capsize=3,
+        own = [row for row in rows if row["way"] == way]
+        counts: dict[str, list[float]] = {}
+        accuracies: dict[str, list[float]] = {}
+        for row in own:
+            counts.setdefault(row["share"], []).append(float(row["questions"]))
+            accuracies.setdefault(row["share"], []).append(float(row["test_accuracy"]))
+        draw_line(
+            axes, {mean(counts[share]): accuracies[share] for share in counts}, label=way, colour=colour
         )
     axes.set(xscale="log", xlabel="questions to learn from", ylabel="test accuracy, %")
     axes.grid(alpha=0.3)

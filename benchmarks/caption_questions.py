@@ -25,10 +25,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from openvse.datasets import open_corpus
 from openvse.encoders.role_graphs import tag_words
 from openvse.encoders.word_splitters import split_words
 
-COLORS = (
+COLORS = [
     "red",
     "blue",
     "green",
@@ -41,10 +42,9 @@ COLORS = (
     "purple",
     "gray",
     "tan",
-)
-NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+]
+NUMBERS = ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 NOUNS = {"NOUN", "PROPN"}
-SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 
 
 class Asked(NamedTuple):
@@ -63,43 +63,29 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--share", type=float, default=1.0, help="part of the training images")
     parser.add_argument("--seed", type=int, default=0, help="of the draw of that part")
     options = parser.parse_args(arguments)
-    split_of = {
-        image: split
-        for name, split in SPLITS.items()
-        for image in (options.flickr8k / f"splits/{name}.txt").read_text().split()
-    }
-    train = sorted(image for image, split in split_of.items() if split == "train")
+    corpus = open_corpus(f"flickr8k:{options.flickr8k}")
+    captions: list[list[list[str]]] = [[] for _ in corpus.image_ids]
+    for image, text in zip(corpus.relevance.images, corpus.relevance.texts, strict=True):
+        captions[image].append(split_words(corpus.captions[text]))
+    train = sorted(corpus.split("train").image_ids)
     kept = {*random.Random(options.seed).sample(train, round(options.share * len(train)))}
     counts: Counter[tuple[str, str]] = Counter()
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "metadata.jsonl").open("w") as lines:
-        for image, captions in captions_of(options.flickr8k).items():
-            if (split := split_of.get(image)) is None or (split == "train" and image not in kept):
+        for name, path, split, own in zip(
+            corpus.image_ids, corpus.image_paths, corpus.splits, captions, strict=True
+        ):
+            if not split or (split == "train" and name not in kept):
                 continue
-            link = options.out / image
+            link = options.out / name
             if not link.exists():
-                link.symlink_to((options.flickr8k / "images" / image).resolve())
-            for (kind, question), answers in questions_of(captions).items():
+                link.symlink_to(Path(path).resolve())
+            for (kind, question), answers in questions_of(own).items():
                 counts[split, kind] += 1
-                row = {
-                    "file_name": image,
-                    "question": question,
-                    "answers": answers,
-                    "kind": kind,
-                    "split": split,
-                }
-                lines.write(f"{json.dumps(row)}\n")
+                row = {"question": question, "answers": answers, "kind": kind, "split": split}
+                lines.write(f"{json.dumps({'file_name': name, **row})}\n")
     for (split, kind), count in sorted(counts.items()):
         print(f"{split:<11} {kind:<7} {count:>7,}")
-
-
-def captions_of(folder: Path) -> dict[str, list[list[str]]]:
-    """Return the words of the captions of each image."""
-    captions: dict[str, list[list[str]]] = {}
-    for line in (folder / "captions.txt").read_text().splitlines():
-        name, _, caption = line.partition("\t")
-        captions.setdefault(name.partition("#")[0], []).append(split_words(caption))
-    return captions
 
 
 def questions_of(captions: Sequence[Sequence[str]]) -> dict[tuple[str, str], list[str]]:
@@ -126,9 +112,8 @@ def ask(words: Sequence[str], tags: Sequence[str]) -> Iterator[Asked]:
             continue
         colors = [word for word in before if word in COLORS]
         if len(colors) == 1:
-            yield Asked(
-                "color", f"what color {'are' if before[0] in NUMBERS else 'is'} the {head}?", colors[0]
-            )
+            verb = "are" if before[0] in NUMBERS else "is"
+            yield Asked("color", f"what color {verb} the {head}?", colors[0])
         if before and before[0] in NUMBERS:
             yield Asked("number", f"how many {head} are there?", before[0])
     if not phrases:
@@ -136,13 +121,10 @@ def ask(words: Sequence[str], tags: Sequence[str]) -> Iterator[Asked]:
     begin, end = phrases[0]
     rest, classes = words[end:], tags[end:]
     starts_caption = all(tag == "DET" for tag in tags[:begin])
-    if starts_caption and len(rest) > 1 and (classes[0] == "VERB" or rest[0] in ("is", "are")):
-        verb = (
-            " ".join(rest)
-            if rest[0] in ("is", "are") or not rest[0].endswith("ing")
-            else f"is {' '.join(rest)}"
-        )
-        yield Asked("object", f"what {verb}?", words[end - 1])
+    finite = rest[:1] in (["is"], ["are"])
+    if starts_caption and len(rest) > 1 and (finite or classes[0] == "VERB"):
+        missing = "is " if rest[0].endswith("ing") and not finite else ""
+        yield Asked("object", f"what {missing}{' '.join(rest)}?", words[end - 1])
 
 
 def noun_phrases(tags: Sequence[str]) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,6 @@ made again. ``make bench`` leaves this script out, since it needs data and hours
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import shlex
@@ -23,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from _commands import append_row, openvse
+from _commands import append_row, openvse, read_rows
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str]) -> None:
         parser.error(
             f"{options.source} has {most} images to learn from, but --sizes asks for {max(options.sizes)}"
         )
-    done = _rows(options.out)
+    done = {(row["source"], row["size"], row["setting"], row["seed"]) for row in read_rows(options.out)}
     for size in options.sizes:
         for seed in options.seeds:
             for setting in options.settings:
@@ -123,13 +122,6 @@ def _validations(path: Path) -> Iterator[float]:
         entry = json.loads(line)
         if entry["kind"] == "validation":
             yield entry["rsum"]
-
-
-def _rows(path: Path) -> set[tuple[str, ...]]:
-    if not path.exists():
-        return set()
-    with path.open(newline="") as lines:
-        return {(row["source"], row["size"], row["setting"], row["seed"]) for row in csv.DictReader(lines)}
 
 
 if __name__ == "__main__":

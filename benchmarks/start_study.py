@@ -21,18 +21,15 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
-from _commands import append_row, openvse, read_rows
-from openvse.report import read_run
+from _commands import append_row, cost_of, draw_line, openvse, read_rows, train_to_the_end
 from openvse.report.records import METRICS, read_records
-from openvse.tasks.runs import find_run
 
 COLUMNS = (
     *("way", "images", "seed", "rate", "epochs", "validation_before", "validation_after", "best_epoch"),
@@ -152,9 +149,6 @@ def draw_images(source: Path, images: int, seed: int, out: Path) -> Path:
 def train(case: Case, data: Path, options: argparse.Namespace) -> None:
     """Train a model, or go on with it."""
     run, way = options.out / case.name, WAYS[case.way]
-    started = (run / "last.pt").exists()
-    if started and not find_run(str(run)).unfinished():
-        return
     batch = 128 if case.images > 1000 and case.way != "everything" else 32
     stores = {
         "words": [f"data.features={options.grids}"],
@@ -180,14 +174,8 @@ def train(case: Case, data: Path, options: argparse.Namespace) -> None:
         stores.append(f"start={options.out / Case(FROZEN, case.images, case.seed).name}")
         recipe = str(run.with_suffix(".yaml"))
         Path(recipe).write_text(yaml.safe_dump(tree))
-    words = [
-        recipe,
-        f"data.source=flickr8k:{data}",
-        *stores,
-        f"seed={case.seed}",
-        f"training.batch_size={batch}",
-    ]
-    openvse("train", *words, "training.threads=1", "--out", str(run), *["--resume"] * started)
+    source = f"data.source=flickr8k:{data}"
+    train_to_the_end(run, recipe, source, *stores, f"seed={case.seed}", f"training.batch_size={batch}")
 
 
 def measure(case: Case, options: argparse.Namespace) -> tuple[object, ...]:
@@ -206,11 +194,6 @@ def measure(case: Case, options: argparse.Namespace) -> tuple[object, ...]:
         "evaluate", str(run / "best"), f"flickr8k:{options.flickr8k}", *grids, *texts, "--json", "-q"
     )
     test = json.loads(said)["result"]["report"]["metrics"]
-    told = read_run(str(run))
-    seconds = told.seconds()
-    minutes = "" if seconds is None else f"{seconds[0] / 60:.1f}"
-    memory = round((written.memory() or 0) / 1e6) or ""
-    environment = next(iter(written.of("environment")), {})
     known = {(row["way"], row["images"], row["seed"]): row for row in read_rows(options.out / "rows.csv")}
     start = known.get((FROZEN, str(case.images), str(case.seed)), {}) if before else {}
     tuning = (f"{options.rate:g}", "+".join(map(str, options.epochs))) if before else ("", "")
@@ -219,7 +202,7 @@ def measure(case: Case, options: argparse.Namespace) -> tuple[object, ...]:
         *(f"{before[0]:.2f}" if before else "", f"{after:.2f}", best),
         start.get("test_rsum", ""),
         *(f"{test[name]:.2f}" for name in ("rsum", "i2t_r1", "t2i_r1")),
-        *(minutes, memory, str(environment.get("commit") or "")[:7]),
+        *cost_of(run),
     )
 
 
@@ -231,16 +214,16 @@ def draw(rows: Sequence[dict[str, str]], target: Path) -> None:
     whole, gain = figure.subplots(1, 2)
     colours = dict(zip(WAYS, ("#8a8a8a", "#1f6f8b", "#d98324", "#8c2f39"), strict=True))
     for way in WAYS:
-        own = [row for row in rows if row["way"] == way]
-        begun = [row for row in own if row["test_before"]]
-        draw_line(whole, own, LABELS[way], colours[way], lambda row: float(row["test_rsum"]))
-        draw_line(
-            gain,
-            begun,
-            LABELS[way],
-            colours[way],
-            lambda row: float(row["test_rsum"]) - float(row["test_before"]),
-        )
+        reached: dict[float, list[float]] = {}
+        gained: dict[float, list[float]] = {}
+        for row in rows:
+            if row["way"] == way:
+                test = float(row["test_rsum"])
+                reached.setdefault(int(row["images"]), []).append(test)
+                if row["test_before"]:
+                    gained.setdefault(int(row["images"]), []).append(test - float(row["test_before"]))
+        draw_line(whole, reached, LABELS[way], colours[way])
+        draw_line(gain, gained, LABELS[way], colours[way])
     gain.axhline(0, color="#444444", linewidth=0.8)
     for axes, title in ((whole, "test RSUM"), (gain, "gain over the start, test RSUM")):
         ticks = sorted({int(row["images"]) for row in rows})
@@ -250,30 +233,6 @@ def draw(rows: Sequence[dict[str, str]], target: Path) -> None:
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, loc="upper left")
     figure.savefig(target, dpi=150)
-
-
-def draw_line(
-    axes: Any,
-    rows: Sequence[dict[str, str]],
-    label: str,
-    colour: str,
-    value: Callable[[dict[str, str]], float],
-) -> None:
-    """Draw the mean of a value over seeds by the number of images, with its standard deviation."""
-    sizes = sorted({int(row["images"]) for row in rows})
-    found = [[value(row) for row in rows if row["images"] == str(size)] for size in sizes]
-    if sizes:
-        spread = [float(np.std(each, ddof=1)) if len(each) > 1 else 0.0 for each in found]
-        axes.errorbar(
-            sizes,
-            [*map(np.mean, found)],
-            spread,
-            label=label,
-            color=colour,
-            marker="o",
-            capsize=3,
-            alpha=0.85,
-        )
 
 
 if __name__ == "__main__":

@@ -12,9 +12,39 @@ import torch
 from openvse.features import FeatureStoreWriter
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import parse_recipe
+from openvse.training.records import EpochReport, Silent, StepReport
 
 WORDS = ("red", "green", "blue", "dog", "cat", "bird", "runs", "sits", "sleeps", "jumps", "water", "grass")
 FEATURE_DIM = 12
+
+
+class Stop(Exception):
+    """Stands for a kill between two steps."""
+
+
+class Recorder(Silent):
+    """A watcher that remembers what it is told, and stops a run abruptly after some steps."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.stop = stop
+        self.steps: list[StepReport] = []
+        self.epochs: list[EpochReport] = []
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+
+    def step(self, report: StepReport) -> None:
+        self.steps.append(report)
+        if report.global_step == self.stop:
+            raise Stop
+
+    def epoch(self, report: EpochReport) -> None:
+        self.epochs.append(report)
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
 
 
 def write_tiny_corpus(folder: Path, *, train: int = 32, validation: int = 8) -> Path:

@@ -32,9 +32,8 @@ from openvse.analysis.sweep_figures import (
 )
 from openvse.errors import OpenVSEError
 from openvse.tasks.recipes import load_recipe
-from openvse.training.records import Silent
 from tests.analysis.small import is_png, named, plain, small_model
-from tests.tiny import tiny_tree, write_tiny_corpus
+from tests.tiny import Recorder, tiny_tree, write_tiny_corpus
 
 
 @pytest.fixture(scope="module")
@@ -48,26 +47,12 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-class Noting(Silent):
-    """A watcher that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.warnings: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-    def warn(self, message: str) -> None:
-        self.warnings.append(message)
-
-
 @pytest.mark.slow
 def test_a_sweep_is_trained_once(recipe: Path, tmp_path: Path) -> None:
     settings = view_settings([1, 2])
     sweep = Sweep(str(recipe), ("training.batch_size=8",), settings, (0, 1), tmp_path / "runs")
     told: list[tuple[str, int, int]] = []
-    watcher = Noting()
+    watcher = Recorder()
     found = run_sweep(replace(sweep, watcher=watcher), lambda *state: told.append(state))
     begun = [line for line in watcher.notes if line.startswith("training ")]
     assert begun == [

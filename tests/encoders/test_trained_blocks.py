@@ -10,7 +10,7 @@ from torch import nn
 
 from openvse.backbones.transformers_vision import TransformersVision
 from openvse.encoders.transformers_text import TransformersText
-from openvse.errors import RecipeError
+from openvse.errors import ModelError, RecipeError
 from openvse.functional import pad
 from openvse.types import Inputs
 
@@ -144,7 +144,10 @@ def test_what_cannot_be_is_refused(bert_checkpoint: str, two_tower_checkpoint) -
         last(model=bert_checkpoint, train_blocks=3)
     with pytest.raises(RecipeError, match="train_blocks is 1, and fine_tune is false"):
         last(model=bert_checkpoint, fine_tune=False)
-    assert "attends to padding" in (last(model=two_tower_checkpoint("siglip")).why_not_stored() or "")
+    padded = last(model=two_tower_checkpoint("siglip"))
+    assert "attends to padding" in (padded.why_not_stored() or "")
+    with pytest.raises(ModelError, match="attends to padding"):
+        padded.token_states(pad(padded.tokenize(CAPTIONS)))
     assert "train_blocks" in (TransformersText(embed_dim=8, model=bert_checkpoint).why_not_stored() or "")
 
 

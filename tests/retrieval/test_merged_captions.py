@@ -12,18 +12,7 @@ from openvse.batches import BatchKey
 from openvse.retrieval.training import RetrievalTask, open_retrieval
 from openvse.tasks.recipes import parse_recipe
 from openvse.training.inputs import RunInputs
-from openvse.training.records import Silent
-from tests.tiny import tiny_tree, write_tiny_corpus
-
-
-class NoteTaker(Silent):
-    """Remembers what it is told beside warnings."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
+from tests.tiny import Recorder, tiny_tree, write_tiny_corpus
 
 
 @pytest.mark.parametrize("merged", [True, False])
@@ -32,7 +21,7 @@ def test_merge_captions(merged: bool, tmp_path: Path) -> None:
     lines = (corpus / "tiny.csv").read_text().splitlines()
     lines[1], lines[3] = "000.jpg,A red dog,train", "001.jpg,a red dog,train"
     (corpus / "tiny.csv").write_text("\n".join(lines) + "\n")
-    tree, watcher = tiny_tree(corpus), NoteTaker()
+    tree, watcher = tiny_tree(corpus), Recorder()
     tree["data"]["merge_captions"] = merged
     task = open_retrieval(parse_recipe(tree), RunInputs(tmp_path, Accelerator(cpu=True), watcher))
     assert isinstance(task, RetrievalTask)

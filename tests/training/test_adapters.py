@@ -20,8 +20,8 @@ from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 from openvse.types import Inputs
+from tests.tiny import Recorder, Stop
 from training.test_text_features import bert, recipe_of, tiny  # noqa: F401 - fixtures
-from training.test_train import Stop, StopAt
 
 LORA: dict[str, Any] = {"fine_tune": True, "size_augmentation": "none", "lora": {"rank": 2}}
 
@@ -84,7 +84,7 @@ def test_a_run_with_adapters_saves_a_plain_model_and_resumes(tiny: Path, bert: s
     recipe = parse_recipe(tree)
     train(recipe, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(recipe, tmp_path / "parts", watcher=StopAt(5))
+        train(recipe, tmp_path / "parts", watcher=Recorder(5))
     train(recipe, tmp_path / "parts", resume=True)
     whole, parts = (load_file(tmp_path / name / "best" / "model.safetensors") for name in ("whole", "parts"))
     assert whole.keys() == parts.keys() and not any("lora" in name for name in whole)

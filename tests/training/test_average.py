@@ -14,8 +14,7 @@ from openvse.specs import AverageSpec
 from openvse.tasks.run import train
 from openvse.training.average import WeightAverage
 from openvse.training.trainer import Trainer
-from tests.tiny import read_metrics, tiny_recipe, write_tiny_corpus
-from training.test_train import Stop, StopAt
+from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, write_tiny_corpus
 
 AVERAGE = {"average": {"decay": 0.5}}
 
@@ -89,7 +88,7 @@ def test_a_run_with_a_mean_resumes_to_the_same_bits(corpus: Path, tmp_path: Path
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6, **AVERAGE)
     train(recipe, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(recipe, tmp_path / "parts", watcher=StopAt(stop))
+        train(recipe, tmp_path / "parts", watcher=Recorder(stop))
     train(recipe, tmp_path / "parts", resume=True)
     whole, parts = (load_file(tmp_path / name / "best" / "model.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())

@@ -21,8 +21,7 @@ from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 from tests.conftest import draw_photo
 from tests.dual_checkpoints import WORDS, save_dual
-from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
-from training.test_train import Recorder
+from tests.tiny import Recorder, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 FIELDS = ("embed_dim", "image", "text", "similarity")
 SPLITS = {"train": 24, "validation": 12}

@@ -9,28 +9,8 @@ import pytest
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.tasks.run import train
 from openvse.training.phase_changes import announcement, phase_changes
-from openvse.training.records import Silent
 from openvse.training.split_size import small_split_warning, widest_interval
-from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
-
-
-class Listener(Silent):
-    """Remembers notes and warnings, and stops a run abruptly after some steps."""
-
-    def __init__(self, stop: int | None = None) -> None:
-        self.stop = stop
-        self.notes: list[str] = []
-        self.warnings: list[str] = []
-
-    def step(self, report) -> None:
-        if report.global_step == self.stop:
-            raise InterruptedError
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-    def warn(self, message: str) -> None:
-        self.warnings.append(message)
+from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 
 def test_another_miner_is_another_scale() -> None:
@@ -76,12 +56,12 @@ def test_a_run_announces_each_phase_once_also_when_it_is_resumed(tmp_path: Path)
     tree = tiny_tree(write_tiny_corpus(tmp_path / "data"))
     tree["training"]["phases"] = [{"epochs": 1, "objective": {"ranking.miner": "all"}}, {"epochs": 2}]
     recipe = parse_recipe(tree)
-    listener = Listener(stop=6)  # of four steps an epoch
-    with pytest.raises(InterruptedError):
-        train(recipe, tmp_path / "run", watcher=listener)
-    listener.stop = None
-    train(recipe, tmp_path / "run", watcher=listener, resume=True)
-    assert {note for note in listener.notes if not note.startswith("vocabulary")} == {announcement(recipe, 1)}
+    watcher = Recorder(stop=6)  # of four steps an epoch
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "run", watcher=watcher)
+    watcher.stop = None
+    train(recipe, tmp_path / "run", watcher=watcher, resume=True)
+    assert {note for note in watcher.notes if not note.startswith("vocabulary")} == {announcement(recipe, 1)}
     records = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "phase"]
     (record,) = records
     assert (record["phase"], record["epoch"], record["global_step"]) == (2, 2, 5)
@@ -90,9 +70,9 @@ def test_a_run_announces_each_phase_once_also_when_it_is_resumed(tmp_path: Path)
 
 def test_a_small_split_says_how_wide_its_intervals_are(tmp_path: Path) -> None:
     corpus = write_tiny_corpus(tmp_path / "data")
-    listener = Listener()
-    train(tiny_recipe(corpus), tmp_path / "run", watcher=listener)
-    (warning,) = [each for each in listener.warnings if each.startswith("validation")]
+    watcher = Recorder()
+    train(tiny_recipe(corpus), tmp_path / "run", watcher=watcher)
+    (warning,) = [each for each in watcher.warnings if each.startswith("validation")]
     assert "only 8 images: the 95 % interval of a recall reaches up to 35 points to either side" in warning
 
 

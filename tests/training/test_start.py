@@ -22,8 +22,7 @@ from openvse.retrieval.build import build_model
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.tasks.run import train
-from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
-from training.test_train import Recorder, Stop, StopAt
+from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 ONE = [{"epochs": 1}]
 
@@ -200,7 +199,7 @@ def test_a_run_resumes_without_its_start(corpus: Path, base: Path, tmp_path: Pat
     recipe = parse_recipe(tree)
     train(recipe, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(recipe, tmp_path / "parts", watcher=StopAt(stop))
+        train(recipe, tmp_path / "parts", watcher=Recorder(stop))
     shutil.rmtree(tmp_path / "copy")
     again = parse_recipe(tree, copy=tmp_path / "parts" / "start")
     assert again == recipe

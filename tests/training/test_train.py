@@ -29,45 +29,7 @@ from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 from openvse.training.collapse import CollapseDetector
 from openvse.training.plateau import Plateau
-from openvse.training.records import EpochReport, Silent, StepReport
-from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
-
-
-class Recorder(Silent):
-    """Remembers what it is told."""
-
-    def __init__(self) -> None:
-        self.steps: list[StepReport] = []
-        self.epochs: list[EpochReport] = []
-        self.warnings: list[str] = []
-        self.notes: list[str] = []
-
-    def step(self, report: StepReport) -> None:
-        self.steps.append(report)
-
-    def epoch(self, report: EpochReport) -> None:
-        self.epochs.append(report)
-
-    def warn(self, message: str) -> None:
-        self.warnings.append(message)
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-
-class Stop(Exception):
-    """Stands for a kill between two steps."""
-
-
-class StopAt(Silent):
-    """Ends a run abruptly after some steps."""
-
-    def __init__(self, step: int) -> None:
-        self.at = step
-
-    def step(self, report: StepReport) -> None:
-        if report.global_step == self.at:
-            raise Stop
+from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +100,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path, st
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6)
     train(recipe, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(recipe, tmp_path / "parts", watcher=StopAt(stop))
+        train(recipe, tmp_path / "parts", watcher=Recorder(stop))
     if not (tmp_path / "parts" / "last.pt").exists():
         pytest.fail("no checkpoint was written before the stop")
     train(recipe, tmp_path / "parts", resume=True)
@@ -158,7 +120,7 @@ def test_a_plateau_is_part_of_the_checkpoint(corpus: Path, tmp_path: Path, stop:
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6, plateau=plateau, phases=[{"epochs": 4}])
     whole = train(recipe, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(recipe, tmp_path / "parts", watcher=StopAt(stop))
+        train(recipe, tmp_path / "parts", watcher=Recorder(stop))
     resumed = train(recipe, tmp_path / "parts", resume=True)
     records = read_metrics(tmp_path / "parts")
     assert records == read_metrics(tmp_path / "whole")
@@ -173,7 +135,7 @@ def test_a_plateau_is_part_of_the_checkpoint(corpus: Path, tmp_path: Path, stop:
 def test_a_checkpoint_and_a_recipe_from_before_the_plateau(corpus: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6)
     with pytest.raises(Stop):
-        train(recipe, tmp_path, watcher=StopAt(5))
+        train(recipe, tmp_path, watcher=Recorder(5))
     state = torch.load(tmp_path / "last.pt", weights_only=True)
     del state["progress"]["plateau"]
     torch.save(state, tmp_path / "last.pt")
@@ -188,7 +150,7 @@ def test_a_run_from_before_there_were_tasks_goes_on(corpus: Path, tmp_path: Path
     recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6)
     whole = train(recipe, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(recipe, tmp_path / "parts", watcher=StopAt(6))  # after the first validation
+        train(recipe, tmp_path / "parts", watcher=Recorder(6))  # after the first validation
     state = torch.load(tmp_path / "parts" / "last.pt", weights_only=True)
     assert state["progress"].pop("metric") == "rsum"
     state["progress"]["best_rsum"] = state["progress"].pop("best_score")

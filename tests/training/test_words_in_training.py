@@ -8,19 +8,11 @@ import pytest
 
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
-from openvse.training.records import Silent
-from tests.tiny import read_metrics, tiny_tree, write_tiny_corpus
+from tests.tiny import Recorder, read_metrics, tiny_tree, write_tiny_corpus
 
 
-class NoteTaker(Silent):
-    """Remembers what it is told of the vocabulary beside warnings."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        if message.startswith("vocabulary"):
-            self.notes.append(message)
+def vocabulary_notes(watcher: Recorder) -> list[str]:
+    return [note for note in watcher.notes if note.startswith("vocabulary")]
 
 
 @pytest.mark.medium
@@ -31,13 +23,13 @@ def test_the_words_that_the_vocabulary_leaves_out_are_counted_once(tmp_path: Pat
     (corpus / "tiny.csv").write_text("\n".join(lines) + "\n")
     tree = tiny_tree(corpus)
     tree["text"]["encoder"]["min_count"] = 2
-    watcher = NoteTaker()
+    watcher = Recorder()
     train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     said = "vocabulary: 12 of 16 words kept (min_count 2); 1.6 % of the caption tokens are unknown words"
-    assert watcher.notes == [said]
+    assert vocabulary_notes(watcher) == [said]
     (record,) = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "vocabulary"]
     names = ("num_words", "num_known", "num_tokens", "num_unknown")
     assert [record[name] for name in names] == [16, 12, 256, 4]
     train(parse_recipe(tree), tmp_path / "run", watcher=watcher, resume=True)
-    assert watcher.notes == [said, said]
+    assert vocabulary_notes(watcher) == [said, said]
     assert [record["kind"] for record in read_metrics(tmp_path / "run")].count("vocabulary") == 1

@@ -12,19 +12,10 @@ from openvse.errors import RecipeError
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
-from openvse.training.records import Silent
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import AnswerVocabulary
-from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
+from tests.tiny import Recorder, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import answering_recipe, answering_tree, write_tiny_questions
-
-
-class Notes(Silent):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +31,7 @@ def test_it_goes_on_with_an_answerer(questions: Path, tmp_path: Path) -> None:
     tree = {key: value for key, value in tree.items() if key not in left_out} | {
         "start": str(questions / "base")
     }
-    watcher = Notes()
+    watcher = Recorder()
     train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     records = {record["kind"]: record for record in read_metrics(tmp_path / "run")}
     own = [r for r in read_metrics(questions / "base") if r["kind"] == "validation"]
@@ -60,7 +51,7 @@ def test_answers_keep_their_rows_in_another_order(questions: Path, tmp_path: Pat
     tree = answering_tree(folder, phases=[{"epochs": 1}])
     tree |= {"start": str(questions / "base"), "optimizer": {"learning_rate": 1e-12}}
     tree["data"]["features"] = str(questions / "features")
-    watcher = Notes()
+    watcher = Recorder()
     train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert "  classifier: taken (1 answers added to 4)" in watcher.notes
     old = load_as(Answerer, questions / "base" / "best")
@@ -87,7 +78,7 @@ def test_its_towers_come_from_a_model_of_retrieval(questions: Path, tmp_path: Pa
         "text": {"aggregator": "tokens"},
         "start": str(corpus / "run"),
     }
-    watcher = Notes()
+    watcher = Recorder()
     train(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert {"  image.encoder: taken", "  fusion: new (the start has none)"} <= set(watcher.notes)
     assert any(note.startswith("  text.encoder: taken (") and "words added" in note for note in watcher.notes)

@@ -17,34 +17,12 @@ from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 from openvse.training.inputs import RunInputs
-from openvse.training.records import EpochReport, Silent, StepReport
 from openvse.types import Inputs, QuestionBatch
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.predict import predict
 from openvse.vqa.training import cross_entropy, open_answering
-from tests.tiny import read_metrics
+from tests.tiny import Recorder, Stop, read_metrics
 from tests.tiny_questions import answering_recipe, answering_tree, question_only, write_tiny_questions
-
-
-class Recorder(Silent):
-    """Remembers what it is told, and stops a run abruptly after some steps."""
-
-    def __init__(self, stop: int | None = None) -> None:
-        self.stop = stop
-        self.steps: list[StepReport] = []
-        self.epochs: list[EpochReport] = []
-        self.warnings: list[str] = []
-
-    def step(self, report: StepReport) -> None:
-        self.steps.append(report)
-        if report.global_step == self.stop:
-            raise InterruptedError
-
-    def epoch(self, report: EpochReport) -> None:
-        self.epochs.append(report)
-
-    def warn(self, message: str) -> None:
-        self.warnings.append(message)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +78,7 @@ def test_questions_alone_cannot_tell_images_apart(questions: Path, tmp_path: Pat
 def test_a_stopped_run_resumes_to_the_same_bits(questions: Path, tmp_path: Path, stop: int) -> None:
     recipe = answering_recipe(questions, checkpoint_every_s=1e-6)
     train(recipe, tmp_path / "whole")
-    with pytest.raises(InterruptedError):
+    with pytest.raises(Stop):
         train(recipe, tmp_path / "parts", watcher=Recorder(stop))
     train(recipe, tmp_path / "parts", resume=True)
     assert read_metrics(tmp_path / "parts") == read_metrics(tmp_path / "whole")
@@ -133,7 +111,7 @@ def test_nan_stops_and_names_the_batch(questions: Path, tmp_path: Path) -> None:
 
 def test_at_collapse_the_model_knows_frequencies_alone(questions: Path, tmp_path: Path) -> None:
     recipe = answering_recipe(questions, batch_size=32)
-    task = open_answering(recipe, RunInputs(tmp_path, Accelerator(cpu=True), Silent()))
+    task = open_answering(recipe, RunInputs(tmp_path, Accelerator(cpu=True), Recorder()))
     (batch,) = task.epoch(0, 0)  # all questions
     often = batch.targets.mean(dim=0)
     slow = -sum(p * math.log(p) + (1 - p) * math.log(1 - p) for p in often.tolist())
@@ -180,7 +158,7 @@ def test_validation_on_some_images_alone(questions: Path, tmp_path: Path) -> Non
     tree = answering_tree(questions)
     tree["training"]["validation_images"] = 2
     accelerator = Accelerator(cpu=True)
-    task = open_answering(parse_recipe(tree), RunInputs(tmp_path, accelerator, Silent(), None))
+    task = open_answering(parse_recipe(tree), RunInputs(tmp_path, accelerator, Recorder(), None))
     asked = open_questions(f"question_folder:{questions}", require_images=False).split("validation")
     some = asked.about([asked.image_ids[0], asked.image_ids[len(asked.image_ids) // 2]])
     assert len(task._validation) == len(some) < len(asked)

@@ -238,18 +238,18 @@ class TransformersText(TokenStatesEncoder):
         """Return the states of token ids, ``local [B, N, C]``, as a feature store holds them: of the last frozen block.
 
         Raises:
-            ModelError: the mask is missing.
+            ModelError: the mask is missing; or a store cannot hold what enters the blocks that train.
         """
         if inputs.mask is None:
             raise ModelError("token ids need a mask: collate them with one")
         ids, mask = inputs.values, inputs.mask
-        if (blocks := self.blocks) is not None and self.fill_to is None:
+        if self._no_split is not None:
+            raise ModelError(self._no_split)
+        if (blocks := self.blocks) is not None:
             below = in_length_groups(
                 lambda ids, mask: blocks.states(lambda: self._read(ids, mask)), ids, mask
             )
             return Features(below, mask)
-        if blocks is not None:
-            return Features(blocks.states(lambda: self._states(ids, mask)), mask)
         states, last = self._states(ids, mask)
         if self.last_position and last is not None:
             return Features(*append_last(states, mask, last))
