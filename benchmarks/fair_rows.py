@@ -71,6 +71,10 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_intermixed_args(arguments)
     plan = yaml.safe_load(options.plan.read_text())
     methods = options.methods or [*plan["methods"]]
+    if unknown := {*methods} - {*plan["methods"]}:
+        parser.error(
+            f"{options.plan} has no {', '.join(sorted(unknown))}, but {', '.join(plan['methods'])}; --methods goes last"
+        )
     settings = {name: [*settings_of(name, plan)] for name in methods}
     options.out.mkdir(parents=True, exist_ok=True)
     if options.keep is not None:
