@@ -5,7 +5,7 @@ python benchmarks/answers_study.py --out study --draw answers_study.png
 
 The questions are those of ``caption_questions.py``, of shares of Flickr8k's training images; validation and test are
 whole. Each share is learned by score attention, by the mean of its attended tokens, and from the questions without the
-images, with every seed. The smallest share gets more epochs, since theirs are shorter. The best epoch is chosen on validation.
+images, with every seed. The smallest share gets more epochs, since they are shorter. Validation chooses the epoch.
 
 ``rows.csv`` gets a row for each run that is finished; the test is read once. A run that was stopped goes on. ``make
 bench`` leaves this script out, as it needs data and hours.
