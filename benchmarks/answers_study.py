@@ -27,7 +27,7 @@ from openvse.report.records import METRICS, read_records
 
 COLUMNS = (
     *("way", "share", "questions", "seed", "validation_accuracy", "best_epoch", "test_accuracy"),
-    *("minutes", "commit"),
+    *("test_object", "test_color", "test_number", "minutes", "commit"),
 )
 ATTENTION = "score attention"
 GRIDS = "score_attention/daquar_grids_cpu"
@@ -88,7 +88,8 @@ def measure(run: Path, way: str, share: float, seed: int, questions: Path, grids
     features = ["--features", str(grids)] * (GRIDS in WAYS[way])
     words = [str(run / "best"), f"question_folder:{questions}", "--allow-outside", *features]
     said = openvse("evaluate", *words, "--json", "-q")
-    test = json.loads(said)["result"]["report"]["scores"]["accuracy"]
+    scores = json.loads(said)["result"]["report"]["scores"]
+    test = [scores["accuracy"], *(scores[f"accuracy_{kind}"] for kind in ("object", "color", "number"))]
     accuracies = {
         record["epoch"]: record["accuracy"] for record in read_records(run / METRICS).of("validation")
     }
@@ -96,7 +97,8 @@ def measure(run: Path, way: str, share: float, seed: int, questions: Path, grids
     minutes, _, commit = cost_of(run)
     count = len(open_question_folder(questions).split("train"))
     return (
-        *(way, f"{share:g}", count, seed, f"{accuracies[best]:.2f}", best, f"{test:.2f}"),
+        *(way, f"{share:g}", count, seed, f"{accuracies[best]:.2f}", best),
+        *(f"{score:.2f}" for score in test),
         *(minutes, commit),
     )
 
