@@ -109,17 +109,20 @@ def draw(rows: Sequence[dict[str, str]], target: Path) -> None:
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
+    ticks: set[float] = set()
     for way, colour in zip(WAYS, COLOURS, strict=True):
-        own = [row for row in rows if row["way"] == way]
         counts: dict[str, list[float]] = {}
         accuracies: dict[str, list[float]] = {}
-        for row in own:
-            counts.setdefault(row["share"], []).append(float(row["questions"]))
-            accuracies.setdefault(row["share"], []).append(float(row["test_accuracy"]))
-        draw_line(
-            axes, {mean(counts[share]): accuracies[share] for share in counts}, label=way, colour=colour
-        )
+        for row in rows:
+            if row["way"] == way:
+                counts.setdefault(row["share"], []).append(float(row["questions"]))
+                accuracies.setdefault(row["share"], []).append(float(row["test_accuracy"]))
+        line = {mean(counts[share]): accuracies[share] for share in counts}
+        draw_line(axes, line, label=way, colour=colour)
+        ticks |= {*line}
     axes.set(xscale="log", xlabel="questions to learn from", ylabel="test accuracy, %")
+    axes.set_xticks(sorted(ticks), [f"{tick:,.0f}" for tick in sorted(ticks)])
+    axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(target, dpi=150)
