@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from openvse.report import read_run
 from openvse.report.records import METRICS, read_records
 from openvse.tasks.runs import find_run
 
@@ -33,10 +32,15 @@ def train_to_the_end(run: Path, *words: str) -> None:
         openvse("train", *words, "training.threads=1", "--out", str(run), *["--resume"] * started)
 
 
+def validations(run: Path, score: str = "rsum") -> dict[int, float]:
+    """Return a score on validation by epoch."""
+    return {record["epoch"]: record[score] for record in read_records(run / METRICS).of("validation")}
+
+
 def cost_of(run: Path) -> tuple[str, str, str]:
     """Return the minutes of a run, its greatest memory in MB and its commit; what is not known is empty."""
-    records, seconds = read_records(run / METRICS), read_run(str(run)).seconds()
-    minutes = "" if seconds is None else f"{seconds[0] / 60:.1f}"
+    records = read_records(run / METRICS)
+    minutes = "" if (seconds := records.seconds()) is None else f"{seconds / 60:.1f}"
     memory = str(round((records.memory() or 0) / 1e6) or "")
     commit = str(next(iter(records.of("environment")), {}).get("commit") or "")
     return minutes, memory, commit[:7]

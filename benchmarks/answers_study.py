@@ -21,9 +21,8 @@ from pathlib import Path
 from statistics import mean
 
 import caption_questions
-from _commands import append_row, cost_of, draw_line, openvse, read_rows, train_to_the_end
+from _commands import append_row, cost_of, draw_line, openvse, read_rows, train_to_the_end, validations
 from openvse.datasets.question_folder import open_question_folder
-from openvse.report.records import METRICS, read_records
 
 COLUMNS = (
     *("way", "share", "questions", "seed", "validation_accuracy", "best_epoch", "test_accuracy"),
@@ -90,9 +89,7 @@ def measure(run: Path, way: str, share: float, seed: int, questions: Path, grids
     said = openvse("evaluate", *words, "--json", "-q")
     scores = json.loads(said)["result"]["report"]["scores"]
     test = [scores["accuracy"], *(scores[f"accuracy_{kind}"] for kind in ("object", "color", "number"))]
-    accuracies = {
-        record["epoch"]: record["accuracy"] for record in read_records(run / METRICS).of("validation")
-    }
+    accuracies = validations(run, "accuracy")
     best = max(accuracies, key=lambda epoch: accuracies[epoch])
     minutes, _, commit = cost_of(run)
     count = len(open_question_folder(questions).split("train"))

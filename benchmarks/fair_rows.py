@@ -28,7 +28,7 @@ from typing import Any
 
 import yaml
 
-from _commands import openvse
+from _commands import openvse, validations
 from openvse.errors import OpenVSEError
 from openvse.files import locked
 from openvse.report.records import METRICS, read_records
@@ -130,11 +130,6 @@ def best(run: Path) -> tuple[float, int] | None:
     if not (run / "best" / "config.json").exists() or find_run(str(run)).unfinished():
         return None
     return max(((rsum, -epoch) for epoch, rsum in validations(run).items()), default=None)
-
-
-def validations(run: Path) -> dict[int, float]:
-    """RSUM on validation by epoch."""
-    return {record["epoch"]: record["rsum"] for record in read_records(run / METRICS).of("validation")}
 
 
 def choose(settings: Sequence[Setting], out: Path) -> Setting | None:

@@ -18,11 +18,11 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from _commands import append_row, openvse, read_rows
+from _commands import append_row, openvse, read_rows, validations
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 
@@ -85,7 +85,7 @@ def _measure(corpus: Corpus, case: Case, place: Path, options: argparse.Namespac
     openvse("evaluate", str(place / "run/best"), str(folder), *stored, "--out", str(place / "test"))
     report = json.loads((place / "test/report.json").read_text())
     recall = report["metrics"]
-    validation = max(_validations(place / "run/metrics.jsonl"))
+    validation = max(validations(place / "run").values())
     figures = (validation, recall["rsum"], recall["i2t_r1"], recall["t2i_r1"], minutes)
     return (corpus.name, case.size, case.setting, case.seed, *(f"{figure:.2f}" for figure in figures))
 
@@ -115,13 +115,6 @@ def _line(corpus: Corpus, image: int, folder: Path, split: str, captions: int | 
     texts = corpus.relevance.texts[corpus.relevance.images == image].tolist()
     sentences = [corpus.captions[text] for text in texts][:captions]
     return json.dumps({"file_name": corpus.image_ids[image], "captions": sentences, "split": split}) + "\n"
-
-
-def _validations(path: Path) -> Iterator[float]:
-    for line in path.read_text().splitlines():
-        entry = json.loads(line)
-        if entry["kind"] == "validation":
-            yield entry["rsum"]
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from typing import Any
 
 import yaml
 
-from _commands import append_row, cost_of, draw_line, openvse, read_rows, train_to_the_end
+from _commands import append_row, cost_of, draw_line, openvse, read_rows, train_to_the_end, validations
 from openvse.report.records import METRICS, read_records
 
 COLUMNS = (
@@ -181,11 +181,10 @@ def train(case: Case, data: Path, options: argparse.Namespace) -> None:
 def measure(case: Case, options: argparse.Namespace) -> tuple[object, ...]:
     """Read the test once, and return the row of a run."""
     run = options.out / case.name
-    written = read_records(run / METRICS)
-    validations = {record["epoch"]: record["rsum"] for record in written.of("validation")}
-    before = [record["rsum"] for record in written.of("before")]
-    best = max([0] * bool(before) + [*validations], key=lambda epoch: validations.get(epoch, *before))
-    after = validations.get(best, *before)
+    reached = validations(run)
+    before = [record["rsum"] for record in read_records(run / METRICS).of("before")]
+    best = max([0] * bool(before) + [*reached], key=lambda epoch: reached.get(epoch, *before))
+    after = reached.get(best, *before)
     # Where no epoch is better, the best is the start, whose networks are frozen.
     tuned = case.way == "everything" and best > 0
     grids = [] if tuned else ["--features", str(options.grids)]
