@@ -241,6 +241,13 @@ def test_terms_of_the_papers_are_listed(invoke) -> None:
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("module", ["openvse", "openvse.cli"])
+def test_the_command_runs_as_a_module(module: str) -> None:
+    words = [sys.executable, "-m", module, "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == f"openvse {__version__}\n"
+
+
 def test_version_and_help(invoke) -> None:
     assert invoke("--version").stdout == f"openvse {__version__}\n"
     for command in ("train", "evaluate", "extract", "index", "search", "recipes", "parts", "data", "demo"):

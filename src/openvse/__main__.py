@@ -1,0 +1,8 @@
+"""``python -m openvse``, for a shell that does not find the ``openvse`` command."""
+
+from __future__ import annotations
+
+from openvse.cli.app import main
+
+if __name__ == "__main__":
+    main()
