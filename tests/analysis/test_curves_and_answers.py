@@ -55,6 +55,13 @@ def test_curves_of_runs(tmp_path: Path) -> None:
     assert "RSUM on validation" in (tmp_path / "out" / "training_validation.svg").read_text()
 
 
+def test_a_run_is_drawn_under_the_name_that_is_given(tmp_path: Path) -> None:
+    plain = write_run(tmp_path / "plain", [1.0])
+    odd = write_run(tmp_path / "rate=0.1", [1.0])
+    rows = analyze_training([f"our method={plain}", str(odd)]).summary.rows
+    assert [row[0] for row in rows] == ["our method", "rate=0.1"]
+
+
 def test_runs_that_cannot_be_drawn(tmp_path: Path) -> None:
     one = write_run(tmp_path / "one", [1.0], negatives=False)
     assert set(analyze_training([str(one)]).figures) == {"validation", "loss"}
@@ -68,6 +75,13 @@ def test_runs_that_cannot_be_drawn(tmp_path: Path) -> None:
         analyze_training([str(one), str(answering)])
     with pytest.raises(OpenVSEError, match="named twice"):
         analyze_training([str(one), str(one)])
+    for words, problem in (
+        (["a=x", "a=y"], "a is named twice"),
+        (["=x"], "'=x' cannot"),
+        (["a="], "'a=' cannot"),
+    ):
+        with pytest.raises(OpenVSEError, match=problem):
+            analyze_training(words)
     (one / "metrics.jsonl").write_text('{"kind": "train"}\n')
     with pytest.raises(OpenVSEError, match="no validation yet"):
         read_history(str(one), "one")

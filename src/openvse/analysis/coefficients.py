@@ -152,6 +152,8 @@ def _coefficients(pool: nn.Module, sizes: Sequence[int]) -> Mapping[int, list[fl
 
 
 def _draw(curves: Sequence[Curve], k: int) -> Figure:
+    from matplotlib.ticker import MaxNLocator
+
     sides = [side for side in ("image", "text") if any(curve.side == side for curve in curves)]
     sizes = list(dict.fromkeys(curve.size for curve in curves))
     labels = list(dict.fromkeys(curve.label for curve in curves))
@@ -163,6 +165,7 @@ def _draw(curves: Sequence[Curve], k: int) -> Figure:
             chosen = [curve for curve in curves if (curve.side, curve.size) == (side, size)]
             _draw_panel(axes, chosen, labels, size, k)
             axes.set_title(f"{side}s, {size} elements")
+            axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
             if row == len(sides) - 1:
                 axes.set_xlabel("position, largest first")
         grid[row, 0].set_ylabel("coefficient")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openvse.analysis.opening import distinct_names
+from openvse.analysis.opening import named_sources
 from openvse.analysis.result import Analysis, Draw, Table
 from openvse.analysis.style import COLUMN, colour, legend_below, line_style, new_figure
 from openvse.errors import OpenVSEError, nearest
@@ -81,7 +81,7 @@ def analyze_training(words: Sequence[str], metric: str = "") -> Analysis:
     Raises:
         OpenVSEError: a run has no log, or the runs do not share the metric.
     """
-    histories = [read_history(word, name) for word, name in zip(words, distinct_names(words), strict=True)]
+    histories = [read_history(source, name) for name, source in named_sources(words).items()]
     metric = _metric(histories, metric)
     validation = [(h.name, r["epoch"], float(r[metric])) for h in histories for r in h.of_kind("validation")]
     loss = [

@@ -19,7 +19,7 @@ from openvse.features import open_store
 from openvse.model import Model, TwoTower
 from openvse.retrieval.evaluate import leakage_lines, open_captioned
 from openvse.tasks.load import load
-from openvse.tasks.runs import find_run
+from openvse.tasks.runs import find_run, split_name
 from openvse.training.kind import Request
 from openvse.types import EmbeddingSet, FeatureSource
 
@@ -66,12 +66,15 @@ class Embedded:
 def open_models(words: Sequence[str], device: str) -> list[tuple[str, Model]]:
     """Load runs or models, each with a name of its own.
 
+    Args:
+        words: see ``named_sources``.
+        device: where to load them.
+
     Raises:
-        OpenVSEError: a name is given twice, or a model cannot be loaded.
+        OpenVSEError: a model cannot be loaded, or see ``named_sources``.
     """
-    names = distinct_names(words)
     return [
-        (name, load(find_run(word).model, device=device)) for name, word in zip(names, words, strict=True)
+        (name, load(find_run(source).model, device=device)) for name, source in named_sources(words).items()
     ]
 
 
@@ -82,26 +85,38 @@ def open_towers(words: Sequence[str], device: str) -> list[NamedTowers]:
         OpenVSEError: a model answers questions, or see ``open_models``.
     """
     towers = []
-    for word, (name, model) in zip(words, open_models(words, device), strict=True):
+    for name, model in open_models(words, device):
         if not isinstance(model, TwoTower):
             raise OpenVSEError(
-                f"{word} {model.purpose}, and this analysis needs a model that {TwoTower.purpose}: name another model"
+                f"{name} {model.purpose}, and this analysis needs a model that {TwoTower.purpose}: name another model"
             )
         towers.append(NamedTowers(name, model))
     return towers
 
 
-def distinct_names(words: Sequence[str]) -> list[str]:
-    """Return a short name for each run or model: that of its folder, or as it was given where two would be equal.
+def named_sources(words: Sequence[str]) -> dict[str, str]:
+    """Return runs or models by their names in tables and figures.
+
+    Args:
+        words: runs or models, as ``find_run`` takes them, or ``NAME=RUN``. Without a name, that of the folder is taken,
+            or the word itself where two would be equal.
 
     Raises:
-        OpenVSEError: a run or model is given twice.
+        OpenVSEError: a run, a model or a name is given twice, or a part of ``NAME=RUN`` is missing.
     """
-    twice = next((word for word in words if [*words].count(word) > 1), None)
-    if twice is not None:
-        raise OpenVSEError(f"{twice} is named twice: name each model once")
-    short = [find_run(word).name for word in words]
-    return [name if short.count(name) == 1 else word for name, word in zip(short, words, strict=True)]
+    given = [split_name(word) for word in words]
+    if bare := next((word for word, parts in zip(words, given, strict=True) if "" in parts), None):
+        raise OpenVSEError(f"{bare!r} cannot be read: write NAME=RUN, or the run alone")
+    sources = [source for _, source in given]
+    short = [name or find_run(source).name for name, source in given]
+    names = [
+        label if name or short.count(label) == 1 else source
+        for (name, source), label in zip(given, short, strict=True)
+    ]
+    for each in (sources, names):
+        if twice := next((word for word in each if each.count(word) > 1), None):
+            raise OpenVSEError(f"{twice} is named twice: name each model once, with a name of its own")
+    return dict(zip(names, sources, strict=True))
 
 
 def open_split(request: Request, limit: int | None = None, opened: Corpus | None = None) -> Corpus:

@@ -114,6 +114,12 @@ def find_run(source: str) -> NamedRun:
     return NamedRun(source, str(path), folder if folder.name else folder.resolve(), recipe)
 
 
+def split_name(word: str) -> tuple[str | None, str]:
+    """Return the name that a user gives with ``NAME=SOURCE``, and the source; no name if the word itself exists."""
+    name, equals, source = word.partition("=")
+    return (name, source) if equals and not Path(word).exists() else (None, word)
+
+
 def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[NamedRun]]:
     """Return the rows of a comparison by name, in the order in which they were first named.
 
@@ -129,8 +135,8 @@ def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[N
     groups: dict[str, list[NamedRun]] = {}
     given: dict[str, str] = {}
     for word in words:
-        name, equals, listed = word.partition("=")
-        if not equals or Path(word).exists():
+        name, listed = split_name(word)
+        if name is None:
             run = find_runs(word)
             groups.setdefault(
                 f"recipe {run.recipe}" if run.recipe and not apart else f"run {word}", []

@@ -22,7 +22,9 @@ app.add_typer(analyze_app, name="analyze")
 
 Models: TypeAlias = Annotated[
     list[str],
-    typer.Argument(help="Runs or models: folders, hub ids, or names from 'openvse models'."),
+    typer.Argument(
+        help="Runs or models: folders, hub ids, or names from 'openvse models'. NAME=MODEL names one in the figures."
+    ),
 ]
 Out: TypeAlias = Annotated[Path, typer.Option("--out", help="Folder for the figures and tables.")]
 Overwrite: TypeAlias = Annotated[

@@ -248,7 +248,7 @@ def embeddings(
 
 @analyze_app.command()
 def training(
-    runs: Annotated[list[str], typer.Argument(help="Folders of runs.")],
+    runs: Annotated[list[str], typer.Argument(help="Folders of runs. NAME=RUN names one in the figures.")],
     out: Out,
     metric: Annotated[
         str, typer.Option(help="Metric of the validation. Default: rsum, or accuracy for answers.")
