@@ -91,6 +91,12 @@ def test_plugin_dataset(run: Run) -> None:
     assert run("plugin_dataset").startswith("48 images, 38 of them for training")
 
 
+def test_plugin_gpo_start(run: Run) -> None:
+    theta = [float(value) for value in run("plugin_gpo_start").strip(" []\n").split(",")]
+    assert len(theta) == 10
+    assert sum(theta[:5]) > 0.7
+
+
 def test_plugin_pooling(run: Run) -> None:
     assert run("plugin_pooling").startswith("tensor(")
     assert "power" in AGGREGATORS

@@ -91,12 +91,20 @@ class GPO(RankedPooling):
             ``[U, max(sizes)]``, or ``[U, max(sizes), L]`` if each dimension has its own. Theta sums to 1 over the
             positions and depends only on the size.
         """
-        longest, weight = int(sizes.max()), self.score.weight
-        with torch.autocast(weight.device.type, enabled=False):
-            codes = self.positions.codes(longest, weight).expand(len(sizes), -1, -1)
-            logits = self.score(self.generator.read(codes, sizes)).transpose(1, 2) / self.temperature
-            real = position_mask(sizes, longest).unsqueeze(1).expand_as(logits)
+        with torch.autocast(self.score.weight.device.type, enabled=False):
+            logits = self.logits(sizes)
+            real = position_mask(sizes, logits.shape[-1]).unsqueeze(1).expand_as(logits)
             return masked_softmax(logits, real).transpose(1, 2).squeeze(-1)
+
+    def logits(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U C N"]:
+        """Return what the softmax over the positions makes theta of; a part of your own can change it.
+
+        Returns:
+            ``[U, 1, max(sizes)]``, or ``[U, L, max(sizes)]`` if each dimension has its own coefficients.
+        """
+        codes = self.positions.codes(int(sizes.max()), self.score.weight).expand(len(sizes), -1, -1)
+        scores: Tensor = self.score(self.generator.read(codes, sizes))
+        return scores.transpose(1, 2) / self.temperature
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Sum the sorted values of each dimension with the coefficients of the item's size."""
