@@ -9,9 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,23 @@ from tests.conftest import draw_photo
 from tests.serving.conftest import FREE, Place, Running
 
 Start = Callable[[Service], Running]
+
+
+@contextmanager
+def started(
+    command: list[str], number: signal.Signals, env: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """A process that a signal ends, even where nohup runs the tests; killed in the end, so that no failed test hangs."""
+    before = signal.signal(number, signal.SIG_DFL)  # a child ignores what its parent ignores
+    try:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **env})
+    finally:
+        signal.signal(number, before)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_silent_and_slow_clients_are_left_and_others_served(
@@ -128,11 +145,8 @@ def test_a_signal_ends_the_command_in_order(
         "--port",
         "0",
     ]
-    with subprocess.Popen(
-        [*command, "--threads", "1"],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OPENVSE_TOKEN": "a token of enough characters"},
+    with started(
+        [*command, "--threads", "1"], number, {"OPENVSE_TOKEN": "a token of enough characters"}
     ) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
