@@ -33,7 +33,7 @@ Start = Callable[[Service], Running]
 def started(
     command: list[str], number: signal.Signals, env: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process that a signal ends, even where nohup runs the tests; killed in the end, so that no failed test hangs."""
+    """A process that a signal ends, even under nohup; killed in the end, so that a failed test does not hang."""
     before = signal.signal(number, signal.SIG_DFL)  # a child ignores what its parent ignores
     try:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **env})
