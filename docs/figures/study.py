@@ -27,31 +27,40 @@ LABELS = {
     "gpo": "VSE-infinity (GPO, hinge)",
     "mv_vse": "MV-VSE",
     "pvse": "PVSE",
+    "k_max_adopt": "k-max, AdOpt",
     "mean_adopt": "mean, AdOpt",
     "gpo_adopt": "GPO, AdOpt",
     "vse_2ad": "VSE+2AD (AdPool, AdOpt)",
 }
+METHODS = {"adopt": "k_max_adopt", "fewer": "k_max"}
+"""The methods whose names in a plan are shorter."""
 Runs = Mapping[str, Mapping[int, Mapping[int, dict[str, Any]]]]
 """The records by method, number of the setting, and seed."""
 
 
 def main() -> None:
     """Draw the figures."""
-    for name, draw in {"settings": settings, "temperatures": temperatures}.items():
+    everything = read("crops_minilm", "crops_minilm_k", "crops_minilm_rate")
+    for name, draw, runs in (
+        ("settings", settings, everything),
+        ("temperatures", temperatures, read("crops_minilm")),
+    ):
         figure = Figure(figsize=(7, 4), layout="constrained")
-        draw(figure.subplots(), read("crops_minilm"))
+        draw(figure.subplots(), runs)
         figure.savefig(IMAGES / f"study_{name}.png", dpi=120)
 
 
-def read(name: str) -> Runs:
-    """Read the records of a study."""
+def read(*names: str) -> Runs:
+    """Read the records of studies; the settings that a later one adds to a method are numbered after those before."""
     runs: defaultdict[str, defaultdict[int, dict[int, dict[str, Any]]]] = defaultdict(
         lambda: defaultdict(dict)
     )
-    for line in (STUDIES / f"{name}.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        method, number, seed = record["run"].rsplit("-", 2)
-        runs[method][int(number)][int(seed[1:])] = record
+    for place, name in enumerate(names):
+        for line in (STUDIES / f"{name}.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            method, number, seed = record["run"].rsplit("-", 2)
+            method = METHODS.get(method, method)
+            runs[method][100 * place + int(number)][int(seed[1:])] = record
     return runs
 
 
