@@ -44,6 +44,7 @@ def main() -> None:
     for name, draw, runs in (
         ("settings", settings, everything),
         ("temperatures", temperatures, read("crops_minilm")),
+        ("k", by_k, everything),
     ):
         figure = Figure(figsize=(7, 4), layout="constrained")
         draw(figure.subplots(), runs)
@@ -107,6 +108,25 @@ def temperatures(axes: Axes, runs: Runs) -> None:
         axes.plot(*zip(*line, strict=True), "o-", color=colour, label=label)
     axes.set(xscale="log", xlabel="temperature of AdOpt", ylabel="validation RSUM")
     axes.set_xticks([0.01, 0.02, 0.05, 0.1], ["0.01", "0.02", "0.05", "0.1"])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+
+
+def by_k(axes: Axes, runs: Runs) -> None:
+    """k-max pooling by k under the hinge, beside the mean of all, at the rate and weight decay that suit it."""
+    best: defaultdict[int, float] = defaultdict(float)
+    for seeds in (*runs["max"].values(), *runs["k_max"].values()):
+        aggregator, optimizer = seeds[0]["recipe"]["image"]["aggregator"], seeds[0]["recipe"]["optimizer"]
+        if (optimizer["learning_rate"], optimizer["weight_decay"]) == (1e-3, 0.01):
+            k = aggregator.get("k", 1)
+            best[k] = max(best[k], reached(seeds[0]))
+    axes.plot(*zip(*sorted(best.items()), strict=True), "o-", color=BLUE, label="mean of the k largest")
+    for method, label, colour in (("mean", "mean of all", GREY), ("gpo", "GPO", ORANGE)):
+        level = max(reached(seeds[0]) for seeds in runs[method].values())
+        axes.axhline(level, color=colour, linestyle="--", label=f"{label}, its best setting")
+    axes.set(xscale="log", xlabel="k", ylabel="validation RSUM")
+    axes.set_xticks(sorted(best), [str(k) for k in sorted(best)])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
