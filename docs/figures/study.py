@@ -106,27 +106,28 @@ def temperatures(axes: Axes, runs: Runs) -> None:
             best[criterion["temperature"]].append(reached(seeds[0]))
         line: Sequence[tuple[float, float]] = sorted((key, max(values)) for key, values in best.items())
         axes.plot(*zip(*line, strict=True), "o-", color=colour, label=label)
-    axes.set(xscale="log", xlabel="temperature of AdOpt", ylabel="validation RSUM")
-    axes.set_xticks([0.01, 0.02, 0.05, 0.1], ["0.01", "0.02", "0.05", "0.1"])
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    finish(axes, "temperature of AdOpt", [0.01, 0.02, 0.05, 0.1])
 
 
 def by_k(axes: Axes, runs: Runs) -> None:
-    """k-max pooling by k under the hinge, beside the mean of all, at the rate and weight decay that suit it."""
-    best: defaultdict[int, float] = defaultdict(float)
+    """k-max pooling by k under the hinge, all in the setting that suits it, beside the mean of all and GPO."""
+    by: dict[int, float] = {}
     for seeds in (*runs["max"].values(), *runs["k_max"].values()):
-        aggregator, optimizer = seeds[0]["recipe"]["image"]["aggregator"], seeds[0]["recipe"]["optimizer"]
-        if (optimizer["learning_rate"], optimizer["weight_decay"]) == (1e-3, 0.01):
-            k = aggregator.get("k", 1)
-            best[k] = max(best[k], reached(seeds[0]))
-    axes.plot(*zip(*sorted(best.items()), strict=True), "o-", color=BLUE, label="mean of the k largest")
+        recipe = seeds[0]["recipe"]
+        optimizer, first = recipe["optimizer"], recipe["training"]["phases"][0]
+        if (optimizer["learning_rate"], optimizer["weight_decay"], first["epochs"]) == (1e-3, 0.01, 1):
+            by[recipe["image"]["aggregator"].get("k", 1)] = reached(seeds[0])
+    axes.plot(*zip(*sorted(by.items()), strict=True), "o-", color=BLUE, label="mean of the k largest")
     for method, label, colour in (("mean", "mean of all", GREY), ("gpo", "GPO", ORANGE)):
         level = max(reached(seeds[0]) for seeds in runs[method].values())
         axes.axhline(level, color=colour, linestyle="--", label=f"{label}, its best setting")
-    axes.set(xscale="log", xlabel="k", ylabel="validation RSUM")
-    axes.set_xticks(sorted(best), [str(k) for k in sorted(best)])
+    finish(axes, "k", sorted(by))
+
+
+def finish(axes: Axes, xlabel: str, places: Sequence[float]) -> None:
+    """Label a figure of validation RSUM over a logarithmic axis with these places."""
+    axes.set(xscale="log", xlabel=xlabel, ylabel="validation RSUM")
+    axes.set_xticks(places, [str(place) for place in places])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
