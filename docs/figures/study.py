@@ -32,6 +32,27 @@ LABELS = {
     "gpo_adopt": "GPO, AdOpt",
     "vse_2ad": "VSE+2AD (AdPool, AdOpt)",
 }
+POOLINGS = {
+    "k_max_adopt": "k-max, k = {k}",
+    "k_max_10": "k-max, k = {k}",
+    "vse_2ad": "AdPool",
+    "mean_adopt": "mean",
+    "gpo_adopt": "GPO",
+    "gpo_per_dimension": "GPO for each dimension",
+    "gpo_data_dependent": "GPO that sees the values",
+    "gpo_interpolation": "GPO by interpolation",
+    "gpo_and_cls": "GPO; CLS for sentences",
+    "max": "max",
+    "gem": "GeM",
+    "fs_pool": "FSPool",
+    "lip": "LIP",
+    "soft_pool": "SoftPool",
+    "ada_pool": "AdaPool",
+    "attention_pool": "attention",
+    "self_attention": "SelfAttn",
+    "gcn": "GCN",
+    "seq2seq": "Seq2Seq",
+}
 METHODS = {"adopt": "k_max_adopt", "fewer": "k_max"}
 """The methods whose names in a plan are shorter."""
 Runs = Mapping[str, Mapping[int, Mapping[int, dict[str, Any]]]]
@@ -45,6 +66,7 @@ def main() -> None:
         ("settings", settings, everything),
         ("temperatures", temperatures, read("crops_minilm")),
         ("k", by_k, everything),
+        ("poolings", poolings, read("crops_minilm_poolings", "crops_minilm_k", "crops_minilm_rate")),
     ):
         figure = Figure(figsize=(7, 4), layout="constrained")
         draw(figure.subplots(), runs)
@@ -122,6 +144,24 @@ def by_k(axes: Axes, runs: Runs) -> None:
         level = max(reached(seeds[0]) for seeds in runs[method].values())
         axes.axhline(level, color=colour, linestyle="--", label=f"{label}, its best setting")
     finish(axes, "k", sorted(by))
+
+
+def poolings(axes: Axes, runs: Runs) -> None:
+    """A row for each pooling with AdOpt at 0.05 and a learning rate of 1e-3: every seed, and their mean."""
+    reached_by: dict[str, list[float]] = {}
+    for method, label in POOLINGS.items():
+        for seeds in runs[method].values():
+            recipe = seeds[0]["recipe"]
+            criterion, aggregator = recipe["objective"]["ranking"]["criterion"], recipe["image"]["aggregator"]
+            if (criterion.get("temperature"), recipe["optimizer"]["learning_rate"]) == (0.05, 1e-3):
+                reached_by[label.format(**aggregator)] = [*map(reached, seeds.values())]
+    order = sorted(reached_by, key=lambda label: np.mean(reached_by[label]))
+    for row, label in enumerate(order):
+        axes.plot(reached_by[label], [row] * len(reached_by[label]), "o", color=GREY, alpha=0.6, markersize=5)
+        axes.plot(np.mean(reached_by[label]), row, "D", color=BLUE)
+    axes.set_yticks(range(len(order)), order)
+    axes.set_xlabel("validation RSUM")
+    axes.grid(axis="x", alpha=0.3)
 
 
 def finish(axes: Axes, xlabel: str, places: Sequence[float]) -> None:
