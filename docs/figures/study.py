@@ -107,12 +107,7 @@ def settings(axes: Axes, runs: Runs) -> None:
         axes.errorbar(
             means[name], row, xerr=spread, fmt="D", color=BLUE, capsize=3, label="the chosen one, all seeds"
         )
-    axes.set_yticks(range(len(order)), [LABELS[name] for name in order])
-    axes.set_xlabel("validation RSUM")
-    axes.grid(axis="x", alpha=0.3)
-    handles, labels = axes.get_legend_handles_labels()
-    once: dict[str, Any] = dict(zip(labels, handles, strict=True))
-    axes.legend(once.values(), once, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
+    finish_rows(axes, [LABELS[name] for name in order])
 
 
 def temperatures(axes: Axes, runs: Runs) -> None:
@@ -147,21 +142,32 @@ def by_k(axes: Axes, runs: Runs) -> None:
 
 
 def poolings(axes: Axes, runs: Runs) -> None:
-    """A row for each pooling with AdOpt at 0.05 and a learning rate of 1e-3: every seed, and their mean."""
+    """A row for each pooling with AdOpt at 0.05 and a learning rate of 1e-3: seed 0, and the others that are there."""
     reached_by: dict[str, list[float]] = {}
     for method, label in POOLINGS.items():
         for seeds in runs[method].values():
             recipe = seeds[0]["recipe"]
             criterion, aggregator = recipe["objective"]["ranking"]["criterion"], recipe["image"]["aggregator"]
             if (criterion.get("temperature"), recipe["optimizer"]["learning_rate"]) == (0.05, 1e-3):
-                reached_by[label.format(**aggregator)] = [*map(reached, seeds.values())]
-    order = sorted(reached_by, key=lambda label: np.mean(reached_by[label]))
+                reached_by[label.format(**aggregator)] = [reached(seeds[seed]) for seed in sorted(seeds)]
+    order = sorted(reached_by, key=lambda label: reached_by[label][0])
     for row, label in enumerate(order):
-        axes.plot(reached_by[label], [row] * len(reached_by[label]), "o", color=GREY, alpha=0.6, markersize=5)
-        axes.plot(np.mean(reached_by[label]), row, "D", color=BLUE)
-    axes.set_yticks(range(len(order)), order)
+        first, *others = reached_by[label]
+        axes.plot(
+            others, [row] * len(others), "o", color=GREY, alpha=0.6, markersize=5, label="seeds 1 and 2"
+        )
+        axes.plot(first, row, "D", color=BLUE, label="seed 0")
+    finish_rows(axes, order)
+
+
+def finish_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Label a figure that has a row of validation RSUM for each label."""
+    axes.set_yticks(range(len(labels)), labels)
     axes.set_xlabel("validation RSUM")
     axes.grid(axis="x", alpha=0.3)
+    handles, names = axes.get_legend_handles_labels()
+    once: dict[str, Any] = dict(zip(names, handles, strict=True))
+    axes.legend(once.values(), once, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
 
 
 def finish(axes: Axes, xlabel: str, places: Sequence[float]) -> None:

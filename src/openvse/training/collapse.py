@@ -22,8 +22,9 @@ from collections import deque
 from collections.abc import Callable
 
 EQUAL_EMBEDDINGS = (
-    "all embeddings are becoming equal (hard-negative collapse). Begin with an epoch on all negatives "
-    "(training.phases.0.objective: {ranking.miner: all}), lower optimizer.learning_rate, or warm it up longer"
+    "all embeddings are becoming equal (hard-negative collapse). Begin with about three epochs on all negatives "
+    "(training.phases.0: {epochs: 3, objective: {ranking.miner: all}}), lower optimizer.learning_rate, "
+    "or warm it up longer"
 )
 """The meaning of collapse in retrieval, and advice."""
 
