@@ -32,6 +32,7 @@ LABELS = {
     "gpo_adopt": "GPO, AdOpt",
     "vse_2ad": "VSE+2AD (AdPool, AdOpt)",
 }
+"""The names of methods in a figure."""
 POOLINGS = {
     "k_max_adopt": "k-max, k = {k}",
     "k_max_10": "k-max, k = {k}",
@@ -53,6 +54,7 @@ POOLINGS = {
     "gcn": "GCN",
     "seq2seq": "Seq2Seq",
 }
+"""The names of poolings in a figure, by method; an option of the aggregator stands in braces."""
 METHODS = {"adopt": "k_max_adopt", "fewer": "k_max"}
 """The methods whose names in a plan are shorter."""
 Runs = Mapping[str, Mapping[int, Mapping[int, dict[str, Any]]]]
