@@ -32,9 +32,10 @@ def train_to_the_end(run: Path, *words: str) -> None:
         openvse("train", *words, "training.threads=1", "--out", str(run), *["--resume"] * started)
 
 
-def validations(run: Path, score: str = "rsum") -> dict[int, float]:
-    """Return a score on validation by epoch."""
-    return {record["epoch"]: record[score] for record in read_records(run / METRICS).of("validation")}
+def validations(run: Path) -> dict[int, float]:
+    """Return the score that validation chooses by, by epoch: RSUM, or the accuracy of a model that answers."""
+    records = read_records(run / METRICS).of("validation")
+    return {record["epoch"]: record["rsum" if "rsum" in record else "accuracy"] for record in records}
 
 
 def cost_of(run: Path) -> tuple[str, str, str]:

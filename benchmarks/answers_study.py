@@ -89,7 +89,7 @@ def measure(run: Path, way: str, share: float, seed: int, questions: Path, grids
     said = openvse("evaluate", *words, "--json", "-q")
     scores = json.loads(said)["result"]["report"]["scores"]
     test = [scores["accuracy"], *(scores[f"accuracy_{kind}"] for kind in ("object", "color", "number"))]
-    accuracies = validations(run, "accuracy")
+    accuracies = validations(run)
     best = max(accuracies, key=lambda epoch: accuracies[epoch])
     minutes, _, commit = cost_of(run)
     count = len(open_question_folder(questions).split("train"))

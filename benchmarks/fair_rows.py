@@ -5,9 +5,8 @@ python benchmarks/fair_rows.py PLAN --out RUNS --keep runs.jsonl
 
 PLAN is a file such as ``studies/crops_minilm.yaml``: what all runs share, and for each method its recipe, what differs
 from it, and what to choose from. Every combination of the choices is trained with seed 0; the one with the best
-validation score (the plan's ``score``: ``rsum`` unless it says ``accuracy``, for answers) is trained with the other
-seeds, too. Nothing here reads the test split: ``openvse compare`` (``openvse evaluate`` for answers) does that once,
-afterwards, with the runs that ``--chosen`` lists.
+validation score (RSUM, or the accuracy of answers) is trained with the other seeds, too. Nothing here reads the test
+split: ``openvse compare`` does that once, afterwards, with the runs that ``--chosen`` lists.
 
 The same command may run several times at once: each takes the next run that none of the others has. A run that was
 stopped goes on. ``--keep`` writes what is needed to trace and repeat each run: its resolved recipe, its validation
@@ -47,21 +46,10 @@ class Setting:
     method: str
     number: int
     recipe: dict[str, Any]
-    score: str
-    """What validation chooses by: ``rsum`` or ``accuracy``."""
 
     def run(self, out: Path, seed: int) -> Path:
         """The folder of the run with a seed."""
         return out / f"{self.method}-{self.number}-s{seed}"
-
-    def best(self, run: Path) -> tuple[float, int] | None:
-        """The best validation score of a finished run and minus its epoch; None if it is not finished."""
-        if not (run / "best" / "config.json").exists() or find_run(str(run)).unfinished():
-            return None
-        return max(
-            ((score, -epoch) for epoch, score in validations(run, self.score).items()),
-            default=None,
-        )
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -114,8 +102,7 @@ def settings_of(name: str, plan: dict[str, Any]) -> Iterator[Setting]:
     for number, chosen in enumerate(itertools.product(*method.get("settings", ()))):
         changes = reduce(merged, [plan["shared"], method.get("changes", {}), *chosen])
         base = RECIPES / f"{method.get('base', plan.get('base'))}.yaml"
-        recipe = {"base": str(base), "name": name, **changes}
-        yield Setting(name, number, recipe, plan.get("score", "rsum"))
+        yield Setting(name, number, {"base": str(base), "name": name, **changes})
 
 
 class TakenError(OpenVSEError):
@@ -128,19 +115,26 @@ def train(setting: Setting, seed: int, options: argparse.Namespace) -> None:
     turn = run.with_suffix(".turn")
     turn.mkdir(exist_ok=True)
     with suppress(TakenError), locked(turn, "the turn", TakenError):
-        if setting.best(run) is not None:
+        if best(run) is not None:
             return
         recipe = run.with_suffix(".yaml")
         recipe.write_text(yaml.safe_dump(setting.recipe))
         words = [str(recipe), *options.overrides, f"seed={seed}", "--out", str(run)]
         openvse("train", *words, *["--resume"] * (run / "last.pt").exists())
         (run / "last.pt").unlink(missing_ok=True)  # hundreds of megabytes that a finished run does not need
-        print(run.name, *(setting.best(run) or ()), flush=True)
+        print(run.name, *(best(run) or ()), flush=True)
+
+
+def best(run: Path) -> tuple[float, int] | None:
+    """The best validation score of a finished run and minus its epoch; None if it is not finished."""
+    if not (run / "best" / "config.json").exists() or find_run(str(run)).unfinished():
+        return None
+    return max(((score, -epoch) for epoch, score in validations(run).items()), default=None)
 
 
 def choose(settings: Sequence[Setting], out: Path) -> Setting | None:
     """The setting whose run with seed 0 is best on validation; None until all of them are trained."""
-    reached = [setting.best(setting.run(out, 0)) for setting in settings]
+    reached = [best(setting.run(out, 0)) for setting in settings]
     known = [each for each in reached if each is not None]
     return settings[reached.index(max(known))] if len(known) == len(settings) else None
 
@@ -150,7 +144,7 @@ def keep(settings: Mapping[str, Sequence[Setting]], out: Path, target: Path) -> 
     lines = []
     for setting in itertools.chain(*settings.values()):
         for run in sorted(out.glob(f"{setting.method}-{setting.number}-s*/")):
-            if setting.best(run) is None:
+            if best(run) is None:
                 continue
             records = read_records(run / METRICS)
             recipe = yaml.safe_load((run / "recipe.yaml").read_text())
@@ -159,8 +153,8 @@ def keep(settings: Mapping[str, Sequence[Setting]], out: Path, target: Path) -> 
             }
             line = {
                 "run": run.name,
-                f"validation_{setting.score}": [
-                    round(score, 2) for _, score in sorted(validations(run, setting.score).items())
+                f"validation_{'accuracy' if recipe['task'] == 'vqa' else 'rsum'}": [
+                    round(score, 2) for _, score in sorted(validations(run).items())
                 ],
                 "minutes": round((records.seconds() or 0) / 60, 1),
                 "memory_mb": round((records.memory() or 0) / 1e6) or None,

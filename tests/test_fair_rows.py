@@ -102,3 +102,12 @@ def test_the_best_setting_gets_the_other_seeds(
     assert [len(line["validation_rsum"]) for line in lines] == [2, 2, 2]
     assert lines[0]["recipe"]["optimizer"]["learning_rate"] == 1e-7
     assert str(tmp_path) not in (tmp_path / "runs.jsonl").read_text()
+
+
+def test_models_that_answer_are_chosen_by_their_accuracy(script: ModuleType, tmp_path: Path) -> None:
+    records = [
+        {"kind": "validation", "epoch": epoch, "global_step": epoch, "accuracy": accuracy, "loss": 9.0}
+        for epoch, accuracy in ((1, 20.0), (2, 25.0))
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    assert script.validations(tmp_path) == {1: 20.0, 2: 25.0}
