@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from openvse.errors import TrainingError
 from openvse.training.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -52,3 +54,19 @@ def test_no_code_is_unpickled(tmp_path: Path) -> None:
     torch.save({"format_version": 1, "progress": {}, "model": Payload()}, tmp_path / "last.pt")
     with pytest.raises(TrainingError, match="is damaged"):
         load_checkpoint(tmp_path / "last.pt")
+
+
+def test_tensorboard_shows_the_last_attempt_of_each_step(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    for last_step, loss in (
+        (0, 1.0),
+        (2, 7.0),
+    ):  # stopped after its third step, its checkpoint was of the second
+        log = MetricsLog(tmp_path, last_step)
+        for step in range(last_step + 1, 4):
+            log.write("train", 1, step, {"loss": loss, "learning_rate": 0.5})
+        assert threading.active_count() == threads  # one that waits would hold up the end of a stopped run
+        log.close()
+    shown = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(each.step, each.value) for each in shown.Scalars("train/loss")] == [(1, 1.0), (2, 1.0), (3, 7.0)]
+    assert shown.Tags()["scalars"] == ["train/loss", "train/learning_rate"]

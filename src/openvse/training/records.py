@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
+import os
+import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from openvse.encoders import Coverage
-from openvse.files import refusal_of_disk, write_whole, writing
+from openvse.files import write_whole, writing
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.event_pb2 import Event
 
 ENDS_EPOCH = ("validation", "curves", "time")
 """The kinds of records that are written once per epoch, after its last step."""
@@ -120,21 +125,16 @@ class MetricsLog:
     """
 
     def __init__(self, folder: Path, last_step: int, epochs: int | None = None) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         self._path = folder / "metrics.jsonl"
         _keep_until(self._path, last_step, epochs)
-        self._excepthook = threading.excepthook
-        threading.excepthook = self._without_disk_errors
         with writing(folder / "tensorboard"):
-            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=last_step + 1)
+            self._board = _Board(folder / "tensorboard", last_step + 1)
 
     def write(self, kind: str, epoch: int, global_step: int, values: Mapping[str, float]) -> None:
         """Add one record; a reader only sees complete lines."""
         self._append({"kind": kind, "epoch": epoch, "global_step": global_step, **values})
         with writing(self._path.with_name("tensorboard")):
-            for name, value in values.items():
-                self._board.add_scalar(f"{kind}/{name}", value, global_step)
+            self._board.write(global_step, {f"{kind}/{name}": value for name, value in values.items()})
 
     def write_curves(self, epoch: int, global_step: int, curves: Mapping[str, Sequence[float]]) -> None:
         """Add one record of curves (``"kind": "curves"``); they are not scalars, so TensorBoard does not get them."""
@@ -162,21 +162,50 @@ class MetricsLog:
         )
 
     def close(self) -> None:
-        """Flush TensorBoard."""
-        try:
-            with writing(self._path.with_name("tensorboard")):
-                self._board.close()
-        finally:
-            threading.excepthook = self._excepthook
+        """Close the file of TensorBoard."""
+        with writing(self._path.with_name("tensorboard")):
+            self._board.close()
 
     def _append(self, record: Mapping[str, object]) -> None:
         with writing(self._path), self._path.open("a") as file:
             file.write(json.dumps(record) + "\n")
 
-    def _without_disk_errors(self, failure: threading.ExceptHookArgs) -> None:
-        """Ignore a full disk in the thread of TensorBoard: the thread that trains raises the error too."""
-        if refusal_of_disk(failure.exc_value) is None:
-            self._excepthook(failure)
+
+class _Board:
+    """A file of scalars for TensorBoard.
+
+    TensorBoard's own writers, and PyTorch's, hand each scalar to a thread. A signal in the middle of that can leave the
+    thread waiting for two minutes, and with it the end of the run. So this one writes in the thread that trains.
+
+    Args:
+        folder: the folder of the file.
+        first_step: TensorBoard leaves out the records of earlier files from this step on.
+    """
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._event = Event
+        self._file = RecordWriter((folder / name).open("wb"))
+        self._add(Event(step=first_step, file_version="brain.Event:2"))
+        self._add(Event(step=first_step, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Add the scalars of a step."""
+        scalars = [{"tag": tag, "simple_value": value} for tag, value in values.items()]
+        self._add(self._event(step=step, summary={"value": scalars}))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _add(self, event: Event) -> None:
+        event.wall_time = time.time()
+        self._file.write(event.SerializeToString())
+        self._file.flush()
 
 
 def _keep_until(path: Path, last_step: int, epochs: int | None) -> None:
