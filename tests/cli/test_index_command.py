@@ -186,10 +186,11 @@ def test_empty_vectors_are_told_and_repaired(place: Path, index: Path, refused, 
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
 def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke, number: int, status: int) -> None:
-    album = write_album(tmp_path / "many", 1500)
+    album = write_album(tmp_path / "many", 600)
     out = tmp_path / "index"
-    words = ("index", place / "run" / "best", album, "--out", out, "--batch-size", "1")
-    process = start(*words, before="from openvse.search import indexing; indexing.KEEP_SECONDS = 0.1")
+    words = ("index", place / "run" / "best", album, "--out", out)
+    before = "from openvse.search import indexing; indexing.KEEP_SECONDS = 0.1"
+    process = start(*words, "--batch-size", "1", before=before)
     wait_for(out / "index.json", process)
     process.send_signal(number)
     _, told = process.communicate(timeout=60)
@@ -198,5 +199,5 @@ def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke, numb
         assert told.rstrip().endswith(": what was embedded is kept; run the same command again to continue")
     kept = len(Index.open(out, check=True))
     result = invoke(*words)
-    assert result.stdout.startswith(f"{out}: 1500 images (0 unchanged, {kept} kept by the stopped run, ")
-    assert len(Index.open(out, check=True)) == 1500
+    assert result.stdout.startswith(f"{out}: 600 images (0 unchanged, {kept} kept by the stopped run, ")
+    assert len(Index.open(out, check=True)) == 600
