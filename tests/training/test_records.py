@@ -58,10 +58,8 @@ def test_no_code_is_unpickled(tmp_path: Path) -> None:
 
 def test_tensorboard_shows_the_last_attempt_of_each_step(tmp_path: Path) -> None:
     threads = threading.active_count()
-    for last_step, loss in (
-        (0, 1.0),
-        (2, 7.0),
-    ):  # stopped after its third step, its checkpoint was of the second
+    # The first attempt is stopped after its third step; its checkpoint is of the second.
+    for last_step, loss in ((0, 1.0), (2, 7.0)):
         log = MetricsLog(tmp_path, last_step)
         for step in range(last_step + 1, 4):
             log.write("train", 1, step, {"loss": loss, "learning_rate": 0.5})
