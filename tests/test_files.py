@@ -11,12 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from openvse.cli import stopping
 from openvse.errors import DiskError, StoreError, TrainingError
-from openvse.files import LOCK, locked, made, replacing, replacing_files, write_whole, writing
+from openvse.files import LOCK, locked, made, replacing, replacing_files, stops_wait, write_whole, writing
 
 
 class Stopped(BaseException):
@@ -199,3 +202,46 @@ def test_what_a_full_disk_raises_is_one_line(tmp_path: Path, error: Exception) -
     assert caught.value.strerror == "No space left on device"
     with pytest.raises(ValueError, match="another"), writing(tmp_path):
         raise ValueError("another fault")
+
+
+def swallow_a_signal(number: int) -> None:
+    """Get a signal where any exception is swallowed, as at one line of ``copyreg``."""
+    with suppress(BaseException):
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_waits_for_the_end_of_the_block(number: int) -> None:
+    reached = []
+    with stopping.stoppable():
+        handler = signal.getsignal(number)
+        with pytest.raises(KeyboardInterrupt), stops_wait():
+            swallow_a_signal(number)
+            reached.append("the end")
+        assert reached == ["the end"]
+        assert signal.getsignal(number) == handler
+
+
+def test_a_stop_is_not_lost_when_the_block_fails() -> None:
+    with stopping.stoppable(), pytest.raises(stopping.Stopped) as stop, stops_wait():
+        swallow_a_signal(signal.SIGTERM)
+        raise OSError("the disk is full")
+    assert isinstance(stop.value.__context__, OSError)
+
+
+def test_a_signal_that_nothing_handles_ends_the_process_at_once() -> None:
+    program = "from openvse.files import stops_wait\nwith stops_wait(): print('begun', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+        process.terminate()
+        assert process.wait(timeout=60) == -signal.SIGTERM
+
+
+def test_a_thread_to_which_no_stop_comes_goes_on() -> None:
+    def block() -> str:
+        with stops_wait():
+            return "done"
+
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(block).result() == "done"

@@ -6,12 +6,15 @@ import errno
 import os
 import re
 import shutil
+import signal
 import stat
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 from openvse.errors import DiskError, OpenVSEError
@@ -29,6 +32,8 @@ _BLOCK = 1 << 20
 _REFUSALS = {
     getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EACCES", "EPERM")
 }
+
+_STOPS = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
 
 
 def refusal_of_disk(error: BaseException | None) -> str | None:
@@ -72,6 +77,38 @@ def writing(path: Path) -> Iterator[None]:
             f"what was there before is unchanged",
             reason,
         ) from error
+
+
+@contextmanager
+def stops_wait() -> Iterator[None]:
+    """Let a Ctrl-C, or another signal that is to raise an exception here, wait for the end of the block.
+
+    For libraries that an exception at any line breaks. ``torch.save``, for one, swallows it at one line (a bare
+    ``except`` of ``copyreg``) and ends the process at others (in C++ code that closes the file).
+    """
+    if threading.current_thread() is not threading.main_thread():  # signals raise in the main thread only
+        yield
+        return
+    came: list[int] = []
+    ended = False
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        if ended:  # a signal while the handlers are put back
+            handlers[number](number, frame)
+        came.append(number)
+
+    present = {each: signal.getsignal(each) for each in signal.valid_signals() & _STOPS}
+    handlers = {each: handler for each, handler in present.items() if callable(handler)}
+    try:
+        for each in handlers:
+            signal.signal(each, wait)
+        yield
+    finally:
+        ended = True
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 @contextmanager

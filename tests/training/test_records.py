@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,17 @@ def test_checkpoint_round_trip(tmp_path: Path) -> None:
     assert again == progress
     assert torch.equal(state["model"]["w"], torch.arange(3))
     assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_a_stop_waits_until_the_checkpoint_is_complete(tmp_path: Path) -> None:
+    class Stops:
+        def __reduce__(self) -> tuple[object, tuple[()]]:
+            signal.raise_signal(signal.SIGINT)
+            return (OrderedDict, ())
+
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path / "last.pt", Progress(epoch=2), {"model": Stops()})
+    assert load_checkpoint(tmp_path / "last.pt") == (Progress(epoch=2), {"model": {}})
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04"])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from openvse.errors import TrainingError
-from openvse.files import replacing
+from openvse.files import replacing, stops_wait
 from openvse.training.plateau import Plateau
 
 FORMAT_VERSION = 1
@@ -50,10 +50,12 @@ class Progress:
 def save_checkpoint(path: Path, progress: Progress, state: dict[str, Any]) -> None:
     """Write a checkpoint; the file under ``path`` is complete at every moment, either the old one or the new one.
 
+    A Ctrl-C or another stop while the checkpoint is written takes effect when it is complete.
+
     Raises:
         DiskError: the disk is full or cannot be written to.
     """
-    with replacing(path) as partial, partial.open("wb") as file:
+    with stops_wait(), replacing(path) as partial, partial.open("wb") as file:
         torch.save({"format_version": FORMAT_VERSION, "progress": asdict(progress), **state}, file)
 
 
