@@ -94,7 +94,7 @@ def stops_wait() -> Iterator[None]:
 
     def wait(number: int, frame: FrameType | None) -> None:
         if ended:  # a signal while the handlers are put back
-            handlers[number](number, frame)
+            handlers[signal.Signals(number)](number, frame)
         came.append(number)
 
     present = {each: signal.getsignal(each) for each in signal.valid_signals() & _STOPS}

@@ -116,6 +116,36 @@ def test_other_captions_of_an_image_are_not_negatives() -> None:
     assert float(term(batch(scores, positives))) == 0.0
 
 
+@settings(max_examples=30, deadline=None)
+@given(sizes, sizes, st.integers(0, 999), st.booleans())
+def test_as_released_only_the_diagonal_of_the_pairs_is_positive(
+    images: int, texts: int, seed: int, hardest: bool
+) -> None:
+    b = random_batch(images, texts, seed)
+    image_of, text_of = b.positives.nonzero(as_tuple=True)
+    pairs = batch(b.scores[image_of][:, text_of], torch.eye(texts, dtype=torch.bool))
+    miner = Hardest() if hardest else All()
+    term = Contrast(miner=miner, criterion=Hinge(margin=0.3), negatives_of_one_image=True)
+    assert float(term(b)) == pytest.approx(slow_hinge(pairs, 0.3, hardest), abs=1e-10)
+
+
+class Counted(All):
+    """All negatives, and how many there are."""
+
+    def diagnostics(self, scores: Tensor, positives: Tensor) -> dict[str, float]:
+        return {"negatives": float(self.mine(scores, positives).sum() - positives.sum())}
+
+
+@pytest.mark.parametrize(("of_one_image", "i2t", "t2i"), [(False, 3, 3), (True, 6, 6)])
+def test_diagnostics_are_those_of_the_negatives_in_the_loss(of_one_image: bool, i2t: int, t2i: int) -> None:
+    positives = torch.tensor([[True, True, False], [False, False, True]])
+    term = Contrast(miner=Counted(), criterion=Hinge(), negatives_of_one_image=of_one_image)
+    assert term.diagnostics(batch(torch.rand(2, 3), positives)) == {
+        "i2t_negatives": i2t,
+        "t2i_negatives": t2i,
+    }
+
+
 def test_mean_is_the_sum_over_the_number_of_pairs() -> None:
     b = random_batch(4, 6, 3)
     total = Contrast(miner=Hardest(), criterion=Hinge())(b)

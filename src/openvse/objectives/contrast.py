@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -23,6 +25,8 @@ class Contrast(RankingTerm):
         reduction: the sum or the mean over the positive pairs of the batch; VSE++ and VSE-infinity use "sum".
         anchors: the side whose items are anchors: ``both``, or only the images, which retrieve texts (DeViSE), or only
             the texts.
+        negatives_of_one_image: whether two captions of one image in a batch are each other's negatives, as in the
+            released code of VSE++ and VSE-infinity, where only the diagonal of a batch of pairs is positive.
     """
 
     def __init__(
@@ -32,14 +36,29 @@ class Contrast(RankingTerm):
         criterion: Criterion,
         reduction: Literal["sum", "mean"] = "sum",
         anchors: Literal["both", "images", "texts"] = "both",
+        negatives_of_one_image: bool = False,
     ) -> None:
         super().__init__(miner=miner, criterion=criterion, reduction=reduction)
         self.anchors = anchors
+        self.negatives_of_one_image = negatives_of_one_image
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
         """Add the two directions, or take one."""
+        batch = self._compared(batch)
         if self.anchors == "both":
             return self.both_ways(batch.scores, batch.positives)
         if self.anchors == "images":
             return self.one_way(batch.scores, batch.positives)
         return self.one_way(batch.scores.T, batch.positives.T)
+
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, float]:
+        """Return the diagnostics of the miner, for images (i2t) and for texts (t2i) as anchors."""
+        return super().diagnostics(self._compared(batch))
+
+    def _compared(self, batch: ScoredBatch) -> ScoredBatch:
+        """Give each pair a row in which only its own text is positive, if captions of one image are negatives."""
+        if not self.negatives_of_one_image:
+            return batch
+        images, texts = batch.positives.nonzero(as_tuple=True)
+        positives = torch.zeros_like(batch.positives[images]).scatter_(1, texts[:, None], True)
+        return replace(batch, scores=batch.scores[images], positives=positives)
