@@ -33,7 +33,10 @@ _REFUSALS = {
     getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EACCES", "EPERM")
 }
 
-_STOPS = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
+STOPS: frozenset[signal.Signals] = frozenset(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+"""The signals that ask a process to end."""
 
 
 def refusal_of_disk(error: BaseException | None) -> str | None:
@@ -97,7 +100,7 @@ def stops_wait() -> Iterator[None]:
             handlers[signal.Signals(number)](number, frame)
         came.append(number)
 
-    present = {each: signal.getsignal(each) for each in signal.valid_signals() & _STOPS}
+    present = {each: signal.getsignal(each) for each in STOPS}
     handlers = {each: handler for each, handler in present.items() if callable(handler)}
     try:
         for each in handlers:

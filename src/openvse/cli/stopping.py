@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS: Sequence[signal.Signals] = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+from openvse.files import STOPS
+
+SIGNALS = STOPS - {signal.SIGINT}  # Python itself raises KeyboardInterrupt for SIGINT
 
 
 class Stopped(KeyboardInterrupt):
