@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jaxtyping import install_import_hook
@@ -40,6 +41,14 @@ def draw_photo(seed: int, size: tuple[int, int] = (96, 72)) -> Image.Image:
         shape(box, fill=tuple(int(c) for c in rng.integers(0, 256, 3)))
     smooth = np.asarray(image.filter(ImageFilter.GaussianBlur(0.7)), dtype=np.int16)
     return Image.fromarray((smooth + rng.integers(-6, 7, smooth.shape)).clip(0, 255).astype(np.uint8))
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt; a test run in the background inherits that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

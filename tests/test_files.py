@@ -211,6 +211,7 @@ def swallow_a_signal(number: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_waits_for_the_end_of_the_block(number: int) -> None:
     reached = []

@@ -41,6 +41,7 @@ def test_checkpoint_round_trip(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_stop_waits_until_the_checkpoint_is_complete(tmp_path: Path) -> None:
     class Stops:
         def __reduce__(self) -> tuple[object, tuple[()]]:
