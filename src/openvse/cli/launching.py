@@ -51,7 +51,15 @@ def together(processes: int, device: str) -> Iterator[Processes]:
     try:
         yield Processes(state.process_index, state.num_processes)
     finally:
-        state.destroy_process_group()
+        leave()
+
+
+def leave() -> None:
+    """End the threads by which this process talks to the others of its command; at its exit they could abort it."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from accelerate import PartialState
+
+        PartialState().destroy_process_group()
 
 
 def launch(processes: int) -> None:

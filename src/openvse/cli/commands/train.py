@@ -10,7 +10,7 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.completion import complete_override, complete_recipe
-from openvse.cli.launching import launch, leads
+from openvse.cli.launching import launch, leads, leave
 from openvse.cli.options import Quiet, RunDevice, StartModel, Threads
 from openvse.cli.stopping import going_on
 
@@ -80,6 +80,7 @@ def train(
             watcher=TrainingBar(progress) if leading else Silent(),
             on_extraction=lambda state: extraction[state.unit](state.done, state.total, state.images_per_s),
         )
+    leave()
     if leading:
         best, reached = f"epoch {result.progress.best_epoch}", result.progress
         within = interval_of(result.best, reached.metric)
