@@ -18,10 +18,10 @@ import torch
 
 from _drawn import BLOCK, drawn, drawn_queries
 from _measure import peak_memory
+from openvse.index.database import Root
+from openvse.index.writer import Entry, IndexWriter
 from openvse.search import ExactBackend, Index, Item, choose_engine, update_engine
-from openvse.search.database import Root
 from openvse.search.engines import open_engine
-from openvse.search.writer import Entry, IndexWriter
 from openvse.types import EmbeddingSet
 
 TOP_K = 10

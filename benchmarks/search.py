@@ -26,9 +26,9 @@ import torch
 from _measure import environment, median_times, table
 from _search_engines import HEADER, measure_engines
 from openvse.functional import normalize
+from openvse.index.database import Root
+from openvse.index.writer import Entry, IndexWriter
 from openvse.search import ExactBackend, Index, Item
-from openvse.search.database import Root
-from openvse.search.writer import Entry, IndexWriter
 from openvse.types import EmbeddingSet
 
 TOP_K = 10

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from openvse.errors import DataError
+from openvse.index.database import Root
+from openvse.index.manifest import Item
+from openvse.index.writer import Entry, IndexWriter
 from openvse.search import Index, duplicates_in_index
-from openvse.search.database import Root
-from openvse.search.manifest import Item
-from openvse.search.writer import Entry, IndexWriter
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openvse.search.manifest import read_manifest
+from openvse.index.manifest import read_manifest
 
 
 @pytest.mark.medium

@@ -13,7 +13,6 @@ from album import digest, write_album
 from test_stopping import start, wait_for
 
 from openvse.search import Index
-from tests.search.old_index import without_checksums
 
 
 @pytest.fixture
@@ -62,8 +61,8 @@ def test_a_check_looks_at_checksums_and_numbers(
 ) -> None:
     words = ("index", place / "run" / "best", place / "album", "--out", index, "--check")
     assert invoke(*words).stdout == f"{index}: 20 images (20 unchanged, 0 unreadable)\n"
-    monkeypatch.setattr("openvse.search.index.SMALL_BYTES", 0)
-    monkeypatch.setattr("openvse.search.repair.SMALL_BYTES", 0)
+    monkeypatch.setattr("openvse.index.index.SMALL_BYTES", 0)
+    monkeypatch.setattr("openvse.index.maintenance.SMALL_BYTES", 0)
     (vectors,) = index.glob("vectors-*")
     stored = np.load(vectors, mmap_mode="r+")
     stored[3] = np.nan
@@ -145,7 +144,8 @@ def test_the_model_is_gone_or_another_one(place: Path, index: Path, refused, inv
 
 
 def test_an_index_that_does_not_know_its_model(index: Path, refused, invoke) -> None:
-    without_checksums(index)
+    manifest = index / "index.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"model_place": None}))
     assert "does not say where its model is" in refused("search", index, "a red sky")
     assert len(Index.open(index, check=True)) == 20
 

@@ -16,7 +16,6 @@ import yaml
 
 import openvse
 from openvse.features import FeatureStore
-from openvse.search import Index, SearchEngine
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import Inputs
 
@@ -67,15 +66,6 @@ def test_a_model_that_answers_without_an_image() -> None:
     assert model.fingerprint == expected["fingerprint"]
     (guesses,) = model.ask(None, ["what colour is the dog"], top_k=2)
     assert [guess.answer for guess in guesses] == [answer for answer, _ in expected["answers"]]
-
-
-def test_an_index_and_the_model_that_made_it() -> None:
-    engine = SearchEngine(openvse.load(V1 / "resnet"), Index.open(V1 / "index"))
-    (hits,) = engine.search(["a red dog runs"], 3)
-    assert [hit.id for hit in hits] == [item for item, _ in EXPECTED["index"]["hits"]]
-    assert [hit.score for hit in hits] == pytest.approx(
-        [score for _, score in EXPECTED["index"]["hits"]], abs=1e-5
-    )
 
 
 def test_a_store() -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from openvse.functional import normalize
+from openvse.index.database import Root
+from openvse.index.manifest import Item
+from openvse.index.writer import Entry, IndexWriter
 from openvse.search import ExactBackend, Index, choose_engine, update_engine
 from openvse.search.backend import Engine
-from openvse.search.database import Root
 from openvse.search.engines import open_engine
-from openvse.search.manifest import Item
-from openvse.search.writer import Entry, IndexWriter
 from openvse.types import EmbeddingSet
 
 DIM = 12

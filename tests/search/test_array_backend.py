@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from openvse.errors import IndexFormatError, ModelError
+from openvse.index.segments import Segment
 from openvse.runtime import ArraySet
 from openvse.search import ArrayBackend, ExactBackend
-from openvse.search.segments import Segment
 from openvse.types import EmbeddingSet
 
 

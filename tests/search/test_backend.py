@@ -9,8 +9,8 @@ from torch import Tensor
 
 from openvse.functional import normalize, set_max_scores
 from openvse.search import ExactBackend
-from openvse.search.ordering import pack, unpack
 from openvse.similarities import Order
+from openvse.stores.ordering import pack, unpack
 from openvse.types import EmbeddingSet
 
 

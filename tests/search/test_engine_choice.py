@@ -13,10 +13,10 @@ from colour_model import ColourModel
 from engine_helpers import engine_of, opened, queries, unit, write
 
 from openvse.errors import EngineBusyError, EngineError
+from openvse.index.manifest import read_manifest
 from openvse.search import Index, SearchEngine, choose_engine, update_engine
-from openvse.search.engine_choice import EngineChoice, public_url, secrets_in, without_secrets
-from openvse.search.manifest import read_manifest
 from openvse.search.point_engine import PointEngine
+from openvse.stores.engine_choice import EngineChoice, public_url, secrets_in, without_secrets
 
 SECRET = "hunter-2%40x"
 URLS = {
@@ -176,7 +176,7 @@ def test_eight_bits_are_compacted_and_damage_is_said(tmp_path: Path) -> None:
 @pytest.mark.medium
 def test_eight_bits_find_the_best_of_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best come first, so that later blocks have fewer good ones than are wanted."""
-    monkeypatch.setattr("openvse.search.stores.int8._BLOCK", 64)
+    monkeypatch.setattr("openvse.stores.int8._BLOCK", 64)
     asked = queries(3)
     vectors = unit(1000)
     order = np.argsort(-(vectors[:, 0] @ asked.vectors[0, 0].numpy()))
@@ -208,7 +208,7 @@ def test_a_server_that_is_not_there_is_said_in_lines_of_our_own(
 
 @pytest.mark.medium
 def test_a_key_that_is_not_encrypted_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    from openvse.search.stores import qdrant
+    from openvse.stores import qdrant
 
     with pytest.raises(EngineError, match="qdrant.invalid:1 cannot be used"):
         qdrant.QdrantStore("http://me:secret@qdrant.invalid:1", "openvse_00000000", 1, 4)

@@ -13,11 +13,11 @@ import torch
 from engine_helpers import DIM, engine_of, name_of, opened, queries, unit, write
 
 from openvse.errors import EngineError
+from openvse.index.conditions import allowed_items
 from openvse.search import ENGINES, Index, choose_engine, measured_recall, parse_condition, update_engine
-from openvse.search.engine_choice import EngineChoice
-from openvse.search.filters import allowed_items
 from openvse.search.point_engine import PointEngine
-from openvse.search.points import Within
+from openvse.stores.engine_choice import EngineChoice
+from openvse.stores.points import Within
 from openvse.types import EmbeddingSet
 
 
@@ -186,8 +186,8 @@ def test_what_the_user_says_of_an_item_reaches_the_engine(
     name, url = engine
     write(folder, range(20), unit(20))
     engine_of(folder, name, url)
-    from openvse.search.database import Database
-    from openvse.search.manifest import read_manifest
+    from openvse.index.database import Database
+    from openvse.index.manifest import read_manifest
 
     with Database(folder / read_manifest(folder).items, write=True) as database, database.transaction():
         database.describe([('{"year": 1815}', name_of(3))])

@@ -8,8 +8,9 @@ import pytest
 from colour_model import ColourModel
 
 from openvse.errors import IndexFormatError
-from openvse.search import Index, build_index, repair
-from openvse.search import index as layout
+from openvse.index import index as layout
+from openvse.index import maintenance
+from openvse.search import Index, build_index
 
 
 def flip(path: Path, place: int) -> None:
@@ -46,7 +47,7 @@ def test_a_large_index_is_checked_on_request(
 ) -> None:
     """What is damaged is embedded again, and nothing else."""
     monkeypatch.setattr(layout, "SMALL_BYTES", 0)
-    monkeypatch.setattr(repair, "SMALL_BYTES", 0)
+    monkeypatch.setattr(maintenance, "SMALL_BYTES", 0)
     sound = Index.open(out, check=True).vectors.copy()
     (path,) = out.glob("vectors-*")
     flip(path, -1)

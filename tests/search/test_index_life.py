@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from colour_model import ColourModel, paint
-from old_index import as_old, write_old
 
 from openvse.errors import DataError, IndexFormatError
+from openvse.index import build, segments
 from openvse.search import (
     Index,
     Item,
@@ -20,11 +20,8 @@ from openvse.search import (
     build_index,
     compact_index,
     forget_root,
-    indexing,
     remove_items,
-    segments,
 )
-from openvse.search.manifest import UNFINISHED
 
 
 def ids(out: Path) -> list[str]:
@@ -170,48 +167,11 @@ def test_what_the_user_says_is_kept_with_the_items(model: ColourModel, photos: P
 
 
 def said(out: Path) -> dict[str, object]:
-    from openvse.search.database import Database
+    from openvse.index.database import Database
 
     with Database(out / Index.open(out).manifest.items) as database:
         rows = database.read("SELECT id, metadata FROM items WHERE metadata IS NOT NULL")
     return {str(item_id): json.loads(str(metadata)) for item_id, metadata in rows}
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_an_older_format_is_read_and_then_upgraded(
-    model: ColourModel, photos: Path, out: Path, version: int
-) -> None:
-    today = Index.open(out)
-    vectors = np.array(today.vectors)
-    as_old(out, version)
-    old = Index.open(out, model.fingerprint, check=True)
-    assert old.items == today.items and np.array_equal(old.vectors, vectors)
-    assert SearchEngine(model, old).search("red", 2) == SearchEngine(model, today).search("red", 2)
-    paint(photos / "new.png", "red")
-    report = build_index(model, photos, out)
-    assert (report.upgraded_from, report.count, report.reused) == (version, 5, 4)
-    assert model.encoded == ["new.png"]
-    assert build_index(model, photos, out).upgraded_from == 0
-    assert len(ids(out)) == 5 and len([*out.iterdir()]) == 4
-
-
-def test_an_interrupted_indexing_of_format_2_goes_on(
-    model: ColourModel, photos: Path, tmp_path: Path
-) -> None:
-    build_index(model, photos, tmp_path / "whole")
-    index = Index.open(tmp_path / "whole")
-    out = write_old(
-        tmp_path / "index",
-        index.items[:3],
-        index.vectors[:3],
-        model=model.fingerprint,
-        root=str(photos),
-        name=UNFINISHED,
-    )
-    model.batches.clear()
-    report = build_index(model, photos, out)
-    assert (report.count, report.resumed, model.encoded) == (4, 3, ["red.png"])
-    assert not (out / UNFINISHED).exists() and len(ids(out)) == 4
 
 
 def test_compaction_leaves_what_is_needed(model: ColourModel, photos: Path, out: Path) -> None:
@@ -232,7 +192,7 @@ def test_compaction_leaves_what_is_needed(model: ColourModel, photos: Path, out:
 def test_an_index_that_is_mostly_waste_is_compacted_by_itself(
     model: ColourModel, photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexing, "_FEW_ROWS", 2)
+    monkeypatch.setattr(build, "_FEW_ROWS", 2)
     for turn in range(1, 3):
         for path in photos.rglob("*.png"):
             os.utime(path, ns=(turn, turn))

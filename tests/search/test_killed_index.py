@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import shutil
 import signal
 import time
 from multiprocessing.connection import Connection
@@ -13,12 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from old_index import write_old
 
+from openvse.index.database import Root
+from openvse.index.writer import Entry, IndexWriter
 from openvse.search import Index, Item, compact_index
-from openvse.search.database import Root
-from openvse.search.manifest import MANIFEST
-from openvse.search.writer import Entry, IndexWriter
 
 ROOTS = [Root(0, "/photos", "")]
 
@@ -81,58 +78,6 @@ def assert_holds(folder: Path, before: dict[str, int], after: dict[str, int]) ->
     found = {item.id: item.modified_ns for item in index.items}
     assert found in (before, after)
     assert (index.vectors[:, 0, 0] == index.table.modified_ns).all()
-
-
-def upgrade_for_ever(old: Path, folder: Path, sender: Connection) -> None:
-    """Upgrade copies of an index of an earlier format, and say before each which one it is."""
-    for turn in range(10_000):
-        copy = folder / str(turn)  # there only while it is whole
-        shutil.copytree(old, folder / "part").rename(copy)
-        sender.send(turn)
-        with IndexWriter(copy, model="m1", roots=ROOTS):
-            pass
-        shutil.rmtree(copy.rename(folder / "part"))
-
-
-def kill_upgrade_once(folder: Path, version: int, seconds: float, count: int = 2000) -> None:
-    """Kill an upgrade after a while; the index must hold what it held, and be upgraded by the next writer."""
-    items = [Item(f"{number:05d}.jpg", number, 1) for number in range(count)]
-    vectors = np.stack([vector_of(number) for number in range(count)])
-    old = write_old(folder / "old", items, vectors, version=version)
-    receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=upgrade_for_ever, args=(old, folder, sender))
-    process.start()
-    sender.close()
-    turn = receiver.recv()
-    time.sleep(seconds)
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    while receiver.poll():
-        try:
-            turn = receiver.recv()
-        except EOFError:
-            break
-    killed = folder / str(turn)
-    if not killed.exists():  # it was upgraded, and on its way out
-        return
-    assert (killed / MANIFEST).exists()
-    for _ in range(2):
-        index = Index.open(killed, check=True)
-        assert index.items == tuple(items)
-        assert (index.vectors[:, 0, 0] == np.arange(count)).all()
-        with IndexWriter(killed, model="m1", roots=ROOTS):
-            pass
-    assert not Index.open(killed).manifest.vectors  # of today's format by now
-    assert len([*killed.glob("items-*")]) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_killed_upgrade_loses_nothing(tmp_path: Path, version: int) -> None:
-    draw = random.Random(version)
-    for number in range(3):
-        kill_upgrade_once(tmp_path / str(number), version, draw.uniform(0.0, 0.05), 300)
 
 
 @pytest.mark.slow

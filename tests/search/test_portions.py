@@ -13,10 +13,10 @@ from colour_model import COLOURS, ColourModel, paint
 from test_clip_segments import ClipColours, film
 
 from openvse.errors import DataError
+from openvse.index.portions import BATCHES_IN_PORTION, EmbeddedPortion, Portion, Sharing, cut, embed_portion
+from openvse.index.scanning import Candidate
+from openvse.index.writer import Item
 from openvse.search import Index, IndexProgress, build_index
-from openvse.search.portions import BATCHES_IN_PORTION, EmbeddedPortion, Portion, Sharing, cut, embed_portion
-from openvse.search.scanning import Candidate
-from openvse.search.writer import Item
 
 
 def backwards(model: ColourModel, taken: list[Portion]) -> Sharing:

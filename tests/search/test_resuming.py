@@ -16,8 +16,9 @@ from colour_model import ColourModel, paint
 
 from openvse.errors import IndexFormatError
 from openvse.files import LOCK
-from openvse.search import Index, build_index, indexing
-from openvse.search.manifest import MANIFEST, UNFINISHED
+from openvse.index import build
+from openvse.index.manifest import MANIFEST, UNFINISHED
+from openvse.search import Index, build_index
 from openvse.types import EmbeddingSet
 from tests.full_disk import full_disk
 
@@ -53,7 +54,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def keep_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(build, "KEEP_SECONDS", 0.0)
 
 
 def stop(photos: Path, out: Path, batches: int) -> None:

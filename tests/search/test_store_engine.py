@@ -13,12 +13,12 @@ import torch
 from engine_helpers import name_of, unit, write
 
 from openvse.errors import DataError, EngineError, IndexFormatError
+from openvse.index.manifest import read_manifest
 from openvse.search import Index, Query, SearchEngine, choose_engine, update_engine
-from openvse.search.engine_address import EngineAddress, is_address, read_address
-from openvse.search.manifest import read_manifest
 from openvse.search.store_engine import StoreEngine
-from openvse.search.stores.pgvector import PgvectorStore
 from openvse.similarities import SetMax
+from openvse.stores.engine_address import EngineAddress, is_address, read_address
+from openvse.stores.pgvector import PgvectorStore
 from openvse.types import EmbeddingSet
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact", "ignore:Payload indexes")

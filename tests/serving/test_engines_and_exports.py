@@ -13,15 +13,15 @@ from PIL import Image
 
 from openvse.cli.commands.serve import load_answerer, load_second, source_of
 from openvse.errors import EngineError, IndexFormatError, OpenVSEError
+from openvse.index.manifest import read_manifest
 from openvse.model import TwoTower
 from openvse.runtime import OnnxModel
 from openvse.search import Index, SearchEngine, build_index, choose_engine, update_engine
-from openvse.search.engine_address import EngineAddress, read_address
-from openvse.search.manifest import read_manifest
 from openvse.search.store_engine import StoreEngine
 from openvse.serving import Settings
 from openvse.serving.service import Service
 from openvse.serving.sources import EngineSource, IndexSource
+from openvse.stores.engine_address import EngineAddress, read_address
 from tests.runtime.colour_export import COLOURS, write_export
 from tests.serving.conftest import FREE, Place, client_of, png
 

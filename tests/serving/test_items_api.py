@@ -14,10 +14,7 @@ from starlette.testclient import TestClient
 from openvse.errors import DataError, ModelError
 from openvse.functional import pad
 from openvse.model import TwoTower
-from openvse.search import Index
-from openvse.serving.index_catalog import IndexCatalog
 from openvse.serving.looking import look
-from openvse.serving.remembering import RememberingModel
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from tests.conftest import draw_photo
@@ -209,16 +206,3 @@ def make_blind() -> TwoTower:
     from tests.tiny import tiny_tree
 
     return build_model(parse_recipe(tiny_tree(Path())), captions=["red"]).eval()
-
-
-def test_items_of_an_index_of_an_earlier_format_are_told_apart(model: TwoTower) -> None:
-    old = Index.open(Path(__file__).parents[1] / "earlier_versions/v1/index")
-    assert old.manifest.vectors and len(old) > 1
-
-    class Maker(RememberingModel):
-        fingerprint = old.manifest.model
-
-    catalog = IndexCatalog(old, Maker(model, 1))
-    keys = [catalog.key(item) for item in old.table.ids]
-    assert len(set(keys)) == len(old) and [catalog.id_of(key) for key in keys] == old.table.ids
-    assert catalog.describe(keys[1])["id"] == old.table.ids[1]

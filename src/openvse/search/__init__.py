@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from openvse.index.build import IndexProgress, IndexReport, build_index
+from openvse.index.conditions import Condition, parse_condition
+from openvse.index.index import Index
+from openvse.index.maintenance import compact_index, forget_root, remove_items
+from openvse.index.manifest import FoundModel, Item, find_model, place_of
 from openvse.lazy import lazy_names
 from openvse.search.array_engine import ArrayBackend, ArrayEngine
 from openvse.search.backend import Engine, FilteringBackend, VectorBackend
 from openvse.search.captions import captions_beside
 from openvse.search.contact_sheet import contact_sheet
 from openvse.search.engine import SearchEngine
-from openvse.search.engine_choice import ENGINES, EngineChoice
-from openvse.search.filters import Condition, parse_condition
 from openvse.search.hits import Chances, Hit
-from openvse.search.index import Index
-from openvse.search.indexing import IndexProgress, IndexReport, build_index
-from openvse.search.maintenance import compact_index, forget_root, remove_items
-from openvse.search.manifest import Item
-from openvse.search.model_place import FoundModel, find_model, place_of
 from openvse.search.query import Query
+from openvse.stores.engine_choice import ENGINES, EngineChoice
 
 if TYPE_CHECKING:
+    from openvse.index.stored import StoredImages, stored_images
     from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
     from openvse.search.engines import EngineReport, choose_engine, measured_recall, update_engine
     from openvse.search.exact import ExactBackend
     from openvse.search.rerank import HitReranker
-    from openvse.search.stored import StoredImages, stored_images
 
 __all__ = [
     "ENGINES",
@@ -75,12 +74,12 @@ __getattr__, _names = lazy_names(
         "EngineReport": "openvse.search.engines",
         "ExactBackend": "openvse.search.exact",
         "HitReranker": "openvse.search.rerank",
-        "StoredImages": "openvse.search.stored",
+        "StoredImages": "openvse.index.stored",
         "choose_engine": "openvse.search.engines",
         "duplicates_in_folder": "openvse.search.duplicates",
         "duplicates_in_index": "openvse.search.duplicates",
         "measured_recall": "openvse.search.engines",
-        "stored_images": "openvse.search.stored",
+        "stored_images": "openvse.index.stored",
         "update_engine": "openvse.search.engines",
     },
 )

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import IndexFormatError, ModelError
+from openvse.index.segments import Segment
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
-from openvse.search.segments import Segment
 
 BLOCK_VALUES = 1 << 22
 """The number of embedding values or of scores that are in memory at a time."""

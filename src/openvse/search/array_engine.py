@@ -7,11 +7,11 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
+from openvse.index.index import Index
 from openvse.runtime.arrays import ArraySet, Kind
 from openvse.search.array_backend import ArrayBackend
 from openvse.search.backend import VectorBackend
 from openvse.search.engine import SearchEngine
-from openvse.search.index import Index
 
 __all__ = ["ArrayBackend", "ArrayEngine"]
 

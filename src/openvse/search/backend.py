@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from openvse.search.filters import Condition
+from openvse.index.conditions import Condition
 
 if TYPE_CHECKING:  # an exported model is searched without PyTorch
     from torch import Tensor

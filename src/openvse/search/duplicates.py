@@ -12,10 +12,10 @@ from jaxtyping import Float
 
 from openvse.datasets.near_duplicates import Look, look_of, near_pairs
 from openvse.errors import BadImageError, DataError
+from openvse.index.database import encode_id
+from openvse.index.index import Index
 from openvse.media.images import read_image
 from openvse.media.listing import list_media
-from openvse.search.database import encode_id
-from openvse.search.index import Index
 
 _ROWS = 1024
 

@@ -14,15 +14,15 @@ from jaxtyping import Bool, Float, Int
 
 from openvse.encoders.coverage import UnknownWord
 from openvse.errors import DataError, ModelError
+from openvse.index.conditions import Condition, allowed_items, parse_conditions
+from openvse.index.index import Index
+from openvse.index.manifest import check_model
 from openvse.media.images import one_or_many
 from openvse.media.segments import file_of
 from openvse.media.videos import ClipSource
 from openvse.model.calibration import Calibration
 from openvse.search.backend import Engine, FilteringBackend, VectorBackend
-from openvse.search.filters import Condition, allowed_items, parse_conditions
 from openvse.search.hits import Chances, Hit, best_of_files
-from openvse.search.index import Index
-from openvse.search.manifest import check_model
 from openvse.search.query import EmbeddedQueries, Query, embed_queries
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ class SearchEngine:
             top_k: how many items of each.
             skip: how many of the best to leave out, for a page after the first; ranks go on.
             min_score: the lowest score of a hit.
-            where: conditions that all hits fulfil, such as ``"date >= 2024"``; see ``search.filters``.
+            where: conditions that all hits fulfil, such as ``"date >= 2024"``; see ``index.conditions``.
             min_precision: the lowest probability of a hit; see ``search``. Only for queries that are just a sentence.
             expected: see ``search``; of the images that fulfil the conditions.
             one_per_file: of the segments of a clip, only the best one.

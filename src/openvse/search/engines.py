@@ -15,17 +15,17 @@ from jaxtyping import Int
 from openvse.errors import EngineBusyError, EngineError, IndexFormatError
 from openvse.files import locked
 from openvse.functional import normalize
+from openvse.index.database import Database
+from openvse.index.index import Index
+from openvse.index.manifest import read_manifest
 from openvse.search.backend import Engine, VectorBackend
-from openvse.search.database import Database
-from openvse.search.engine_choice import EngineChoice
-from openvse.search.engine_state import EngineState, stamp
 from openvse.search.exact import ExactBackend
-from openvse.search.index import Index
-from openvse.search.manifest import read_manifest
 from openvse.search.point_engine import PointEngine
-from openvse.search.points import Facts, PointStore, read_metadata
-from openvse.search.served_store import Note, ServedStore
-from openvse.search.stores import open_store
+from openvse.stores import open_store
+from openvse.stores.engine_choice import EngineChoice
+from openvse.stores.engine_state import EngineState, stamp
+from openvse.stores.points import Facts, PointStore, read_metadata
+from openvse.stores.served_store import Note, ServedStore
 from openvse.types import EmbeddingSet
 
 _logger = logging.getLogger(__name__)
@@ -163,11 +163,6 @@ class _Update:
     def _told(self) -> tuple[Int[np.ndarray, "count"], Callable[[int], Facts]]:
         """Return the stamps of all items, and what the store is told of each."""
         index = self._index
-        if index.manifest.vectors:
-            raise IndexFormatError(
-                f"index {index.path} is of an earlier format, which has no engines: run 'openvse index' again, which "
-                f"upgrades it without embedding anything"
-            )
         with Database(index.path / index.manifest.items) as database:
             said = {row[0]: row[1:] for row in database.read("SELECT key, kind, metadata FROM items")}
         table = index.table

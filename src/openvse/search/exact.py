@@ -15,11 +15,11 @@ from torch import Tensor
 from openvse.errors import IndexFormatError, ModelError
 from openvse.evaluation import Scorer
 from openvse.functional import set_max_scores
+from openvse.index.conditions import Condition
+from openvse.index.segments import Segment
 from openvse.search.backend import Engine
-from openvse.search.filters import Condition
-from openvse.search.ordering import largest, pack, promising, unpack
 from openvse.search.products import MARGIN, inner_products
-from openvse.search.segments import Segment
+from openvse.stores.ordering import largest, pack, promising, unpack
 from openvse.types import EmbeddingSet
 
 

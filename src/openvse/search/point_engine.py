@@ -11,13 +11,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from openvse.errors import ModelError
+from openvse.index.conditions import Condition
+from openvse.index.index import Index
 from openvse.search.backend import Engine
-from openvse.search.engine_state import EngineState
 from openvse.search.exact import ExactBackend
-from openvse.search.filters import Condition
-from openvse.search.index import Index
-from openvse.search.ordering import largest, pack, unpack
-from openvse.search.points import PointStore, Within
+from openvse.stores.engine_state import EngineState
+from openvse.stores.ordering import largest, pack, unpack
+from openvse.stores.points import PointStore, Within
 from openvse.types import EmbeddingSet
 
 FEW = 4096

@@ -20,19 +20,19 @@ from jaxtyping import Float, Int
 
 from openvse.encoders.coverage import UnknownWord
 from openvse.errors import DataError, EngineError, IndexFormatError
+from openvse.index.conditions import Condition, parse_conditions
+from openvse.index.database import encode_id
+from openvse.index.segments import Segment
 from openvse.media.segments import file_of, span_of
 from openvse.runtime.arrays import ArraySet, Kind
 from openvse.search.array_backend import ArrayBackend
-from openvse.search.database import encode_id
 from openvse.search.engine import Calibrated, QueryEmbedder, WordChecker, is_inner_product
-from openvse.search.engine_address import EngineAddress
-from openvse.search.filters import Condition, parse_conditions
 from openvse.search.hits import Chances, Hit
-from openvse.search.points import Facts, Within
 from openvse.search.query import EmbeddedQueries, Query, embed_queries
-from openvse.search.segments import Segment
-from openvse.search.served_store import Note, ServedStore
-from openvse.search.stores import open_store
+from openvse.stores import open_store
+from openvse.stores.engine_address import EngineAddress
+from openvse.stores.points import Facts, Within
+from openvse.stores.served_store import Note, ServedStore
 
 MOST = 2000
 """So many hits of a query can be had at most, as each is scored with its embedding, which comes from the engine."""

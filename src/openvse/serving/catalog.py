@@ -14,8 +14,8 @@ from openvse.errors import DataError, OpenVSEError
 from openvse.media.names import escaped
 from openvse.model import Calibration
 from openvse.search import Chances, Condition, Hit, Query
-from openvse.search.points import Facts
 from openvse.serving.remembering import RememberingModel
+from openvse.stores.points import Facts
 
 _VALUES_SHOWN = 12
 _VALUE_CHARACTERS = 40

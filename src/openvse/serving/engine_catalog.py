@@ -7,11 +7,11 @@ from pathlib import Path
 
 from openvse.errors import DataError, IndexFormatError
 from openvse.media.names import escaped
-from openvse.search.engine_address import EngineAddress
-from openvse.search.points import Facts
 from openvse.search.store_engine import StoreEngine
 from openvse.serving.catalog import About, Catalog, MissingError, fields_of
 from openvse.serving.remembering import RememberingModel
+from openvse.stores.engine_address import EngineAddress
+from openvse.stores.points import Facts
 
 _FIELDS_FROM = 500
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from openvse.errors import IndexFormatError
+from openvse.index.database import Database
 from openvse.media.names import escaped
 from openvse.search import ArrayEngine, Index, SearchEngine
-from openvse.search.database import Database
-from openvse.search.points import Facts, read_metadata
 from openvse.serving.catalog import About, Catalog, Field, MissingError, fields_of
 from openvse.serving.remembering import RememberingModel
+from openvse.stores.points import Facts, read_metadata
 
 _FIELDS_FROM = 2000
 
@@ -54,8 +54,7 @@ class IndexCatalog(Catalog):
             if model.kind is not None
             else SearchEngine(model, index, engine=engine, engine_url=engine_url)
         )
-        # Formats 1 and 2 know no numbers; such an index only changes by becoming one of format 3.
-        keys = np.arange(len(index)) if manifest.vectors else index.table.keys
+        keys = index.table.keys
         self._key_at = keys
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
@@ -98,18 +97,14 @@ class IndexCatalog(Catalog):
     def facts(self, key: int) -> Facts:
         """Return what is known of an item."""
         name, index = self.id_of(key), self.index
-        kind, said = "image", None
-        if not index.manifest.vectors:
-            with Database(index.path / index.manifest.items) as database:
-                rows = database.read("SELECT kind, metadata FROM items WHERE key = ?", (key,))
-            kind, said = (str(rows[0][0]), rows[0][1]) if rows else (kind, said)
+        with Database(index.path / index.manifest.items) as database:
+            rows = database.read("SELECT kind, metadata FROM items WHERE key = ?", (key,))
+        kind, said = (str(rows[0][0]), rows[0][1]) if rows else ("image", None)
         return Facts(name, kind, *self.stamp(key), read_metadata(said))
 
     def _find_fields(self) -> tuple[Field, ...]:
         """Return the keys of the users' metadata, from the first items that have any."""
         index = self.index
-        if index.manifest.vectors:
-            return ()
         sql = (
             "SELECT said.key, CAST(said.value AS TEXT), COUNT(*) AS uses FROM "
             "(SELECT metadata FROM items WHERE metadata IS NOT NULL LIMIT ?) AS some, json_each(some.metadata) AS said "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from openvse.search.portions import EmbeddedPortion, Portion, Sharing, embed_portion
+from openvse.index.portions import EmbeddedPortion, Portion, Sharing, embed_portion
 from openvse.tasks.load import load_same
 from openvse.workers import Workers, share_work
 

@@ -41,9 +41,9 @@ def duplicates(
     """
     from openvse.cli.progress import bar, counted
     from openvse.cli.search_output import warn_of_skipped, write_paths
+    from openvse.index.manifest import MANIFEST
     from openvse.search import Index
     from openvse.search.duplicates import duplicates_in_folder, duplicates_in_index
-    from openvse.search.manifest import MANIFEST
 
     if null and as_json:
         raise OpenVSEError("one output at a time: give --json or --null")

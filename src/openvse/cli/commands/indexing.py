@@ -35,9 +35,9 @@ from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
     from openvse.cli.embedders import Embedder
+    from openvse.index.embedding import ImageEmbedder
+    from openvse.index.portions import Sharing
     from openvse.search import EngineChoice, IndexReport, StoredImages
-    from openvse.search.embedding import ImageEmbedder
-    from openvse.search.portions import Sharing
     from openvse.workers import Workers
 
 
@@ -130,9 +130,9 @@ def check_engine(
     Raises:
         EngineError: there is no such engine, it needs another URL, or it cannot serve the model.
     """
+    from openvse.index.manifest import MANIFEST, read_manifest
     from openvse.search import EngineChoice
     from openvse.search.engines import check_served
-    from openvse.search.manifest import MANIFEST, read_manifest
 
     known = EngineChoice()
     if (out / MANIFEST).is_file():
@@ -244,14 +244,10 @@ def stored_features(model: Embedder, source: str, features: Path | None) -> Stor
 
 def warn_of(report: IndexReport) -> None:
     """Warn of what could not be used or looked at."""
-    from openvse.cli.progress import note, warn
+    from openvse.cli.progress import warn
     from openvse.cli.search_output import warn_of_skipped
     from openvse.media.names import escaped
 
-    if report.upgraded_from:
-        note(
-            f"the index was of format {report.upgraded_from}, and is now of format 3; nothing was embedded for that"
-        )
     warn_of_skipped(report.failed)
     for path, reason in report.kept:
         warn(f"{escaped(path)}: {reason}")

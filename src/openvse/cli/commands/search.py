@@ -315,7 +315,7 @@ def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path,
 
 def is_index(word: str) -> bool:
     """Return whether a word names the folder of an index."""
-    from openvse.search.manifest import MANIFEST
+    from openvse.index.manifest import MANIFEST
 
     try:
         return Path(word, MANIFEST).is_file()

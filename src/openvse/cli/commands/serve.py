@@ -95,9 +95,9 @@ def source_of(
     """
     from openvse.cli.commands.search import model_of
     from openvse.errors import OpenVSEError
-    from openvse.search.engine_address import is_address, public_url_of, read_address
-    from openvse.search.manifest import read_manifest
+    from openvse.index.manifest import read_manifest
     from openvse.serving.sources import EngineSource, IndexSource
+    from openvse.stores.engine_address import is_address, public_url_of, read_address
 
     if not is_address(word):
         if images is not None:

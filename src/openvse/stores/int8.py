@@ -25,8 +25,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from openvse.errors import EngineError
-from openvse.search.ordering import promising
-from openvse.search.points import Facts, PointStore, Within
+from openvse.stores.ordering import promising
+from openvse.stores.points import Facts, PointStore, Within
 
 _BLOCK = 1 << 16  # points scored at once
 _NAME = re.compile(r"keys-(\d+)\.i64")

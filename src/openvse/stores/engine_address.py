@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from openvse.errors import EngineError
-from openvse.search.engine_choice import PLACE, EngineChoice, EngineName, public_url
+from openvse.stores.engine_choice import PLACE, EngineChoice, EngineName, public_url
 
 MEMORY = "qdrant://:memory:"
 """The client's own mode of Qdrant, which lasts as long as the process; for tests."""
@@ -107,9 +107,9 @@ def public_url_of(word: str) -> str:
 def _only(name: EngineName, url: str) -> str:
     """Return the only place of openvse on a server."""
     if name == "qdrant":
-        from openvse.search.stores.qdrant import places
+        from openvse.stores.qdrant import places
     else:
-        from openvse.search.stores.pgvector import places
+        from openvse.stores.pgvector import places
     found = places(url)
     if len(found) == 1:
         return found[0]

@@ -19,7 +19,7 @@ from openvse.types import EmbeddingSet
 
 
 class StoredImages:
-    """Embeds images from the features in a store; an ``openvse.search.indexing.StoredEmbedder``.
+    """Embeds images from the features in a store; an ``openvse.index.build.StoredEmbedder``.
 
     Args:
         model: the model whose encoder made the features.

@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Sequence
 
-from openvse.search.filters import Condition
-from openvse.search.points import Within
+from openvse.index.conditions import Condition
+from openvse.stores.points import Within
 
 Clause = dict[str, object]
 

@@ -12,8 +12,8 @@ from zlib import crc32
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.search.database import encode_id
-from openvse.search.manifest import Item, VectorDtype
+from openvse.index.database import encode_id
+from openvse.index.manifest import Item, VectorDtype
 
 SEGMENT_BYTES = 1 << 28
 """A segment of this size is full; embeddings go into the next one."""
@@ -57,6 +57,15 @@ def row_checksum(item: Item, vectors: Float[np.ndarray, "K D"]) -> int:
     """Return the CRC-32 of what an index holds of an item: its embeddings, and which file they are of."""
     about = b"%b\0%d\0%d" % (encode_id(item.id), item.modified_ns, item.size)
     return crc32(about, crc32(np.ascontiguousarray(vectors).data))
+
+
+def finite_rows(vectors: Float[np.ndarray, "count K D"], block: int = 1 << 14) -> Int[np.ndarray, "n"]:
+    """Return the rows without NaN and infinite numbers, holding some rows at a time."""
+    found = [
+        start + np.flatnonzero(np.isfinite(vectors[start : start + block]).all(axis=(1, 2)))
+        for start in range(0, len(vectors), block)
+    ]
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
 class SegmentWriter:

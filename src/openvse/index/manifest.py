@@ -8,14 +8,12 @@
 
 The database decides what is in the index. Embeddings are appended to a segment and are on the disk before the
 transaction that names them, so at every moment an index is what the last transaction made it.
-
-Formats 1 and 2 had a file of items in JSON lines instead of the database, and one file of embeddings. They are read for
-good (``search.old_formats``), and ``openvse index`` turns them into format 3 without embedding anything.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -60,12 +58,10 @@ class Manifest:
         dim: D.
         dtype: how a number is stored.
         created: UTC, ISO 8601.
-        items: name of the database; in formats 1 and 2, of the file of images.
-        vectors: name of the file of embeddings in formats 1 and 2, "" in format 3.
-        checksums: CRC-32 of both files in format 2, None in the others.
-        model_place: where the model was; see ``search.model_place``. None where nobody said it.
+        items: name of the database.
+        model_place: where the model was; see ``index.manifest``. None where nobody said it.
         holds: what an item is.
-        engine: the engine that searches it; see ``search.engine_choice``. None is the exact one.
+        engine: the engine that searches it; see ``stores.engine_choice``. None is the exact one.
     """
 
     model: str
@@ -76,8 +72,6 @@ class Manifest:
     dtype: VectorDtype
     created: str
     items: str
-    vectors: str = ""
-    checksums: dict[str, int] | None = None
     model_place: dict[str, str] | None = None
     holds: Held = "images"
     engine: dict[str, str] | None = None
@@ -85,7 +79,7 @@ class Manifest:
     def write(self, folder: Path, name: str = MANIFEST) -> None:
         """Make this the manifest of the folder, by rename."""
         fields = asdict(self)
-        for filled_in in ("root", "count", "vectors", "checksums"):
+        for filled_in in ("root", "count"):
             del fields[filled_in]
         if self.engine is None:  # as an earlier openvse reads it
             del fields["engine"]
@@ -107,18 +101,16 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
         kind = fields.pop("format"), fields.pop("version")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise damaged(folder, f"{name} cannot be understood") from error
-    if kind[0] != FORMAT or kind[1] not in range(1, VERSION + 1):
+    if kind != (FORMAT, VERSION):
         raise IndexVersionError(
-            f"index {folder} has format {kind[0]} {kind[1]}, but this openvse reads {FORMAT} 1 to {VERSION}: "
-            f"update openvse, or run 'openvse index --overwrite'"
+            f"index {folder} has format {kind[0]} {kind[1]}, but this openvse reads {FORMAT} {VERSION}: update "
+            f"openvse, or run 'openvse index --overwrite'"
         )
-    if kind[1] == VERSION:
-        fields |= {"root": "", "count": 0}
     try:
-        manifest = Manifest(**fields)
+        manifest = Manifest(**{**fields, "root": "", "count": 0})
     except TypeError as error:
         raise damaged(folder, f"{name} cannot be understood") from error
-    noted = manifest.checksums, manifest.model_place, manifest.engine
+    noted = manifest.model_place, manifest.engine
     if not all(each is None or isinstance(each, dict) for each in noted):
         raise damaged(folder, f"{name} holds impossible values")
     if Path(manifest.items).name != manifest.items or manifest.dtype not in ("float16", "float32"):
@@ -138,3 +130,60 @@ def check_model(folder: Path, manifest: Manifest, fingerprint: str | None) -> No
 def damaged(folder: Path, what: str) -> IndexDamagedError:
     """Return the error of an index that no indexing leaves behind, however it ends."""
     return IndexDamagedError(f"index {folder} is damaged ({what}): run 'openvse index' again")
+
+
+Place = dict[str, str]
+"""Either ``hub``, the id on the hub; or ``folder``, the path from the index, and ``absolute``, the whole path."""
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """The place of a model, as an index remembers it.
+
+    Attributes:
+        source: the folder or the hub id of the model.
+        warning: a warning for the user; empty if there is none.
+    """
+
+    source: str
+    warning: str = ""
+
+
+def place_of(model: str | Path, index: Path) -> Place:
+    """Return the place of a model that was loaded from a folder or the hub, as an index remembers it."""
+    if not Path(model).exists():
+        return {"hub": str(model)}
+    absolute = Path(model).resolve()
+    try:
+        return {"folder": os.path.relpath(absolute, index.resolve()), "absolute": str(absolute)}
+    except ValueError:  # on another drive
+        return {"absolute": str(absolute)}
+
+
+def find_model(index: Path) -> FoundModel:
+    """Return the place of the model of an index.
+
+    The path from the index is tried first, so that both can be moved together, and then the whole path.
+
+    Raises:
+        IndexFormatError: the index does not exist, does not say where its model is, or its model is gone.
+    """
+    place = read_manifest(index).model_place
+    remedy = f"name the model: openvse search MODEL {index} ..., or run 'openvse index' again"
+    if not place:
+        raise IndexFormatError(
+            f"index {index} does not say where its model is, because an earlier openvse or your own program "
+            f"made it: {remedy}"
+        )
+    if "hub" in place:
+        return FoundModel(place["hub"])
+    beside, absolute = index / place.get("folder", ""), Path(place.get("absolute", ""))
+    if "folder" in place and beside.is_dir():
+        return FoundModel(os.path.normpath(beside))
+    if "absolute" in place and absolute.is_dir():
+        return FoundModel(
+            str(absolute),
+            f"index {index} has moved away from its model, which is still at {absolute}: run 'openvse index' again, "
+            f"so that it remembers the new place",
+        )
+    raise IndexFormatError(f"the model of index {index} is no longer at {absolute}: {remedy}")

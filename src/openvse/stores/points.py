@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.search.filters import Condition
+from openvse.index.conditions import Condition
 
 Payload = dict[str, object]
 

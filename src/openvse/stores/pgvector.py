@@ -18,10 +18,10 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from openvse.errors import EngineError
-from openvse.search.engine_choice import PLACE, public_url, without_secrets
-from openvse.search.filters import Condition
-from openvse.search.points import Facts, Within
-from openvse.search.served_store import ServedStore
+from openvse.index.conditions import Condition
+from openvse.stores.engine_choice import PLACE, public_url, without_secrets
+from openvse.stores.points import Facts, Within
+from openvse.stores.served_store import ServedStore
 
 _WAIT_S = 10
 _INDEXED_DIMS = {"vector": 2000, "halfvec": 4000}  # widths up to which pgvector makes a graph

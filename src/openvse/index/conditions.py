@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 import numpy as np
 from jaxtyping import Bool
 
-from openvse.errors import DataError, IndexFormatError
-from openvse.search.database import Database
-from openvse.search.index import Index
+from openvse.errors import DataError
+from openvse.index.database import Database
+from openvse.index.index import Index
 
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "~", "contains")
 
@@ -145,13 +145,8 @@ def allowed_items(index: Index, conditions: Sequence[Condition]) -> Bool[np.ndar
 
     Raises:
         DataError: a value does not fit its field.
-        IndexFormatError: the index is of an earlier format, which knows nothing of its items.
+        IndexFormatError: the index is damaged.
     """
-    if index.manifest.vectors:
-        raise IndexFormatError(
-            f"index {index.path} is of an earlier format, which has no filters: run 'openvse index' again, which "
-            f"upgrades it without embedding anything"
-        )
     clauses = [condition.sql() for condition in conditions]
     sql = "SELECT key FROM items WHERE " + " AND ".join(f"({clause})" for clause, _ in clauses)
     with Database(index.path / index.manifest.items) as database:

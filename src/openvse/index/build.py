@@ -10,20 +10,18 @@ from functools import partial
 from pathlib import Path
 
 from openvse.errors import DataError, IndexDamagedError, IndexFormatError, ModelError
+from openvse.index import metadata
+from openvse.index.clips import SECONDS, count_segments
+from openvse.index.database import Database, Root
+from openvse.index.embedding import Embedder, ImageEmbedder, KnownContent, StoredEmbedder
+from openvse.index.maintenance import compact, damaged_items, unused_rows
+from openvse.index.manifest import Held, Place, VectorDtype, read_manifest
+from openvse.index.portions import Sharing, SharingEmbedder
+from openvse.index.roots import Plan, plan
+from openvse.index.scanning import Changes, RootListing, compare, list_root, list_sentences
+from openvse.index.writer import IndexWriter
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
-from openvse.search import metadata
-from openvse.search.clips import SECONDS, count_segments
-from openvse.search.compaction import compact, unused_rows
-from openvse.search.database import Database, Root
-from openvse.search.embedding import Embedder, ImageEmbedder, KnownContent, StoredEmbedder
-from openvse.search.manifest import Held, VectorDtype, read_manifest
-from openvse.search.model_place import Place
-from openvse.search.portions import Sharing, SharingEmbedder
-from openvse.search.repair import damaged_items
-from openvse.search.roots import Plan, plan
-from openvse.search.scanning import Changes, RootListing, compare, list_root, list_sentences
-from openvse.search.writer import IndexWriter
 
 KEEP_SECONDS = 5.0
 """A kill costs at most this much work."""
@@ -66,7 +64,6 @@ class IndexReport:
         recognised: images that were moved, copied or touched, and recognised by their content.
         removed: items that are no longer there, and were removed.
         kept: roots and folders that could not be looked at, with the reason; their items stay.
-        upgraded_from: the format that the index was of before, where that was an earlier one; otherwise 0.
         compacted: rows that no item needed any more, and that were removed from the files.
         bad_metadata: lines of ``metadata.jsonl`` that could not be understood: the file, and their numbers.
         holds: what an item is.
@@ -82,7 +79,6 @@ class IndexReport:
     recognised: int = 0
     removed: int = 0
     kept: list[tuple[Path, str]] = field(default_factory=list)
-    upgraded_from: int = 0
     compacted: int = 0
     bad_metadata: list[tuple[Path, tuple[int, ...]]] = field(default_factory=list)
     holds: Held = "images"
@@ -220,7 +216,6 @@ class _Run:
                 recognised=embedder.recognised,
                 removed=len(changes.gone),
                 kept=changes.kept,
-                upgraded_from=writer.upgraded_from,
                 compacted=compacted,
                 bad_metadata=bad_lines,
                 holds=self._holds,
@@ -337,7 +332,7 @@ def _opened(out: Path) -> Iterator[Database | None]:
     """Open the database of an index for reading; None where there is none, or a damaged one."""
     try:
         manifest = read_manifest(out)
-        database = None if manifest.vectors else Database(out / manifest.items)
+        database = Database(out / manifest.items)
     except IndexFormatError:
         database = None
     try:

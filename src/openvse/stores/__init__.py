@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from openvse.errors import EngineError
-from openvse.search.engine_choice import EngineChoice
-from openvse.search.points import PointStore
+from openvse.stores.engine_choice import EngineChoice
+from openvse.stores.points import PointStore
 
 _EXTRAS = {"qdrant_edge": "qdrant", "qdrant": "qdrant", "pgvector": "pgvector"}
 
@@ -34,18 +34,18 @@ def open_store(
     place, address = folder / choice.place, choice.address(url)
     try:
         if choice.name == "int8":
-            from openvse.search.stores.int8 import Int8Store
+            from openvse.stores.int8 import Int8Store
 
             return Int8Store(place, *shape, create=create)
         if choice.name == "qdrant_edge":
-            from openvse.search.stores.qdrant_edge import QdrantEdgeStore
+            from openvse.stores.qdrant_edge import QdrantEdgeStore
 
             return QdrantEdgeStore(place, *shape, create=create)
         if choice.name == "qdrant":
-            from openvse.search.stores.qdrant import QdrantStore
+            from openvse.stores.qdrant import QdrantStore
 
             return QdrantStore(address, choice.place, *shape, create=create)
-        from openvse.search.stores.pgvector import PgvectorStore
+        from openvse.stores.pgvector import PgvectorStore
 
         return PgvectorStore(address, choice.place, *shape, create=create)
     except ModuleNotFoundError as error:

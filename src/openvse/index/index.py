@@ -1,4 +1,4 @@
-"""An index on disk, open for reading; ``search.manifest`` says which files it has."""
+"""An index on disk, open for reading; ``index.manifest`` says which files it has."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import IndexFormatError
+from openvse.index.database import Database, Root, SegmentFile, Table, encode_id
+from openvse.index.manifest import Item, Manifest, check_model, damaged, read_manifest
+from openvse.index.segments import Segment, finite_rows, map_rows, row_checksum
 from openvse.media.segments import file_of, span_of
-from openvse.search.database import Database, Root, SegmentFile, Table, encode_id
-from openvse.search.manifest import Item, Manifest, check_model, damaged, read_manifest
-from openvse.search.old_formats import compare_old, finite_rows, open_old
-from openvse.search.segments import Segment, map_rows, row_checksum
 
 SMALL_BYTES = 1 << 24
 """Embeddings up to this size are compared with their checksums whenever they are opened; larger ones on request."""
@@ -78,11 +77,11 @@ class Index:
             manifest = read_manifest(folder)
             check_model(folder, manifest, model_fingerprint)
             try:
-                index = cls._of_old(folder, manifest) if manifest.vectors else cls._of(folder, manifest)
+                index = cls._of(folder, manifest)
                 break
             except IndexFormatError:
                 # A writer may have replaced files between our looks at the manifest, the database and the segments.
-                if attempt == _ATTEMPTS or manifest.vectors:
+                if attempt == _ATTEMPTS:
                     raise
         if check:
             index.check()
@@ -92,7 +91,6 @@ class Index:
 
     @classmethod
     def _of(cls, folder: Path, manifest: Manifest) -> Index:
-        """Open an index of format 3."""
         if not (folder / manifest.items).is_file():
             raise damaged(folder, f"{manifest.items} is missing")
         with Database(folder / manifest.items) as database, database.snapshot():
@@ -101,11 +99,6 @@ class Index:
             segments = _map_segments(folder, manifest, table, files)
         manifest = _filled_in(manifest, roots, len(table.ids))
         return cls(folder, manifest, roots, table, segments, is_complete=not unfinished)
-
-    @classmethod
-    def _of_old(cls, folder: Path, manifest: Manifest) -> Index:
-        table, segment = open_old(folder, manifest).arranged()
-        return cls(folder, manifest, [Root(0, manifest.root, "")], table, [segment])
 
     def __len__(self) -> int:
         return len(self.table.ids)
@@ -176,10 +169,9 @@ class Index:
                 images is named.
         """
         self.compare()
-        if not self.manifest.vectors:
-            with Database(self.path / self.manifest.items) as database:
-                if not database.sound():
-                    raise damaged(self.path, f"{self.manifest.items} is not sound")
+        with Database(self.path / self.manifest.items) as database:
+            if not database.sound():
+                raise damaged(self.path, f"{self.manifest.items} is not sound")
         bad = self._not_finite()
         if bad:
             raise damaged(
@@ -188,14 +180,12 @@ class Index:
             )
 
     def compare(self) -> None:
-        """Compare the embeddings with their checksums, if the index has them.
+        """Compare the embeddings with their checksums.
 
         Raises:
             IndexFormatError: they are not what was written.
         """
-        if self.manifest.vectors:
-            compare_old(self.path, self.manifest, self._bytes)
-        elif changed := self.changed():
+        if changed := self.changed():
             first = self.table.ids[changed[0]]
             raise damaged(
                 self.path,
@@ -203,7 +193,7 @@ class Index:
             )
 
     def changed(self) -> list[int]:
-        """Return the positions of the items that are not what was written, by their checksums (format 3)."""
+        """Return the positions of the items that are not what was written, by their checksums."""
         found = []
         for segment in self.segments:
             for row in np.flatnonzero(segment.positions >= 0).tolist():

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Int
 
 from openvse.errors import IndexFormatError
+from openvse.index.manifest import Item, damaged
 from openvse.media.segments import file_of
-from openvse.search.manifest import Item, damaged
 
 _WAIT_S = 60.0  # for a transaction of another process, which takes milliseconds
 _IS_SEGMENT = "(kind = 'clip' AND id GLOB '*#t=*')"
@@ -83,7 +83,7 @@ class Stored:
         content: hash of the file's content; None where it is not known.
         segment: number of the segment.
         row: row of its embeddings there.
-        checksum: of embeddings, id, time and size; see ``search.segments.row_checksum``.
+        checksum: of embeddings, id, time and size; see ``index.segments.row_checksum``.
         run: number of the indexing that embedded it.
     """
 

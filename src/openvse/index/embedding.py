@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +12,45 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import BadImageError, ModelError
+from openvse.index.clips import same_segments, segments_of
+from openvse.index.database import Database
+from openvse.index.manifest import Manifest
+from openvse.index.scanning import Candidate
+from openvse.index.segments import map_rows
+from openvse.index.writer import Entry
 from openvse.media.videos import ClipSource, clip_seconds
-from openvse.search.clips import same_segments, segments_of
-from openvse.search.content import content_hash
-from openvse.search.database import Database
-from openvse.search.manifest import Manifest
-from openvse.search.scanning import Candidate
-from openvse.search.segments import map_rows
-from openvse.search.writer import Entry
 
 if TYPE_CHECKING:
     from openvse.types import EmbeddingSet
+
+
+WHOLE_BYTES = 1 << 24
+"""A larger file is hashed by its size and by parts at its beginning, middle and end."""
+
+_PART = 1 << 20
+
+
+def content_hash(path: Path, size: int) -> bytes | None:
+    """Return a hash of a file's content, 16 bytes; None where the file cannot be read.
+
+    Args:
+        path: the file.
+        size: its bytes, as they were when it was looked at.
+    """
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+    starts = (0,) if size <= WHOLE_BYTES else (0, size // 2, size - _PART)
+    try:
+        with path.open("rb", buffering=0) as file:
+            for start in starts:
+                file.seek(start)
+                left = size if len(starts) == 1 else _PART
+                while left > 0 and (block := file.read(min(left, _PART))):
+                    digest.update(block)
+                    left -= len(block)
+    except OSError:
+        return None
+    return digest.digest()
+
 
 Vectors: TypeAlias = Float[np.ndarray, "B K D"]
 Row: TypeAlias = Float[np.ndarray, "K D"]

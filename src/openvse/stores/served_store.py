@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import EngineError
+from openvse.index.database import Root
+from openvse.index.index import Index
 from openvse.media.segments import file_of
-from openvse.search.database import Root
-from openvse.search.index import Index
-from openvse.search.points import Facts, PointStore, Within
+from openvse.stores.points import Facts, PointStore, Within
 
 _NUMBERS = ("embeddings", "dim")
 

@@ -8,8 +8,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
 
+from openvse.index.database import Database, decode_id, encode_id
 from openvse.media.segments import ClipSegment, cut, file_of, segment_name, span_of
-from openvse.search.database import Database, decode_id, encode_id
 
 SECONDS = "segment_seconds"
 """The name under which an index notes how long its segments are; "" where there never were any."""

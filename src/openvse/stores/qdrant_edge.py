@@ -17,9 +17,9 @@ from jaxtyping import Float, Int
 
 from openvse.errors import EngineBusyError, EngineError
 from openvse.files import locked, write_whole
-from openvse.search.points import Facts, Within
-from openvse.search.served_store import ServedStore, facts_of, sets_of
-from openvse.search.stores.qdrant_filter import PAYLOAD_INDEXES, Clause, filter_of
+from openvse.stores.points import Facts, Within
+from openvse.stores.qdrant_filter import PAYLOAD_INDEXES, Clause, filter_of
+from openvse.stores.served_store import ServedStore, facts_of, sets_of
 
 if TYPE_CHECKING:
     from qdrant_edge import ConditionType, PointId

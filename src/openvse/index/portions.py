@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from openvse.search.embedding import Embedder, ImageEmbedder, KnownContent, StoredEmbedder, Vectors
-from openvse.search.scanning import Candidate
-from openvse.search.writer import Entry
+from openvse.index.embedding import Embedder, ImageEmbedder, KnownContent, StoredEmbedder, Vectors
+from openvse.index.scanning import Candidate
+from openvse.index.writer import Entry
 
 BATCHES_IN_PORTION = 16
 

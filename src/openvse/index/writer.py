@@ -16,11 +16,9 @@ from jaxtyping import Float
 
 from openvse.errors import IndexDamagedError, IndexFormatError, ModelError
 from openvse.files import locked
-from openvse.search.database import Database, Root, SegmentFile, Stored
-from openvse.search.manifest import MANIFEST, UNFINISHED, Held, Item, Manifest, VectorDtype, read_manifest
-from openvse.search.old_formats import finite_rows
-from openvse.search.segments import PATTERN, SegmentWriter, map_rows, row_checksum
-from openvse.search.upgrade import upgrade
+from openvse.index.database import Database, Root, SegmentFile, Stored
+from openvse.index.manifest import MANIFEST, UNFINISHED, Held, Item, Manifest, VectorDtype, read_manifest
+from openvse.index.segments import PATTERN, SegmentWriter, finite_rows, map_rows, row_checksum
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class IndexWriter:
         model: fingerprint of the model that makes the embeddings.
         roots: the indexed folders; those of the same numbers are replaced.
         dtype: how a number is stored; None is that of the index, float32 for a new one.
-        model_place: where the model is; see ``search.model_place``. None keeps what the index says.
+        model_place: where the model is; see ``index.manifest``. None keeps what the index says.
         holds: what an item is.
         replace: whether the index that is there is one of something else.
         anew: do not go on with what is there.
@@ -102,7 +100,6 @@ class IndexWriter:
             folder.mkdir(parents=True, exist_ok=True)
             # Alone from here on: at the end each writer removes what is not its own.
             opening.enter_context(locked(folder, "index", IndexFormatError))
-            self.upgraded_from = 0 if replace or anew else upgrade(folder, model)
             if not anew:
                 self._go_on(dtype)
             self._open = opening.pop_all()
@@ -218,7 +215,7 @@ class IndexWriter:
             return
         mine = self._manifest
         same = (found.model, found.holds) == (mine.model, mine.holds) and dtype in (None, found.dtype)
-        if not same or found.vectors or not (self._folder / found.items).is_file():
+        if not same or not (self._folder / found.items).is_file():
             return
         try:
             database = Database(self._folder / found.items, write=True)
@@ -333,13 +330,12 @@ def remove_unnamed(folder: Path) -> None:
             continue
         try:
             manifest = read_manifest(folder, name)
-            named |= {manifest.items, f"{manifest.items}-journal", manifest.vectors}
-            if not manifest.vectors:
-                with Database(folder / manifest.items) as database:
-                    named |= {segment.file for segment in database.segments()}
+            named |= {manifest.items, f"{manifest.items}-journal"}
+            with Database(folder / manifest.items) as database:
+                named |= {segment.file for segment in database.segments()}
         except IndexFormatError:
             return
-    for pattern in (PATTERN, "items-*.sqlite*", "items-*.jsonl"):
+    for pattern in (PATTERN, "items-*.sqlite*"):
         for path in folder.glob(pattern):
             if path.name not in named:
                 with suppress(OSError):  # some systems refuse while a reader has it: the next writer's work

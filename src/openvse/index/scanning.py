@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from openvse.errors import DataError
+from openvse.index.clips import HeldFile, are_cut, held_files, items_of
+from openvse.index.database import Database, Root, encode_id
+from openvse.index.manifest import Held, Item
 from openvse.media.ignoring import rules_of
 from openvse.media.listing import LeftOut, left_out_of, name_media
 from openvse.media.names import is_video_name
-from openvse.search.clips import HeldFile, are_cut, held_files, items_of
-from openvse.search.database import Database, Root, encode_id
-from openvse.search.manifest import Held, Item
 
 _ROOT_IS_GONE = "it is not there: its items are kept; connect it, or remove it with --forget"
 _ROOT_IS_EMPTY = (

@@ -17,10 +17,10 @@ from jaxtyping import Float, Int
 from qdrant_client import QdrantClient, models
 
 from openvse.errors import EngineError
-from openvse.search.engine_choice import PLACE, public_url, secrets_in, without_secrets
-from openvse.search.points import Facts, Within
-from openvse.search.served_store import ServedStore, facts_of, sets_of
-from openvse.search.stores.qdrant_filter import PAYLOAD_INDEXES, filter_of
+from openvse.stores.engine_choice import PLACE, public_url, secrets_in, without_secrets
+from openvse.stores.points import Facts, Within
+from openvse.stores.qdrant_filter import PAYLOAD_INDEXES, filter_of
+from openvse.stores.served_store import ServedStore, facts_of, sets_of
 
 KEY_VARIABLE = "OPENVSE_QDRANT_API_KEY"
 

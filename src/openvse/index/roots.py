@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openvse.errors import DataError, IndexFormatError, IndexVersionError
+from openvse.index.database import Database, Root
+from openvse.index.manifest import MANIFEST, UNFINISHED, Held, Manifest, VectorDtype, read_manifest
 from openvse.media.segments import file_of
-from openvse.search.database import Database, Root
-from openvse.search.manifest import MANIFEST, UNFINISHED, Held, Manifest, VectorDtype, read_manifest
-from openvse.search.old_formats import open_old
 
 _LOOKED_AT = 1000
 
@@ -102,8 +101,6 @@ def _look(target: Path, name: str, overwrite: bool) -> _Found | None:
     """Return the index under a name; None where there is none, or a damaged one."""
     try:
         manifest = read_manifest(target, name)
-        if manifest.vectors:
-            return _Found(manifest, (Root(0, manifest.root, ""),))
         if not (target / manifest.items).is_file():
             return None
         with Database(target / manifest.items) as database:
@@ -164,11 +161,6 @@ def _check_apart(folders: Sequence[Path]) -> None:
 def _holds_same(target: Path, found: _Found, gone: Root, folder: Path) -> bool:
     """Return whether an image of a root that is gone is in a folder, unchanged."""
     try:
-        if found.manifest.vectors:
-            items = (
-                (item.id, item.modified_ns, item.size) for item in open_old(target, found.manifest).items
-            )
-            return any(_is_there(folder, *each) for each in items)
         with Database(target / found.manifest.items) as database:
             for number, (item_id, modified_ns, size, _) in enumerate(database.walk(gone.number)):
                 if _is_there(folder, file_of(gone.name_of(item_id)), modified_ns, size):

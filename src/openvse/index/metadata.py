@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from openvse.index.database import Database, Root
 from openvse.media.segments import file_of
-from openvse.search.database import Database, Root
 
 FILE = "metadata.jsonl"
 

@@ -1,0 +1,212 @@
+"""Changes of an index that need no model: removing items or folders, compaction, and finding what is damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from openvse.errors import DiskError, IndexFormatError
+from openvse.files import locked, refusal_of_disk
+from openvse.index.clips import SECONDS
+from openvse.index.database import Database, Table
+from openvse.index.index import SMALL_BYTES
+from openvse.index.manifest import Item, Manifest, read_manifest
+from openvse.index.segments import SegmentWriter, map_rows, row_checksum
+from openvse.index.writer import remove_unnamed
+from openvse.media.segments import file_of
+
+
+def compact_index(path: str | Path) -> int:
+    """Rewrite an index without the rows that no item needs any more, and return how many those were.
+
+    It needs room for a second copy of the embeddings until it is done; readers go on with the old one.
+
+    Raises:
+        IndexFormatError: there is no index, another process writes it, or the disk refuses.
+    """
+    with _changed(Path(path)) as (manifest, database):
+        return compact(Path(path), manifest, database)
+
+
+def remove_items(path: str | Path, ids: Sequence[str]) -> int:
+    """Remove items from an index by their ids, and return how many were there; their files stay.
+
+    The id of a clip stands for all its segments.
+
+    An image that is still in its folder is embedded again by the next indexing.
+
+    Raises:
+        IndexFormatError: there is no index, another process writes it, or the disk refuses.
+    """
+    with _changed(Path(path)) as (_, database):
+        before = database.count()
+        with database.transaction():
+            database.drop([*ids, *_segments_of(database, ids)])
+            database.drop_empty_segments()
+        return before - database.count()
+
+
+def forget_root(path: str | Path, folder: str | Path) -> int:
+    """Remove a folder and all its items from an index, and return how many those were; the files stay.
+
+    Raises:
+        IndexFormatError: the index does not hold the folder, or holds no other; or see ``remove_items``.
+    """
+    with _changed(Path(path)) as (_, database):
+        roots, before = database.roots(), database.count()
+        wanted = {str(folder), str(Path(folder).resolve())}
+        found = [root for root in roots if root.path in wanted]
+        names = ", ".join(root.path for root in roots)
+        if not found:
+            raise IndexFormatError(f"index {path} does not hold {folder}: it holds {names}")
+        if len(roots) == 1:
+            raise IndexFormatError(
+                f"index {path} holds nothing but {names}: remove the folder of the index instead"
+            )
+        with database.transaction():
+            database.drop_root(found[0].number)
+            database.drop_empty_segments()
+        return before - database.count()
+
+
+def _segments_of(database: Database, ids: Sequence[str]) -> list[str]:
+    """Return the ids of the segments of clips."""
+    if not database.setting(SECONDS):
+        return []
+    wanted = set(ids)
+    rows = (row for root in database.roots() for row in database.walk(root.number, segments=True))
+    return [row[0] for row in rows if file_of(row[0]) in wanted]
+
+
+@contextmanager
+def _changed(folder: Path) -> Iterator[tuple[Manifest, Database]]:
+    """Open an index to change it, alone; afterwards, remove the files that it does not need any more."""
+    read_manifest(folder)  # there is one, before the folder is locked
+    try:
+        with locked(folder, "index", IndexFormatError):
+            manifest = read_manifest(folder)
+            try:
+                with Database(folder / manifest.items, write=True) as database:
+                    yield manifest, database
+            finally:
+                remove_unnamed(folder)
+    except (DiskError, sqlite3.Error) as error:
+        reason = refusal_of_disk(error) or str(error)
+        raise IndexFormatError(
+            f"index {folder} cannot be written ({reason}): make room or allow it, and run the command again; what was "
+            f"there before is unchanged"
+        ) from error
+
+
+_ROWS = 4096
+
+
+def unused_rows(database: Database) -> tuple[int, int]:
+    """Return how many rows no item needs, and how many items there are."""
+    rows, count = sum(segment.rows for segment in database.segments()), database.count()
+    return rows - count, count
+
+
+def compact(folder: Path, manifest: Manifest, database: Database) -> int:
+    """Write all embeddings anew, in the order of the ids, and return how many rows are gone.
+
+    The old segments are replaced in one transaction, when the new ones are on the disk; until then, or where the disk
+    has no room for both, the index is what it was. The caller holds the writer's lock, and removes the old files.
+
+    Raises:
+        IndexFormatError: the disk refuses, or a segment is damaged.
+    """
+    unused, _ = unused_rows(database)
+    if not unused:
+        return 0
+    written: list[SegmentWriter] = []
+    try:
+        _copy(folder, manifest, database, database.table(), written)
+    except (OSError, sqlite3.Error, ValueError) as error:
+        for writer in written:
+            writer.path.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or str(error)
+        raise IndexFormatError(
+            f"index {folder} cannot be compacted ({reason}): make room, and run 'openvse index --compact' again; what "
+            f"was there before is unchanged"
+        ) from error
+    finally:
+        for writer in written:
+            writer.close()
+    return unused
+
+
+def _copy(
+    folder: Path, manifest: Manifest, database: Database, table: Table, written: list[SegmentWriter]
+) -> None:
+    """Copy the rows into new segments, and name these instead of the old ones."""
+    shape = manifest.num_embeddings, manifest.dim
+    old = {
+        segment.number: map_rows(folder / segment.file, segment.rows, *shape, manifest.dtype)
+        for segment in database.segments()
+    }
+    places: list[tuple[SegmentWriter, int, int]] = []
+    for start in range(0, len(table.ids), _ROWS):
+        stop = min(start + _ROWS, len(table.ids))
+        if not written or written[-1].is_full:
+            written.append(SegmentWriter(folder, *shape, manifest.dtype))
+        block = np.empty((stop - start, *shape), np.dtype(manifest.dtype))
+        here = table.segments[start:stop]
+        for number in np.unique(here).tolist():
+            chosen = np.flatnonzero(here == number)
+            block[chosen] = old[number][table.rows[start:stop][chosen]]
+        first = written[-1].append(block)
+        keys = table.keys[start:stop].tolist()
+        places += [(written[-1], first + place, key) for place, key in enumerate(keys)]
+    for writer in written:
+        writer.flush()
+    with database.transaction():
+        numbers = {writer: database.new_segment(writer.path.name, writer.rows) for writer in written}
+        database.place((numbers[writer], row, key) for writer, row, key in places)
+        database.drop_empty_segments()
+
+
+_SMALL_COUNT = 1 << 16
+
+
+def damaged_items(folder: Path, manifest: Manifest, database: Database, *, check: bool = False) -> set[str]:
+    """Return the ids of items whose embeddings are missing, or do not fit their checksums.
+
+    Args:
+        folder: of the index.
+        manifest: what it says of itself.
+        database: its items.
+        check: compare all checksums; otherwise those of a small index, and the files' sizes of a large one.
+
+    Raises:
+        IndexDamagedError: the database itself is damaged.
+    """
+    count = database.count()
+    shape = manifest.num_embeddings, manifest.dim
+    size = count * shape[0] * shape[1] * (2 if manifest.dtype == "float16" else 4)
+    thorough = check or (count <= _SMALL_COUNT and size <= SMALL_BYTES)
+    damaged: set[str] = set()
+    for segment in database.segments():
+        try:
+            vectors = map_rows(folder / segment.file, segment.rows, *shape, manifest.dtype)
+        except (OSError, ValueError, EOFError):
+            damaged |= _ids_in(database, segment.number)
+            continue
+        if not thorough:
+            continue
+        sql = "SELECT id, modified_ns, size, row, checksum FROM items WHERE segment = ?"
+        for item_id, modified_ns, bytes_, row, checksum in database.read(sql, (segment.number,)):
+            item = Item(str(item_id), int(str(modified_ns)), int(str(bytes_)))
+            place = int(str(row))
+            if place >= len(vectors) or row_checksum(item, vectors[place]) != checksum:
+                damaged.add(item.id)
+    lost = "SELECT id FROM items WHERE segment NOT IN (SELECT segment FROM segments)"
+    return damaged | {str(row[0]) for row in database.read(lost)}
+
+
+def _ids_in(database: Database, segment: int) -> set[str]:
+    return {str(row[0]) for row in database.read("SELECT id FROM items WHERE segment = ?", (segment,))}
