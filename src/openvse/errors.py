@@ -53,6 +53,10 @@ class IndexDamagedError(IndexFormatError):
     """A search index is not what was written."""
 
 
+class MissingItemError(DataError):
+    """The index, or the engine that is searched, holds no item of an id or a number."""
+
+
 class EngineError(OpenVSEError):
     """The engine of an index cannot be reached, refuses, or cannot serve the model."""
 

@@ -13,10 +13,11 @@ from openvse.functional import normalize
 from openvse.index.database import Root
 from openvse.index.manifest import Item
 from openvse.index.writer import Entry, IndexWriter
-from openvse.search import ExactBackend, Index, choose_engine, update_engine
-from openvse.search.backend import Engine
-from openvse.search.engines import open_engine
-from openvse.types import EmbeddingSet
+from openvse.runtime import ArraySet
+from openvse.search import ExactSearch, Index, choose_engine, update_engine
+from openvse.search.catalogue import open_searcher
+from openvse.search.exact import Searcher
+from openvse.search.query import EmbeddedQueries
 
 DIM = 12
 ROOTS = [Root(0, "/photos", "")]
@@ -27,12 +28,14 @@ def unit(count: int, num_embeddings: int = 1, seed: int = 0) -> np.ndarray:
     return normalize(torch.randn(count, num_embeddings, DIM, generator=generator)).numpy()
 
 
-def queries(count: int, num_embeddings: int = 1, seed: int = 1) -> EmbeddingSet:
+def queries(
+    count: int, num_embeddings: int = 1, seed: int = 1, weights: np.ndarray | None = None
+) -> EmbeddedQueries:
     """Return queries, of which every second one has an embedding less if they have several."""
-    mask = torch.ones(count, num_embeddings, dtype=torch.bool)
+    mask = np.ones((count, num_embeddings), dtype=bool)
     if num_embeddings > 1:
         mask[::2, -1] = False
-    return EmbeddingSet(torch.from_numpy(unit(count, num_embeddings, seed)), mask)
+    return EmbeddedQueries(ArraySet(unit(count, num_embeddings, seed), mask), weights)
 
 
 def name_of(number: int) -> str:
@@ -66,18 +69,18 @@ def metadata(number: int) -> dict[str, object]:
     }
 
 
-def exact_of(index: Index) -> ExactBackend:
-    return ExactBackend(index.segments, names=index.table.ids)
+def exact_of(index: Index) -> ExactSearch:
+    return ExactSearch(index.segments, names=index.table.ids)
 
 
-def engine_of(folder: Path, name: str | None = None, url: str | None = None) -> tuple[Engine, ExactBackend]:
+def engine_of(folder: Path, name: str | None = None, url: str | None = None) -> tuple[Searcher, ExactSearch]:
     """Choose an engine, bring it up to date and open it; return it beside the exact one."""
     choose_engine(folder, name, url)
     update_engine(folder, url=url)
     return opened(folder, url)
 
 
-def opened(folder: Path, url: str | None = None) -> tuple[Engine, ExactBackend]:
+def opened(folder: Path, url: str | None = None) -> tuple[Searcher, ExactSearch]:
     index = Index.open(folder)
     exact = exact_of(index)
-    return open_engine(index, exact, url=url), exact
+    return open_searcher(index, exact, url=url), exact

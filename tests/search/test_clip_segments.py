@@ -16,7 +16,7 @@ from PIL import Image
 from openvse.errors import DataError, IndexFormatError
 from openvse.media.segments import ClipSegment, cut
 from openvse.media.videos import ClipSource, FrameSampling, clip_seconds, read_frames, read_poster
-from openvse.search import Index, Query, SearchEngine, build_index, duplicates_in_index, remove_items
+from openvse.search import Index, Page, Query, SearchEngine, build_index, duplicates_in_index, remove_items
 from openvse.search.contact_sheet import contact_sheet
 from openvse.types import EmbeddingSet
 from tests.clips import numbers, write_video
@@ -103,10 +103,10 @@ def test_hits_name_file_and_time(model: ClipColours, clips: Path, tmp_path: Path
         (clips / "a.mp4", 0, 1),
         (clips / "deeper" / "b.mp4", 1, 2),
     }
-    found = engine.find(Query("green"), where=["path ~ a.mp4"])[0]
+    found = engine.answer(Query("green"), Page(where=("path ~ a.mp4",)))[0].hits
     assert found[0].id == "a.mp4#t=1,2" and len(found) == 3
-    assert len(engine.find(Query("green"), where=["kind = clip"])[0]) == 5
-    assert engine.find(Query(like="a.mp4#t=1,2"), 1)[0][0].id == "green.png"
+    assert len(engine.answer(Query("green"), Page(where=("kind = clip",)))[0].hits) == 5
+    assert engine.search(Query(like="a.mp4#t=1,2"), 1)[0][0].id == "green.png"
     page = contact_sheet({"red": [first]})
     assert '<span class="span">0:0' in page and "#t=" in page and "data:image" in page
 
@@ -116,11 +116,11 @@ def test_one_hit_of_each_file(model: ClipColours, clips: Path, tmp_path: Path) -
         shutil.copy(film(tmp_path / "red.mp4", *["red"] * 6, seconds=0.5), clips / f"more {number}.mp4")
     build_index(model, clips, tmp_path / "index", segment_seconds=0.5)
     engine = SearchEngine(model, Index.open(tmp_path / "index"))
-    (hits,) = engine.find(Query("red"), 6, one_per_file=True)
+    hits = engine.answer("red", Page(top_k=6, one_per_file=True))[0].hits
     assert len({hit.path for hit in hits}) == 6 and [hit.rank for hit in hits] == [*range(1, 7)]
-    (rest,) = engine.find(Query("red"), 3, skip=3, one_per_file=True)
+    rest = engine.answer("red", Page(top_k=3, skip=3, one_per_file=True))[0].hits
     assert [hit.id for hit in rest] == [hit.id for hit in hits[3:]]
-    assert len(engine.find(Query("red"), 50, one_per_file=True)[0]) == 7
+    assert len(engine.answer("red", Page(top_k=50, one_per_file=True))[0].hits) == 7
 
 
 def test_all_segments_follow_their_file(model: ClipColours, clips: Path, tmp_path: Path) -> None:
@@ -195,9 +195,9 @@ def test_segments_are_no_duplicates_and_have_the_metadata_of_their_file(
     index = Index.open(tmp_path / "index")
     assert duplicates_in_index(index) == []
     engine = SearchEngine(model, index)
-    assert len(engine.find(Query("red"), where=["camera = X100"])[0]) == 2
+    assert len(engine.answer(Query("red"), Page(where=("camera = X100",)))[0].hits) == 2
     with pytest.raises(DataError, match="give one of them, such as deeper/b.mp4#t=0,1"):
-        engine.find(Query(like="deeper/b.mp4"))
+        engine.search(Query(like="deeper/b.mp4"))
 
 
 def test_an_image_model_without_segments_leaves_clips_out(

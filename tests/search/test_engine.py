@@ -13,7 +13,7 @@ from torch import Tensor
 
 from openvse.encoders import UnknownWord
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
-from openvse.search import Hit, Index, SearchEngine, build_index
+from openvse.search import Answer, Hit, Index, Query, SearchEngine, build_index
 from openvse.types import EmbeddingSet
 
 
@@ -52,21 +52,21 @@ def test_fewer_images_than_asked_for(engine: SearchEngine) -> None:
 
 
 def test_an_image_finds_itself(engine: SearchEngine, photos: Path) -> None:
-    answers = engine.search_images([photos / "green.png", photos / "red.png"], top_k=2)
+    answers = engine.search([Query(image=photos / "green.png"), Query(image=photos / "red.png")], top_k=2)
     assert [hits[0].id for hits in answers] == ["green.png", "red.png"]
 
 
 def test_an_image_that_cannot_be_read(engine: SearchEngine, tmp_path: Path) -> None:
     with pytest.raises(BadImageError, match="there is no such file"):
-        engine.search_images([tmp_path / "nowhere.png"])
+        engine.search(Query(image=tmp_path / "nowhere.png"))
 
 
 def test_no_question_no_answer(engine: SearchEngine) -> None:
-    assert engine.search([]) == engine.search_images([]) == []
+    assert engine.search([]) == engine.answer([]) == []
 
 
 def test_top_k_must_be_positive(engine: SearchEngine) -> None:
-    with pytest.raises(DataError, match="top_k is 0: give 1 or more"):
+    with pytest.raises(DataError, match="top_k is 0"):
         engine.search(["red"], top_k=0)
 
 
@@ -89,18 +89,6 @@ def test_the_model_decides_what_is_near(index: Index, engine: SearchEngine) -> N
         assert [hit.score for hit in found] == [-hit.score for hit in reversed(reverse)]
 
 
-class LastBackend:
-    """A search library of one's own: every query is answered by the last images."""
-
-    def search(self, queries: EmbeddingSet, top_k: int) -> tuple[Tensor, Tensor]:
-        return torch.zeros(len(queries), top_k), torch.full((len(queries), top_k), 3)
-
-
-def test_the_backend_can_be_replaced(model: ColourModel, index: Index) -> None:
-    (hits,) = SearchEngine(model, index, LastBackend()).search(["green"], top_k=2)
-    assert [hit.id for hit in hits] == ["red.png", "red.png"]
-
-
 class ForgetfulModel(ColourModel):
     """Knows no words but colours, and says so."""
 
@@ -113,23 +101,25 @@ class ForgetfulModel(ColourModel):
         return super().encode_text([caption.split()[-1] for caption in captions])
 
 
-def test_hits_say_which_words_of_their_query_are_unknown(index: Index) -> None:
+def test_an_answer_says_which_words_of_its_query_are_unknown(index: Index) -> None:
     engine = SearchEngine(ForgetfulModel(), index)
-    answers = engine.search(["some mauve red", "green"], top_k=2)
+    answers = engine.answer(["some mauve red", "green"])
     words = (UnknownWord("some"), UnknownWord("mauve"))
-    assert [[hit.unknown_words for hit in hits] for hits in answers] == [[words, words], [(), ()]]
+    assert [answer.unknown_words for answer in answers] == [words, ()]
 
 
 def test_a_query_by_itself(engine: SearchEngine, photos: Path) -> None:
     assert engine.search("red", top_k=2) == engine.search(["red"], top_k=2)
     for image in (photos / "green.png", str(photos / "green.png"), Image.open(photos / "green.png")):
-        ((hit,),) = engine.search_images(image, top_k=1)
+        ((hit,),) = engine.search(Query(image=image), top_k=1)
         assert hit.id == "green.png"
 
 
 def test_an_empty_query_does_not_cancel_the_others(
     engine: SearchEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
+    assert engine.answer(["red", ""])[1] == Answer([])
+    caplog.clear()
     first, second, third = engine.search(["red", " ", "blue"], top_k=1)
     assert [hit.id for hit in (*first, *third)] == ["red.png", "blue.png"]
     assert second == []

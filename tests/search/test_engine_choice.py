@@ -15,8 +15,10 @@ from engine_helpers import engine_of, opened, queries, unit, write
 from openvse.errors import EngineBusyError, EngineError
 from openvse.index.manifest import read_manifest
 from openvse.search import Index, SearchEngine, choose_engine, update_engine
-from openvse.search.point_engine import PointEngine
-from openvse.stores.engine_choice import EngineChoice, public_url, secrets_in, without_secrets
+from openvse.search.proposing import StoreSearch
+from openvse.search.query import EmbeddedQueries
+from openvse.stores import StoreAddress
+from openvse.stores.choice import EngineChoice, public_url, secrets_in, without_secrets
 
 SECRET = "hunter-2%40x"
 URLS = {
@@ -65,17 +67,18 @@ def test_secrets_are_neither_in_the_index_nor_in_messages(
 def test_the_environment_gives_the_secret_of_the_same_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = EngineChoice.new("qdrant", "https://:hunter2@one.example:6333")
     assert choice.url == "https://one.example:6333"
-    assert choice.address() == choice.url
+    assert choice.address().url == choice.address().shown == choice.url
     monkeypatch.setenv("OPENVSE_ENGINE_URL", "https://:hunter2@one.example:6333")
-    assert choice.address() == "https://:hunter2@one.example:6333"
+    assert choice.address().url == "https://:hunter2@one.example:6333"
+    assert choice.address().shown == choice.url
     monkeypatch.setenv("OPENVSE_ENGINE_URL", "https://:hunter2@two.example:6333")
-    assert choice.address() == choice.url
+    assert choice.address().url == choice.url
 
 
 @pytest.mark.parametrize(
     ("name", "url", "message"),
     [
-        ("faiss", None, "there is no engine faiss: give one of exact, int8, qdrant_edge, qdrant, pgvector"),
+        ("faiss", None, "there is no engine faiss: give one of exact, int8, pgvector, qdrant, qdrant_edge"),
         ("int8", "http://localhost", "is in the folder of the index and has no URL"),
         ("qdrant", None, "needs the URL of its server, such as http://localhost:6333"),
         ("pgvector", "host=x password=hunter2", "needs the URL of its server, such as postgresql://"),
@@ -108,8 +111,8 @@ def test_a_search_takes_the_engine_of_the_index(tmp_path: Path) -> None:
     write(tmp_path, range(3), unit(3))
     engine_of(tmp_path, "int8")
     index = Index.open(tmp_path)
-    assert isinstance(SearchEngine(model, index).backend, PointEngine)
-    assert not isinstance(SearchEngine(model, index, engine="exact").backend, PointEngine)
+    assert isinstance(SearchEngine(model, index).catalogue.searcher, StoreSearch)
+    assert SearchEngine(model, index, engine="exact").catalogue.searcher.is_exact
     with pytest.raises(EngineError, match="has the engine int8, not qdrant"):
         SearchEngine(model, index, engine="qdrant")
 
@@ -140,10 +143,10 @@ def test_a_shard_that_another_process_has_open_is_left_alone_and_the_search_is_e
     write(tmp_path, range(30), unit(30))
     found, exact = engine_of(tmp_path, "qdrant_edge")
     program = (
-        "import sys\nfrom openvse.search import Index\nfrom openvse.search.exact import ExactBackend\n"
-        "from openvse.search.engines import open_engine, update_engine\n"
+        "import sys\nfrom openvse.search import ExactSearch, Index, update_engine\n"
+        "from openvse.search.catalogue import open_searcher\n"
         "index = Index.open(sys.argv[1])\n"
-        "print(open_engine(index, ExactBackend(index.segments)).name)\n"
+        "print(open_searcher(index, ExactSearch(index.segments)).name)\n"
         "update_engine(sys.argv[1])\n"
     )
     other = subprocess.run(
@@ -153,7 +156,7 @@ def test_a_shard_that_another_process_has_open_is_left_alone_and_the_search_is_e
     assert "EngineBusyError" in other.stderr
     assert found.search(queries(2), 5)[1].tolist() == exact.search(queries(2), 5)[1].tolist()
     del found
-    assert isinstance(opened(tmp_path)[0], PointEngine)
+    assert isinstance(opened(tmp_path)[0], StoreSearch)
     assert issubclass(EngineBusyError, EngineError)
 
 
@@ -179,10 +182,10 @@ def test_eight_bits_find_the_best_of_many_blocks(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("openvse.stores.int8._BLOCK", 64)
     asked = queries(3)
     vectors = unit(1000)
-    order = np.argsort(-(vectors[:, 0] @ asked.vectors[0, 0].numpy()))
+    order = np.argsort(-(vectors[:, 0] @ asked.parts.vectors[0, 0]))
     write(tmp_path, range(1000), vectors[order])
     found, exact = engine_of(tmp_path, "int8")
-    for some in (asked[:1], asked):
+    for some in (EmbeddedQueries(asked.parts[:1], None), asked):
         assert found.search(some, 12)[1].tolist() == exact.search(some, 12)[1].tolist()
 
 
@@ -211,7 +214,9 @@ def test_a_key_that_is_not_encrypted_is_said(caplog: pytest.LogCaptureFixture) -
     from openvse.stores import qdrant
 
     with pytest.raises(EngineError, match="qdrant.invalid:1 cannot be used"):
-        qdrant.QdrantStore("http://me:secret@qdrant.invalid:1", "openvse_00000000", 1, 4)
+        qdrant.QdrantStore(
+            StoreAddress("qdrant", "openvse_00000000", "http://me:secret@qdrant.invalid:1"), 1, 4
+        )
     (said,) = (record.getMessage() for record in caplog.records)
     assert (
         said == "the key of http://qdrant.invalid:1 goes over a connection that is not encrypted: use https"

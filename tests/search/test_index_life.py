@@ -16,6 +16,7 @@ from openvse.index import build, segments
 from openvse.search import (
     Index,
     Item,
+    Query,
     SearchEngine,
     build_index,
     compact_index,
@@ -258,7 +259,7 @@ def test_sentences_are_found_by_images(model: ColourModel, photos: Path, tmp_pat
     assert build_index(model, text, out).count == 3
     index = Index.open(out)
     assert index.items == (Item("blue", 0, 4), Item("green", 0, 5), Item("red", 0, 3))
-    (hits,) = SearchEngine(model, index).search_images(photos / "red.png", top_k=1)
+    (hits,) = SearchEngine(model, index).search(Query(image=photos / "red.png"), top_k=1)
     assert (hits[0].id, hits[0].path) == ("red", text)
     text.write_text("white\nred\n")
     report = build_index(model, text, out)

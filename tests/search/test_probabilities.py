@@ -11,7 +11,7 @@ from colour_model import ColourModel
 
 from openvse.errors import DataError, ModelError
 from openvse.model import Calibration, CalibrationData
-from openvse.search import Hit, Index, Query, SearchEngine, build_index, contact_sheet
+from openvse.search import Hit, Index, Page, Query, SearchEngine, build_index, contact_sheet
 
 CURVE = Calibration(
     model="colours-1",
@@ -36,10 +36,14 @@ def engine(photos: Path, tmp_path: Path) -> SearchEngine:
     return SearchEngine(model, Index.open(tmp_path / "index"))
 
 
+def find(engine: SearchEngine, queries: object, **page: object) -> list[list[Hit]]:
+    return [answer.hits for answer in engine.answer(queries, Page(**page))]
+
+
 def test_hits_have_the_probability_of_their_score_in_an_index_of_this_size(engine: SearchEngine) -> None:
     (hits,) = engine.search("red")
     scores = np.array([hit.score for hit in hits])
-    assert len(hits) == engine.chances().gallery == 4
+    assert len(hits) == engine.answer("red")[0].searched == 4
     assert [hit.probability for hit in hits] == pytest.approx(CURVE.probabilities(scores, 4))
     assert hits[0].probability != pytest.approx(CURVE.probabilities(scores)[0])  # of 100 images
 
@@ -47,24 +51,24 @@ def test_hits_have_the_probability_of_their_score_in_an_index_of_this_size(engin
 def test_a_precision_leaves_out_what_scores_too_low(engine: SearchEngine) -> None:
     (all_hits,) = engine.search("red")
     wanted = 0.9
-    (hits,) = engine.search("red", min_precision=wanted)
+    (hits,) = find(engine, "red", min_precision=wanted)
     threshold = CURVE.threshold(wanted, gallery=4)
     assert threshold is not None
     assert hits == [hit for hit in all_hits if hit.score >= threshold]
     assert 0 < len(hits) < len(all_hits)
-    assert engine.search("red", min_precision=1.0) == [[]]
-    assert [len(each) for each in engine.search(["red", "green"], min_precision=wanted)] == [len(hits), 1]
+    assert find(engine, "red", min_precision=1.0) == [[]]
+    assert [len(each) for each in find(engine, ["red", "green"], min_precision=wanted)] == [len(hits), 1]
 
 
 def test_more_expected_images_make_every_image_more_probable(engine: SearchEngine) -> None:
-    (few,), (many,) = engine.search("red", expected=0.1), engine.search("red", expected=2.0)
+    (few,), (many,) = find(engine, "red", expected=0.1), find(engine, "red", expected=2.0)
     for one, other in zip(few, many, strict=True):
         assert one.probability is not None and other.probability is not None
         assert one.probability < other.probability
 
 
 def test_images_that_are_asked_with_have_no_probability(engine: SearchEngine, photos: Path) -> None:
-    assert {hit.probability for hit in engine.search_images(photos / "red.png")[0]} == {None}
+    assert {hit.probability for hit in engine.search(Query(image=photos / "red.png"))[0]} == {None}
 
 
 @pytest.mark.parametrize("model", [ColourModel(), CalibratedModel()], ids=["knows of none", "has none"])
@@ -74,30 +78,30 @@ def test_without_a_curve_there_is_no_probability(model: ColourModel, photos: Pat
     assert engine.calibration is None
     assert {hit.probability for hit in engine.search("red")[0]} == {None}
     with pytest.raises(ModelError, match="openvse calibrate MODEL --on DATA"):
-        engine.search("red", min_precision=0.8)
+        find(engine, "red", min_precision=0.8)
 
 
 @pytest.mark.parametrize("wanted", [0.0, -1.0, 1.5])
 def test_an_impossible_precision_is_refused(engine: SearchEngine, wanted: float) -> None:
     with pytest.raises(DataError, match="above 0 and at most 1"):
-        engine.search("red", min_precision=wanted)
+        find(engine, "red", min_precision=wanted)
 
 
 def test_an_impossible_expectation_is_refused(engine: SearchEngine) -> None:
     with pytest.raises(DataError, match="expected to be relevant"):
-        engine.search("red", expected=0.0)
+        find(engine, "red", expected=0.0)
 
 
 def test_a_refined_search_counts_the_images_that_fulfil_its_conditions(engine: SearchEngine) -> None:
-    given = ["path ~ *e.png"]
-    (hits,) = engine.find(Query("red"), where=given)
-    assert engine.chances(given).gallery == len(hits) == 2
+    given = ("path ~ *e.png",)
+    (hits,) = find(engine, Query("red"), where=given)
+    assert engine.answer("red", Page(where=given))[0].searched == len(hits) == 2
     scores = np.array([hit.score for hit in hits])
     expected = CURVE.probabilities(scores, len(hits), 0.5)
-    (hits,) = engine.find(Query("red"), where=given, expected=0.5)
+    (hits,) = find(engine, Query("red"), where=given, expected=0.5)
     assert [hit.probability for hit in hits] == pytest.approx(expected)
-    (best,) = engine.find(Query("red"), min_precision=0.9)
-    assert best == engine.search("red", min_precision=0.9)[0]
+    (best,) = find(engine, Query("red"), min_precision=0.9)
+    assert best == find(engine, "red", min_precision=0.9)[0]
 
 
 def test_only_a_sentence_by_itself_has_probabilities(engine: SearchEngine, photos: Path) -> None:
@@ -107,11 +111,11 @@ def test_only_a_sentence_by_itself_has_probabilities(engine: SearchEngine, photo
         Query(like="red.png"),
         Query("red"),
     ]
-    found = engine.find(compound)
+    found = find(engine, compound)
     assert [hits[0].probability is None for hits in found] == [True, True, True, False]
     for query in compound[:3]:
         with pytest.raises(DataError, match="just a sentence"):
-            engine.find([query, Query("red")], min_precision=0.5)
+            find(engine, [query, Query("red")], min_precision=0.5)
 
 
 def test_the_contact_sheet_shows_probabilities(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from openvse.errors import DataError, ModelError
 from openvse.features import FeatureStore, FeatureStoreWriter
 from openvse.model import Calibration, CalibrationData, TwoTower
 from openvse.retrieval.build import build_model
-from openvse.search import Chances, Hit, HitReranker
+from openvse.search import Answer, Hit, HitReranker, Page, Query
 from openvse.tasks.recipes import parse_recipe
 
 QUERIES = ["red", "green and blue"]
@@ -61,13 +62,20 @@ def hits(photos: Path) -> list[list[Hit]]:
     ]
 
 
+def ranked(rerank: HitReranker, results: Sequence[Sequence[Hit]], **page: object) -> list[list[Hit]]:
+    """Rank what an index found for the queries again, and return the hits of a page."""
+    queries = [Query(text) for text in QUERIES[: len(results)]]
+    answers = rerank.again(queries, [Answer(list(hits), 4) for hits in results], Page(**page))
+    return [answer.hits for answer in answers]
+
+
 def direct(model: TwoTower, query: str, found: list[Hit]) -> dict[str, float]:
     scores = model.score(model.encode_image([hit.path for hit in found]), model.encode_text([query]))
     return dict(zip([hit.id for hit in found], scores[:, 0].tolist(), strict=True))
 
 
 def test_hits_are_ordered_by_the_score_of_the_pair(fused: TwoTower, hits: list[list[Hit]]) -> None:
-    again = HitReranker(fused, top=4)(QUERIES, hits)
+    again = ranked(HitReranker(fused, top=4), hits)
     for query, before, after in zip(QUERIES, hits, again, strict=True):
         scores = direct(fused, query, before)
         assert [hit.id for hit in after] == sorted(scores, key=lambda name: -scores[name])
@@ -76,13 +84,13 @@ def test_hits_are_ordered_by_the_score_of_the_pair(fused: TwoTower, hits: list[l
 
 
 def test_only_the_first_are_ranked_again(fused: TwoTower, hits: list[list[Hit]]) -> None:
-    for before, after in zip(hits, HitReranker(fused, top=2)(QUERIES, hits), strict=True):
+    for before, after in zip(hits, ranked(HitReranker(fused, top=2), hits), strict=True):
         assert {hit.id for hit in after[:2]} == {hit.id for hit in before[:2]}
         assert [(hit.id, hit.score) for hit in after[2:]] == [(hit.id, hit.score) for hit in before[2:]]
 
 
 def test_the_weight_mixes_both_scores(fused: TwoTower, hits: list[list[Hit]]) -> None:
-    (after, _) = HitReranker(fused, top=4, weight=0.25)(QUERIES, hits)
+    (after, _) = ranked(HitReranker(fused, top=4, weight=0.25), hits)
     scores = direct(fused, QUERIES[0], hits[0])
     mixed = {hit.id: 0.25 * scores[hit.id] + 0.75 * hit.score for hit in hits[0]}
     assert {hit.id: hit.score for hit in after} == pytest.approx(mixed, abs=1e-5)
@@ -93,7 +101,7 @@ def test_an_image_that_is_gone_stays_behind(
 ) -> None:
     hits[0][0].path.unlink()
     with caplog.at_level(logging.WARNING):
-        after, _ = HitReranker(fused, top=3)(QUERIES, hits)
+        after, _ = ranked(HitReranker(fused, top=3), hits)
     assert [hit.id for hit in after[2:]] == ["red.png", "deeper/white.png"]
     assert "a hit is not re-ranked" in caplog.text and "red.png" in caplog.text
 
@@ -110,8 +118,8 @@ def test_stored_features_stand_in_for_images(
                 backbone = encoder.backbone
                 writer.add(hit.id, backbone(backbone.collate([backbone.read(hit.path)])).local[0])
     store = FeatureStore.open(tmp_path / "store", encoder.fingerprint)
-    decoded = HitReranker(fused, top=4)(QUERIES, [hits[0][:3], hits[1][1:]])
-    stored = HitReranker(fused, top=4, features=store)(QUERIES, hits)
+    decoded = ranked(HitReranker(fused, top=4), [hits[0][:3], hits[1][1:]])
+    stored = ranked(HitReranker(fused, top=4, features=store), hits)
     assert "1 hit(s) have no stored features" in caplog.text
     for one, other in zip(decoded, stored, strict=True):
         assert [hit.id for hit in one] == [hit.id for hit in other[:3]]
@@ -127,12 +135,12 @@ def test_an_image_is_read_again_only_when_it_has_changed(
     monkeypatch.setattr(
         type(backbone), "read", lambda self, source: (seen.append(source.name), read(self, source))[1]
     )
-    plain = HitReranker(fused, top=4)(QUERIES, hits)
+    plain = ranked(HitReranker(fused, top=4), hits)
     keeping = HitReranker(fused, top=4, keep_bytes=1_000_000)
-    first = keeping(QUERIES, [hits[0][:2], []])
+    first = ranked(keeping, [hits[0][:2], []])
     assert [hit.id for hit in first[0]] == [hit.id for hit in plain[0] if hit.id in ("red.png", "green.png")]
     del seen[:]
-    again = keeping.with_chances(Chances(None, 4, None))(QUERIES, hits)
+    again = ranked(keeping, hits)
     assert sorted(seen) == ["blue.png", "white.png"]
     for one, other in zip(plain, again, strict=True):
         assert [hit.id for hit in one] == [hit.id for hit in other]
@@ -140,7 +148,7 @@ def test_an_image_is_read_again_only_when_it_has_changed(
     del seen[:]
     Image.new("RGB", (80, 80), "yellow").save(hits[0][0].path)
     hits[0][1].path.unlink()
-    changed, _ = keeping(QUERIES, hits)
+    changed, _ = ranked(keeping, hits)
     assert seen == ["red.png", "green.png"] and changed[-1].id == "green.png"
     assert {hit.id: hit.score for hit in changed[:3]}["red.png"] == pytest.approx(
         direct(fused, QUERIES[0], [hits[0][0]])["red.png"], abs=1e-5
@@ -150,11 +158,11 @@ def test_an_image_is_read_again_only_when_it_has_changed(
 def test_nothing_found_and_nothing_readable(
     fused: TwoTower, hits: list[list[Hit]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert HitReranker(fused)([], []) == []
-    assert HitReranker(fused)(QUERIES, [[], []]) == [[], []]
+    assert ranked(HitReranker(fused), []) == []
+    assert ranked(HitReranker(fused), [[], []]) == [[], []]
     for hit in hits[0]:
         hit.path.unlink()
-    assert HitReranker(fused)(QUERIES, hits) == hits
+    assert ranked(HitReranker(fused), hits) == hits
 
 
 @pytest.mark.parametrize(("top", "weight"), [(0, 1.0), (5, 1.5), (5, -0.1)])
@@ -168,7 +176,7 @@ def test_scores_that_are_no_numbers_are_refused(
 ) -> None:
     monkeypatch.setattr(fused.similarity, "pairs", lambda images, texts, i, t: torch.full(i.shape, torch.nan))
     with pytest.raises(ModelError, match=rf"scores {hits[0][0].id} as NaN or infinite"):
-        HitReranker(fused)(QUERIES, hits)
+        ranked(HitReranker(fused), hits)
 
 
 def test_probabilities_are_those_of_the_model_that_ranks_again(
@@ -183,14 +191,31 @@ def test_probabilities_are_those_of_the_model_that_ranks_again(
         log_ratios=(-3.0, 3.0),
         relevant_above=(1.0, 0.5),
     )
+    fused.calibration = curve
     known = [[replace(hit, probability=0.1) for hit in found] for found in hits]
-    for found in HitReranker(fused, top=3, chances=Chances(curve, 4))(QUERIES, known):
+    for found in ranked(HitReranker(fused, top=3), known):
         scores = np.array([hit.score for hit in found[:3]])
         assert [hit.probability for hit in found[:3]] == pytest.approx(curve.probabilities(scores, 4))
         assert found[3].probability == 0.1  # which keeps its score
-    wanted = Chances(curve, 4, min_precision=0.25)
-    for found in HitReranker(fused, top=3, chances=wanted)(QUERIES, known):
+    for found in ranked(HitReranker(fused, top=3), known, min_precision=0.25):
         assert len(found) <= 3 and all((hit.probability or 0) >= 0.25 for hit in found)
-    assert {hit.probability for hit in HitReranker(fused, top=3)(QUERIES, known)[0][:3]} == {None}
-    with pytest.raises(DataError, match="a mixture of two scores has no curve"):
-        HitReranker(fused, weight=0.5, chances=Chances(curve, 4))
+    assert {hit.probability for hit in ranked(HitReranker(fused, top=3, weight=0.5), known)[0][:3]} == {None}
+    with pytest.raises(DataError, match="weight is 0.5"):
+        ranked(HitReranker(fused, weight=0.5), known, min_precision=0.25)
+    fused.calibration = None
+    with pytest.raises(ModelError, match="openvse calibrate"):
+        ranked(HitReranker(fused), known, min_precision=0.25)
+
+
+def test_a_page_is_one_of_the_new_order(fused: TwoTower, hits: list[list[Hit]]) -> None:
+    whole = ranked(HitReranker(fused, top=4), hits)
+    for mine, all_hits in zip(ranked(HitReranker(fused, top=4), hits, top_k=2, skip=1), whole, strict=True):
+        assert mine == all_hits[1:3]
+    lowest = whole[0][1].score
+    assert ranked(HitReranker(fused, top=4), hits, min_score=lowest)[0] == whole[0][:2]
+    (first, _) = HitReranker(fused, top=2).again(
+        [Query(text) for text in QUERIES], [Answer(found, 4) for found in hits], Page(top_k=1)
+    )
+    assert first.more and first.before == {"red.png": 1, "green.png": 2}
+    with pytest.raises(DataError, match="just a sentence"):
+        HitReranker(fused).again([Query(like="red.png")], [Answer(hits[0])], Page())

@@ -1,4 +1,4 @@
-"""Search: make an index of a folder of images, and find the images that fit a sentence."""
+"""Search: find the images of an index that fit a sentence or resemble an image; the index and its engines beside it."""
 
 from __future__ import annotations
 
@@ -10,34 +10,26 @@ from openvse.index.index import Index
 from openvse.index.maintenance import compact_index, forget_root, remove_items
 from openvse.index.manifest import FoundModel, Item, find_model, place_of
 from openvse.lazy import lazy_names
-from openvse.search.array_engine import ArrayBackend, ArrayEngine
-from openvse.search.backend import Engine, FilteringBackend, VectorBackend
-from openvse.search.captions import captions_beside
-from openvse.search.contact_sheet import contact_sheet
+from openvse.search.contact_sheet import captions_beside, contact_sheet
 from openvse.search.engine import SearchEngine
-from openvse.search.hits import Chances, Hit
-from openvse.search.query import Query
-from openvse.stores.engine_choice import ENGINES, EngineChoice
+from openvse.search.exact import ExactSearch, measured_recall
+from openvse.search.hits import Answer, Hit, Probabilities
+from openvse.search.query import Page, Query
+from openvse.stores.choice import EngineChoice, engine_names, read_address
+from openvse.stores.following import EngineReport, choose_engine, update_engine
 
 if TYPE_CHECKING:
     from openvse.index.stored import StoredImages, stored_images
     from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
-    from openvse.search.engines import EngineReport, choose_engine, measured_recall, update_engine
-    from openvse.search.exact import ExactBackend
     from openvse.search.rerank import HitReranker
 
 __all__ = [
-    "ENGINES",
-    "ArrayBackend",
-    "ArrayEngine",
-    "Chances",
+    "Answer",
     "Condition",
     "DuplicateGroup",
-    "Engine",
     "EngineChoice",
     "EngineReport",
-    "ExactBackend",
-    "FilteringBackend",
+    "ExactSearch",
     "FoundModel",
     "Hit",
     "HitReranker",
@@ -45,10 +37,11 @@ __all__ = [
     "IndexProgress",
     "IndexReport",
     "Item",
+    "Page",
+    "Probabilities",
     "Query",
     "SearchEngine",
     "StoredImages",
-    "VectorBackend",
     "build_index",
     "captions_beside",
     "choose_engine",
@@ -56,11 +49,13 @@ __all__ = [
     "contact_sheet",
     "duplicates_in_folder",
     "duplicates_in_index",
+    "engine_names",
     "find_model",
     "forget_root",
     "measured_recall",
     "parse_condition",
     "place_of",
+    "read_address",
     "remove_items",
     "stored_images",
     "update_engine",
@@ -71,16 +66,11 @@ __getattr__, _names = lazy_names(
     "openvse.search",
     {
         "DuplicateGroup": "openvse.search.duplicates",
-        "EngineReport": "openvse.search.engines",
-        "ExactBackend": "openvse.search.exact",
         "HitReranker": "openvse.search.rerank",
         "StoredImages": "openvse.index.stored",
-        "choose_engine": "openvse.search.engines",
         "duplicates_in_folder": "openvse.search.duplicates",
         "duplicates_in_index": "openvse.search.duplicates",
-        "measured_recall": "openvse.search.engines",
         "stored_images": "openvse.index.stored",
-        "update_engine": "openvse.search.engines",
     },
 )
 

@@ -1,4 +1,4 @@
-"""The search engine: sentences or images in, the best images of an index out."""
+"""The search engine: queries in, the best items of a catalogue out."""
 
 from __future__ import annotations
 
@@ -7,100 +7,72 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
 from openvse.encoders.coverage import UnknownWord
-from openvse.errors import DataError, ModelError
-from openvse.index.conditions import Condition, allowed_items, parse_conditions
+from openvse.errors import DataError
+from openvse.index.conditions import parse_conditions
 from openvse.index.index import Index
 from openvse.index.manifest import check_model
-from openvse.media.images import one_or_many
-from openvse.media.segments import file_of
+from openvse.media.segments import span_of
 from openvse.media.videos import ClipSource
 from openvse.model.calibration import Calibration
-from openvse.search.backend import Engine, FilteringBackend, VectorBackend
-from openvse.search.hits import Chances, Hit, best_of_files
-from openvse.search.query import EmbeddedQueries, Query, embed_queries
+from openvse.runtime.arrays import ArraySet
+from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
+from openvse.search.exact import ArrayComparison, Comparison, ModelComparison
+from openvse.search.hits import Answer, Hit, Probabilities, best_of_files
+from openvse.search.query import EmbeddedQueries, Page, Query, as_arrays, embed_queries
+from openvse.stores import Note, StoreAddress
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from openvse.types import EmbeddingSet
+    from openvse.search.rerank import HitReranker
 
 _logger = logging.getLogger(__name__)
 
+Asked: TypeAlias = str | Query
+"""A sentence, or a query of several parts."""
+
 
 @runtime_checkable
-class QueryEmbedder(Protocol):
-    """The methods of a model that the search engine uses."""
+class SearchModel(Protocol):
+    """What the search engine needs of a model; ``TwoTower`` and ``OnnxModel`` have it.
+
+    Optional are ``score`` (an exported model has ``kind`` instead), ``unknown_words`` and ``calibration``.
+    """
 
     @property
     def fingerprint(self) -> str:
         """A hash that identifies the model."""
         ...
 
-    def encode_text(self, captions: Sequence[str]) -> EmbeddingSet:
-        """Embed sentences."""
+    def encode_text(self, captions: Sequence[str]) -> Any:
+        """Embed sentences as an embedding set of tensors or arrays."""
         ...
 
-    def encode_image(self, images: Sequence[ClipSource]) -> EmbeddingSet:
-        """Embed images or clips."""
+    def encode_image(self, images: Sequence[ClipSource]) -> Any:
+        """Embed images or clips as an embedding set of tensors or arrays."""
         ...
-
-    def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
-        """Score all pairs by the model's similarity; the score of a pair must not depend on the other items."""
-        ...
-
-
-@runtime_checkable
-class WordChecker(Protocol):
-    """A model that can say which words it does not know."""
-
-    def unknown_words(self, captions: Sequence[str]) -> list[list[UnknownWord]]:
-        """Return the words of each sentence that the model has not learned."""
-        ...
-
-
-@runtime_checkable
-class Calibrated(Protocol):
-    """A model that may know the probability of relevance that a score stands for."""
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """The curve from a sentence's score to probability; None where nothing has fitted one."""
-        ...
-
-
-def is_inner_product(model: QueryEmbedder) -> bool:
-    """Return whether the score of a model is the largest inner product, and nothing else."""
-    from openvse.similarities import SetMax
-
-    similarity = getattr(model, "similarity", None)
-    return isinstance(similarity, SetMax) and type(similarity).forward is SetMax.forward
 
 
 class SearchEngine:
-    """Finds the images of an index that fit sentences, or resemble images.
+    """Finds the images of an index that fit sentences, or resemble images; with or without the folder of the index.
 
     Args:
-        model: the model that made the index.
-        index: what to search.
-        backend: how to find the nearest embeddings; by default the engine of the index. The exact one scores with the
-            model's similarity. An image as a query stands on the side of the texts.
-        engine: the engine that is wanted, without a backend: that of the index, or ``exact``.
+        model: the model that made the embeddings: one of PyTorch, or an exported one.
+        source: what to search: an index, or the address of a store that an index has filled (``read_address``).
+        engine: ``exact``, for an exact search whatever the index has; None takes the engine of the index.
         engine_url: of the engine's server, with its secrets, which the index does not know; None takes what the index
             and the environment say.
+        images: for a store, where the first of the indexed folders is now; None leaves it where it was.
 
     Attributes:
-        backend: what finds the nearest embeddings.
-        calibration: the model's curve from score to probability; None where it keeps none, and for an index of
-            sentences.
+        catalogue: the items that are searched, and what is known of them.
+        calibration: the model's curve from score to probability; None where it keeps none, and for sentences.
 
     Raises:
-        IndexFormatError: another model made the index.
+        IndexFormatError: another model made the embeddings.
         EngineError: the engine cannot be reached, or cannot serve the model.
 
     Examples:
@@ -110,52 +82,38 @@ class SearchEngine:
 
     def __init__(
         self,
-        model: QueryEmbedder,
-        index: Index,
-        backend: VectorBackend | None = None,
+        model: SearchModel,
+        source: Index | StoreAddress,
         *,
         engine: str | None = None,
         engine_url: str | None = None,
+        images: Path | None = None,
     ) -> None:
-        check_model(index.path, index.manifest, model.fingerprint)
-        self._model, self._index = model, index
-        self.backend: VectorBackend = self._opened(engine, engine_url) if backend is None else backend
-        of_images = index.manifest.holds != "sentences"
-        self.calibration = model.calibration if of_images and isinstance(model, Calibrated) else None
+        self._model = model
+        self.catalogue: Catalogue
+        if isinstance(source, Index):
+            check_model(source.path, source.manifest, model.fingerprint)
+            compare = comparison_of(model, source.manifest.holds)
+            self.catalogue = IndexCatalogue(source, compare, model=model, engine=engine, url=engine_url)
+        else:
+            compare = comparison_of(model, "images")
+            self.catalogue = StoreCatalogue(source, compare, model.fingerprint, images=images)
+        of_images = self.note.holds != "sentences"
+        self.calibration: Calibration | None = getattr(model, "calibration", None) if of_images else None
 
-    def _opened(self, engine: str | None = None, url: str | None = None) -> VectorBackend:
-        """Return the engine of the index; all of them compute with PyTorch, which is imported here."""
-        from openvse.search.engines import open_engine
-        from openvse.search.exact import ExactBackend
+    @property
+    def note(self) -> Note:
+        """What the items have in common: the model, the shape of the embeddings, the indexed folders."""
+        return self.catalogue.note
 
-        index, is_inner = self._index, is_inner_product(self._model)
-        exact = ExactBackend(index.segments, score=self._score, names=index.table.ids, inner=is_inner)
-        return open_engine(index, exact, name=engine, url=url, model=self._model, is_linear=is_inner)
-
-    def _as_set(self, vectors: Float[np.ndarray, "n K D"]) -> EmbeddingSet:
-        """Return embeddings of the index as the backend takes them."""
-        import torch
-
-        from openvse.types import EmbeddingSet
-
-        return EmbeddingSet(torch.from_numpy(vectors), torch.ones(vectors.shape[:2], dtype=torch.bool))
-
-    def _as_weights(self, weights: Float[np.ndarray, "Q P"]) -> Float[Tensor, "Q P"]:
-        """Return the weights of the parts of queries as the backend takes them."""
-        import torch
-
-        return torch.from_numpy(weights)
-
-    def _score(self, items: EmbeddingSet, queries: EmbeddingSet) -> Float[Tensor, "I T"]:
-        """Score items against queries; sentences take the side of the texts, and what asks for them the other."""
-        if self._index.manifest.holds == "sentences":
-            return self._model.score(queries, items).T
-        return self._model.score(items, queries)
+    @property
+    def root(self) -> Path:
+        """The first of the indexed folders."""
+        return Path(self.note.roots[0].path if self.note.roots else "")
 
     def close(self) -> None:
         """Let go of what the engine has open, such as the connection to a server; nothing is asked of it afterwards."""
-        if isinstance(self.backend, Engine):
-            self.backend.close()
+        self.catalogue.close()
 
     def __enter__(self) -> SearchEngine:
         return self
@@ -163,220 +121,134 @@ class SearchEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def root(self) -> Path:
-        """The folder whose images the index holds."""
-        return Path(self._index.manifest.root)
-
-    def chances(
-        self,
-        where: Sequence[Condition | str] = (),
-        expected: float | None = None,
-        min_precision: float | None = None,
-    ) -> Chances:
-        """Return what gives the hits of a sentence their probabilities; see ``find`` for the arguments."""
-        return Chances(self.calibration, self._num_searched(self._allowed(where)), expected, min_precision)
-
-    def _num_searched(self, allowed: Bool[np.ndarray, "count"] | None) -> int:
-        return max(1, len(self._index) if allowed is None else int(allowed.sum()))
-
-    def _allowed(self, where: Sequence[Condition | str]) -> Bool[np.ndarray, "count"] | None:
-        given = parse_conditions(where)
-        return allowed_items(self._index, given) if given else None
-
-    def search(
-        self,
-        queries: str | Sequence[str],
-        top_k: int = 10,
-        *,
-        min_precision: float | None = None,
-        expected: float | None = None,
-    ) -> list[list[Hit]]:
-        """Return the best images of every sentence, best first; fewer than ``top_k`` where there are fewer.
+    def search(self, queries: Asked | Sequence[Asked], top_k: int = 10) -> list[list[Hit]]:
+        """Return the best items of every query, best first; ``answer`` does more.
 
         An empty sentence is logged, and has no hits.
 
         Args:
-            queries: any number of sentences; one that is given by itself is a sequence of one.
-            top_k: how many images of each.
-            min_precision: leave out the images that are less probable than this; so at least this share of the rest is
-                expected to be relevant. Above 0 and at most 1.
-            expected: how many images of the index are expected to be relevant to a sentence, for the probabilities; by
-                default as many as in the data that the model's curve was fitted on (often 1).
+            queries: any number of sentences or queries; one that is given by itself is a sequence of one.
+            top_k: how many items of each; fewer are returned where there are fewer.
 
         Raises:
-            DataError: ``top_k`` is below 1, every sentence is empty, or one of the other numbers is out of its range.
-            ModelError: ``min_precision`` is given, and the model keeps no curve from score to probability.
+            BadImageError: an image cannot be decoded.
+            DataError: ``top_k`` is below 1, every sentence is empty, or the index holds no item of an id.
         """
-        chances = self.chances((), expected, min_precision)
-        queries = [queries] if isinstance(queries, str) else queries
-        asked = [query for query in queries if query.strip()]
-        if not asked:
-            if queries:
-                raise DataError("all queries are empty: give a sentence that says what the image should show")
-            return []
-        if len(asked) < len(queries):
+        return [answer.hits for answer in self.answer(queries, Page(top_k=top_k))]
+
+    def answer(
+        self,
+        queries: Asked | Sequence[Asked],
+        page: Page | None = None,
+        rerank: HitReranker | None = None,
+    ) -> list[Answer]:
+        """Return a page of the best items for every query.
+
+        An empty sentence is logged, and has no hits.
+
+        Args:
+            queries: any number of sentences or queries; one that is given by itself is a sequence of one.
+            page: which of the items are wanted; by default the best 10.
+            rerank: ranks the first hits of sentences again; the thresholds of the page then refer to its scores.
+
+        Raises:
+            BadImageError: an image cannot be decoded.
+            DataError: a number is outside its range, a condition cannot be understood, every sentence is empty, or the
+                index holds no item of an id.
+            ModelError: a precision is wanted, and the model keeps no curve.
+        """
+        asked = [queries] if isinstance(queries, str | Query) else list(queries)
+        wanted = page or Page()
+        given = [each if isinstance(each, Query) else Query(each) for each in asked if not _is_empty(each)]
+        if asked and not given:
+            raise DataError("all queries are empty: give a sentence that says what the image should show")
+        if len(given) < len(asked):
             _logger.warning(
-                "an empty query has no hits (%d of %d are empty)", len(queries) - len(asked), len(queries)
+                "an empty query has no hits (%d of %d are empty)", len(asked) - len(given), len(asked)
             )
-        found = self._hits(self._model.encode_text(asked), top_k, self._unknown_words(asked))
-        answers = map(chances.of, found)
-        return [next(answers) if query.strip() else [] for query in queries]
+        if rerank is None:
+            answers = iter(self._answers(given, wanted))
+        else:
+            found = self._answers(given, wanted.of_all(rerank.top))
+            answers = iter(rerank.again(given, found, wanted))
+        return [Answer([]) if _is_empty(each) else next(answers) for each in asked]
 
-    def search_images(self, images: ClipSource | Sequence[ClipSource], top_k: int = 10) -> list[list[Hit]]:
-        """Return the images most like every given one; an image of the index finds itself first.
-
-        The hits have no probability: a model's curve is about sentences.
-
-        Args:
-            images: any number of images; one that is given by itself is a sequence of one.
-            top_k: how many images of each.
-
-        Raises:
-            BadImageError: an image cannot be decoded.
-            DataError: ``top_k`` is below 1.
-        """
-        given = one_or_many(images)
-        return self._hits(self._model.encode_image(given), top_k, [()] * len(given)) if given else []
-
-    def find(
-        self,
-        queries: Query | Sequence[Query],
-        top_k: int = 10,
-        *,
-        skip: int = 0,
-        min_score: float | None = None,
-        where: Sequence[Condition | str] = (),
-        min_precision: float | None = None,
-        expected: float | None = None,
-        one_per_file: bool = False,
-    ) -> list[list[Hit]]:
-        """Return the best items for queries of several parts, of those that fulfil some conditions.
-
-        Args:
-            queries: any number of queries; one that is given by itself is a sequence of one.
-            top_k: how many items of each.
-            skip: how many of the best to leave out, for a page after the first; ranks go on.
-            min_score: the lowest score of a hit.
-            where: conditions that all hits fulfil, such as ``"date >= 2024"``; see ``index.conditions``.
-            min_precision: the lowest probability of a hit; see ``search``. Only for queries that are just a sentence.
-            expected: see ``search``; of the images that fulfil the conditions.
-            one_per_file: of the segments of a clip, only the best one.
-
-        Raises:
-            BadImageError: an image cannot be decoded.
-            DataError: a number is outside its range, a condition cannot be understood, or the index holds no item of an
-                id.
-            ModelError: the backend takes no queries of several parts, or no conditions; or ``min_precision`` is given,
-                and the model keeps no curve.
-        """
-        asked = [queries] if isinstance(queries, Query) else list(queries)
-        if top_k < 1 or skip < 0:
-            raise DataError(f"top_k is {top_k} and skip {skip}: allowed are 1 and more, and 0 and more")
-        if not asked:
+    def _answers(self, queries: Sequence[Query], page: Page) -> list[Answer]:
+        """Answer queries none of which is empty."""
+        if not queries:
             return []
-        conditions = parse_conditions(where)
-        allowed = allowed_items(self._index, conditions) if conditions else None
-        chances = Chances(self.calibration, self._num_searched(allowed), expected, min_precision)
-        chances.check(asked)
-        embedded = embed_queries(asked, self._model.encode_text, self._model.encode_image, self._stored)
-        wanted = top_k + skip + any(query.like is not None for query in asked)
-        unknown = self._unknown_words([query.text for query in asked])
-        found = self._named(*self._nearest(embedded, wanted, allowed, conditions), unknown)
-        most = len(self._index)
-        while (
-            one_per_file and wanted < most and any(len(best_of_files(hits)) < top_k + skip for hits in found)
-        ):
+        where = parse_conditions(page.where)
+        searched = max(1, self.catalogue.count(where))
+        probabilities = Probabilities(self.calibration, searched, page.expected, page.min_precision)
+        probabilities.check(queries)
+        embedded = embed_queries(queries, self._texts, self._images, self._items)
+        last = page.skip + page.top_k
+        # One hit more says whether there is another page, and one more replaces the query's own item.
+        wanted = last + 1 + any(query.like is not None for query in queries)
+        found = self._nearest(embedded, wanted, where, page)
+        while page.one_per_file and wanted < searched and any(len(hits) <= last for hits in found):
             wanted *= 4
-            found = self._named(*self._nearest(embedded, wanted, allowed, conditions), unknown)
-        if one_per_file:
-            found = [best_of_files(hits) for hits in found]
-        page, lowest = slice(skip, skip + top_k), -math.inf if min_score is None else min_score
-        return [_page(query, hits, chances, page, lowest) for query, hits in zip(asked, found, strict=True)]
-
-    def _nearest(
-        self,
-        queries: EmbeddedQueries,
-        top_k: int,
-        allowed: Bool[np.ndarray, "count"] | None,
-        conditions: Sequence[Condition],
-    ) -> tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]:
-        """Return scores and positions of the best items."""
-        weights = None if queries.weights is None else self._as_weights(queries.weights)
-        if weights is None and allowed is None:
-            return self.backend.search(queries.parts, top_k)
-        if isinstance(self.backend, Engine):
-            return self.backend.search_some(
-                queries.parts, top_k, weights=weights, allowed=allowed, where=conditions
-            )
-        if isinstance(self.backend, FilteringBackend):
-            return self.backend.search_some(queries.parts, top_k, weights=weights, allowed=allowed)
-        raise ModelError(
-            "this backend takes neither queries of several parts nor conditions: leave them out, or take the exact "
-            "search"
-        )
-
-    def _stored(self, ids: Sequence[str]) -> EmbeddingSet:
-        """Return the embeddings of items of the index."""
-        positions = []
-        for item_id in ids:
-            position = self._index.position(item_id)
-            if position is None:
-                raise DataError(f"the index holds no item {item_id}: {self._remedy(item_id)}")
-            positions.append(position)
-        return self._as_set(self._index.gather(np.array(positions)).astype(np.float32))
-
-    def _remedy(self, item_id: str) -> str:
-        """Return what to give instead of an id that the index does not hold."""
-        first = next((name for name in self._index.table.ids if file_of(name) == item_id), "")
-        if first:
-            return f"the clip is cut into segments; give one of them, such as {first}"
-        return "give the path below the indexed folder"
-
-    def _unknown_words(self, queries: Sequence[str]) -> list[tuple[UnknownWord, ...]]:
-        if not isinstance(self._model, WordChecker):
-            return [()] * len(queries)
-        return [tuple(words) for words in self._model.unknown_words(queries)]
-
-    def _hits(
-        self, queries: EmbeddingSet, top_k: int, unknown: Sequence[tuple[UnknownWord, ...]]
-    ) -> list[list[Hit]]:
-        if top_k < 1:
-            raise DataError(f"top_k is {top_k}: give 1 or more")
-        return self._named(*self.backend.search(queries, top_k), unknown)
-
-    def _named(
-        self,
-        scores: Float[Tensor, "Q k"],
-        positions: Int[Tensor, "Q k"],
-        unknown: Sequence[tuple[UnknownWord, ...]],
-    ) -> list[list[Hit]]:
-        """Return the items at some positions as hits."""
-        ids = self._index.table.ids
-        spans = {
-            position: self._index.span(position) or (None, None)
-            for position in set(positions.flatten().tolist())
-        }
+            found = self._nearest(embedded, wanted, where, page)
+        words = self._unknown_words(queries)
         return [
-            [
-                Hit(
-                    rank,
-                    score,
-                    ids[position],
-                    self._index.image_path(position),
-                    words,
-                    None,
-                    *spans[position],
-                )
-                for rank, (score, position) in enumerate(zip(*row, strict=True), start=1)
-            ]
-            for words, *row in zip(unknown, scores.tolist(), positions.tolist(), strict=True)
+            _answer(query, hits, page, probabilities, unknown)
+            for query, hits, unknown in zip(queries, found, words, strict=True)
         ]
 
+    def _nearest(
+        self, queries: EmbeddedQueries, count: int, where: Sequence[Any], page: Page
+    ) -> list[list[Hit]]:
+        found = [
+            [self._hit(score, item_id) for score, item_id in row]
+            for row in self.catalogue.nearest(queries, count, where)
+        ]
+        return [best_of_files(hits) for hits in found] if page.one_per_file else found
 
-def _page(query: Query, hits: Sequence[Hit], chances: Chances, page: slice, lowest: float) -> list[Hit]:
-    """Return some of the hits of a query, numbered, without those that score too low, and without its own item."""
+    def _hit(self, score: float, item_id: str) -> Hit:
+        span = None if self.note.holds == "sentences" else span_of(item_id)
+        start, end = span or (None, None)
+        return Hit(0, score, item_id, self.catalogue.path_of(item_id), None, start, end)
+
+    def _texts(self, captions: Sequence[str]) -> ArraySet:
+        return as_arrays(self._model.encode_text(captions))
+
+    def _images(self, images: Sequence[ClipSource]) -> ArraySet:
+        return as_arrays(self._model.encode_image(images))
+
+    def _items(self, ids: Sequence[str]) -> ArraySet:
+        return ArraySet.full(np.asarray(self.catalogue.vectors(ids)))
+
+    def _unknown_words(self, queries: Sequence[Query]) -> list[tuple[UnknownWord, ...]]:
+        look_up = getattr(self._model, "unknown_words", None)
+        if look_up is None:
+            return [()] * len(queries)
+        return [tuple(words) for words in look_up([query.text for query in queries])]
+
+
+def comparison_of(model: SearchModel, holds: str) -> Comparison:
+    """Return how a model compares items, images or sentences, with queries."""
+    kind = getattr(model, "kind", None)  # of an exported model
+    swapped = holds == "sentences"
+    return ModelComparison(model, swapped) if kind is None else ArrayComparison(kind, swapped)
+
+
+def _is_empty(asked: Asked) -> bool:
+    return isinstance(asked, str) and not asked.strip()
+
+
+def _answer(
+    query: Query,
+    hits: Sequence[Hit],
+    page: Page,
+    probabilities: Probabilities,
+    unknown: tuple[UnknownWord, ...],
+) -> Answer:
+    """Return the page of the hits of a query, numbered, without its own item and those below the thresholds."""
     others = [hit for hit in hits if hit.id != query.like]
-    some = [replace(hit, rank=rank) for rank, hit in enumerate(others, start=1)][page]
-    good = [hit for hit in some if hit.score >= lowest]
-    return chances.of(good) if query.is_sentence else good
+    ranked = [replace(hit, rank=rank) for rank, hit in enumerate(others, start=1)]
+    likely = probabilities.of(ranked) if query.is_sentence else ranked
+    lowest = -math.inf if page.min_score is None else page.min_score
+    good = [hit for hit in likely if hit.score >= lowest]
+    last = page.skip + page.top_k
+    of_sentence = probabilities if query.is_sentence else None
+    return Answer(good[page.skip : last], probabilities.searched, len(good) > last, unknown, of_sentence)

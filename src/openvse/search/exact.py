@@ -1,42 +1,165 @@
-"""The exact engine: every item is scored, block by block over the memory map."""
+"""The exact search: every item is scored, block by block over the memory map."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from openvse.errors import IndexFormatError, ModelError
-from openvse.evaluation import Scorer
-from openvse.functional import set_max_scores
 from openvse.index.conditions import Condition
+from openvse.index.index import Index
 from openvse.index.segments import Segment
-from openvse.search.backend import Engine
-from openvse.search.products import MARGIN, inner_products
-from openvse.stores.ordering import largest, pack, promising, unpack
-from openvse.types import EmbeddingSet
+from openvse.runtime.arrays import ArraySet, Kind, score_sets
+from openvse.search.query import EmbeddedQueries
+from openvse.stores.ranking import MARGIN, inner_products, largest, pack, promising, unpack
+
+Scores = Float[np.ndarray, "n Q"]
+
+
+@runtime_checkable
+class Comparison(Protocol):
+    """How a model compares items with queries.
+
+    Attributes:
+        is_inner: whether the score is the largest inner product of two embeddings and nothing else, so that a product
+            of the processor may stand for it.
+    """
+
+    @property
+    def is_inner(self) -> bool:
+        """See above."""
+        ...
+
+    def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
+        """Score all pairs in the precision of the items, or in single where the model computes no other."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayComparison:
+    """The comparison of an exported model, in NumPy.
+
+    Attributes:
+        kind: how two embeddings are compared.
+        swapped: whether the items are sentences, which take the side of the texts.
+    """
+
+    kind: Kind = "inner"
+    swapped: bool = False
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether the score is the largest inner product."""
+        return self.kind == "inner"
+
+    def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
+        """Score all pairs."""
+        asked = ArraySet(queries.vectors.astype(items.dtype), queries.mask)
+        if self.swapped:
+            return score_sets(asked, ArraySet.full(items), self.kind).T
+        return score_sets(ArraySet.full(items), asked, self.kind)
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """The comparison of a model of PyTorch, by its own similarity.
+
+    Attributes:
+        model: whose ``score`` is called; the items take the side of the images, the queries that of the texts.
+        swapped: whether the items are sentences, which take the side of the texts.
+    """
+
+    model: Any
+    swapped: bool = False
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether the similarity of the model is the largest inner product, and nothing else."""
+        from openvse.similarities import SetMax
+
+        similarity = getattr(self.model, "similarity", None)
+        return isinstance(similarity, SetMax) and type(similarity).forward is SetMax.forward
+
+    def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
+        """Score all pairs; a similarity whose weights are in single precision is asked in that."""
+        try:
+            return self._score(items, queries)
+        except RuntimeError:
+            if items.dtype == np.float32:
+                raise
+            return self._score(items.astype(np.float32), queries)
+
+    def _score(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
+        import torch
+
+        from openvse.types import EmbeddingSet
+
+        with torch.inference_mode():
+            held = EmbeddingSet(torch.from_numpy(items), torch.ones(items.shape[:2], dtype=torch.bool))
+            vectors = np.ascontiguousarray(queries.vectors, items.dtype)
+            asked = EmbeddingSet(torch.from_numpy(vectors), torch.from_numpy(queries.mask))
+            scores = self.model.score(asked, held).T if self.swapped else self.model.score(held, asked)
+            scored: np.ndarray = scores.numpy()
+        return scored
+
+
+class Searcher(ABC):
+    """Finds the best items of an index; ``ExactSearch`` compares all, ``StoreSearch`` those that a store proposes.
+
+    Attributes:
+        name: of the engine, as the command line and the manifest have it.
+        is_exact: whether it always finds the best items; otherwise it may miss some, and those that it finds have the
+            exact scores and the exact order, too.
+    """
+
+    name: str = ""
+    is_exact: bool = False
+
+    @abstractmethod
+    def search(
+        self,
+        queries: EmbeddedQueries,
+        top_k: int,
+        *,
+        allowed: Bool[np.ndarray, "count"] | None = None,
+        where: Sequence[Condition] = (),
+    ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
+        """Return scores, best first, and positions of the best ``top_k`` allowed items, equal scores by position.
+
+        Args:
+            queries: what to look for.
+            top_k: how many items of each query; fewer are found where there are fewer.
+            allowed: which items may be found; None for all.
+            where: the conditions that ``allowed`` stands for, for a store that understands them itself.
+
+        Raises:
+            IndexFormatError: an item's embedding holds NaN or infinite numbers; it is named.
+            ModelError: a query's does, or the model's similarity yields such scores.
+        """
+
+    def close(self) -> None:
+        """Let go of files and connections, if it has any; nothing is asked of it afterwards."""
+        return
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Some rows of a segment, those of them that may be found, and the positions of these.
-
-    They are arrays until few are left: torch's threads, once woken, take the processor from those of the product.
-    """
+    """Some rows of a segment, those of them that may be found, and the positions of these."""
 
     vectors: Float[np.ndarray, "m K D"]
     positions: Int[np.ndarray, "n"]
     chosen: Int[np.ndarray, "n"] | None
 
-    def rows(self, places: Int[np.ndarray, "p"]) -> Tensor:
+    def rows(self, places: Int[np.ndarray, "p"]) -> Float[np.ndarray, "p K D"]:
         """Return the embeddings of some of the items that may be found."""
-        return torch.from_numpy(self.vectors[places if self.chosen is None else self.chosen[places]])
+        rows: np.ndarray = self.vectors[places if self.chosen is None else self.chosen[places]]
+        return rows
 
 
 @dataclass(frozen=True)
@@ -47,7 +170,7 @@ class _Steps:
     copied: int
 
 
-class ExactBackend(Engine):
+class ExactSearch(Searcher):
     """Scores every item and keeps the best of what it has seen.
 
     Items are ordered by score, then by position. What may be among the best of a block is scored once more in double
@@ -56,11 +179,12 @@ class ExactBackend(Engine):
 
     Args:
         vectors: embeddings of the items, ``[count, K, D]``, in memory or mapped; or the segments of an index.
-        block_values: numbers of a block, of embeddings that are copied and of scores; memory is bounded by it.
-        score: the model's similarity; the items take the side of the images, the queries that of the texts.
+        compare: how the model compares items with queries.
         names: of the items, for messages; positions where there are none.
-        inner: whether the score is the largest inner product of two embeddings, so that a product of the processor may
-            stand for it; None finds out whether ``score`` is that of ``openvse.functional``.
+        block_values: numbers of a block, of embeddings that are copied and of scores; memory is bounded by it.
+
+    Attributes:
+        is_inner: whether the score is the largest inner product of two embeddings, and nothing else.
     """
 
     name = "exact"
@@ -69,60 +193,58 @@ class ExactBackend(Engine):
     def __init__(
         self,
         vectors: Float[np.ndarray, "count K D"] | Sequence[Segment],
-        block_values: int = 1 << 22,
+        compare: Comparison | None = None,
         *,
-        score: Scorer = set_max_scores,
         names: Sequence[str] = (),
-        inner: bool | None = None,
+        block_values: int = 1 << 22,
     ) -> None:
         if isinstance(vectors, np.ndarray):
             vectors = [Segment(vectors, np.arange(len(vectors), dtype=np.int32))]
         self._segments = vectors
         self._is_full = [bool((segment.positions >= 0).all()) for segment in vectors]
-        self._block_values, self._score, self._names = block_values, score, names
-        self._inner = score is set_max_scores if inner is None else inner
+        self._compare: Comparison = ArrayComparison() if compare is None else compare
+        self._block_values, self._names = block_values, names
+        self.is_inner = self._compare.is_inner
 
-    @torch.inference_mode()
-    def search_some(
+    def search(
         self,
-        queries: EmbeddingSet,
+        queries: EmbeddedQueries,
         top_k: int,
         *,
-        weights: Float[Tensor, "Q P"] | None = None,
         allowed: Bool[np.ndarray, "count"] | None = None,
         where: Sequence[Condition] = (),
-    ) -> tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]:
-        """Return scores and positions of the best allowed items; see ``Engine``."""
-        steps, parts = self._plan(queries, weights)
-        best = [torch.empty(part.count, 0, dtype=torch.int64) for part in parts]
+    ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
+        """Return scores and positions of the best allowed items; see ``Searcher``."""
+        if not len(queries):
+            return np.empty((0, 0), np.float32), np.empty((0, 0), np.int64)
+        steps, parts = self._plan(queries)
+        best = [np.empty((part.count, 0), np.int64) for part in parts]
         for block in self._blocks(steps, allowed):
             for number, part in enumerate(parts):
                 best[number] = self._improved(best[number], block, part, top_k)
-        return unpack(torch.cat(best))
+        return unpack(np.concatenate(best))
 
-    @torch.inference_mode()
-    def score_some(
-        self,
-        queries: EmbeddingSet,
-        vectors: Float[Tensor, "n K D"],
-        weights: Float[Tensor, "Q P"] | None = None,
-    ) -> Float[Tensor, "Q n"]:
+    def score(
+        self, queries: EmbeddedQueries, vectors: Float[np.ndarray, "n K D"]
+    ) -> Float[np.ndarray, "Q n"]:
         """Return the exact scores of some items, which do not depend on what else is scored."""
-        return self._exact(vectors, _Part(queries, weights))
+        return self._exact(vectors, _Part(queries))
 
-    def _plan(self, queries: EmbeddingSet, weights: Tensor | None) -> tuple[_Steps, list[_Part]]:
+    def _plan(self, queries: EmbeddedQueries) -> tuple[_Steps, list[_Part]]:
         """Return how many items to score at once, and the queries that are scored together."""
         num_embeddings, dim = self._segments[0].vectors.shape[1:] if self._segments else (1, 1)
+        parts, is_simple = queries.parts, queries.weights is None
         # At least 256 items a block: queries are taken together as long as their scores fit.
-        products = num_embeddings * queries.mask.shape[1]
-        together = max(1, self._block_values // (256 * products)) if weights is None else len(queries)
-        of_scores = products * min(together, len(queries))
+        products = num_embeddings * parts.mask.shape[1]
+        together = max(1, self._block_values // (256 * products)) if is_simple else len(parts)
+        of_scores = products * min(together, len(parts))
         copied = max(1, self._block_values // max(num_embeddings * dim, of_scores))
-        mapped = max(1, self._block_values // of_scores) if self._inner else copied
-        starts = range(0, len(queries), together)
-        if weights is not None:
-            return _Steps(mapped, copied), [_Part(queries, weights)]
-        return _Steps(mapped, copied), [_Part(queries[start : start + together], None) for start in starts]
+        mapped = max(1, self._block_values // of_scores) if self.is_inner else copied
+        if not is_simple:
+            return _Steps(mapped, copied), [_Part(queries)]
+        starts = range(0, len(parts), together)
+        some = (EmbeddedQueries(parts[start : start + together], None) for start in starts)
+        return _Steps(mapped, copied), [_Part(each) for each in some]
 
     def _blocks(self, steps: _Steps, allowed: Bool[np.ndarray, "count"] | None) -> Iterator[_Block]:
         """Yield the rows that may be found, some at a time."""
@@ -149,51 +271,48 @@ class ExactBackend(Engine):
                     yield _Block(segment.vectors[some], segment.positions[here], here - start)
 
     def _improved(
-        self, best: Int[Tensor, "Q j"], block: _Block, part: _Part, top_k: int
-    ) -> Int[Tensor, "Q k"]:
+        self, best: Int[np.ndarray, "Q j"], block: _Block, part: _Part, top_k: int
+    ) -> Int[np.ndarray, "Q k"]:
         """Return the best of what was seen before and of a block."""
         scores, margin = self._scores(block, part)
-        lowest, highest = float(scores.numpy().min()), float(scores.numpy().max())
+        lowest, highest = float(scores.min()), float(scores.max())
         if not (math.isfinite(lowest) and math.isfinite(highest)):
             self._refuse(block)
         margin *= max(1.0, highest, -lowest) * part.scale
-        floor = torch.full((part.count,), -torch.inf)
+        floor = np.full(part.count, -np.inf, np.float32)
         if best.shape[1] == top_k:
             floor = unpack(best[:, -1:])[0][:, 0]
-        places = promising(scores.numpy(), floor.numpy() - margin, margin, top_k)
+        places = promising(scores, floor - np.float32(margin), margin, top_k)
         if not len(places):
             return best
         exact = self._exact(block.rows(places), part)
-        new = largest(pack(exact, torch.from_numpy(block.positions[places]).long()), top_k)
-        return largest(torch.cat([best, new], dim=1), top_k)
+        new = largest(pack(exact, block.positions[places].astype(np.int64)), top_k)
+        return largest(np.concatenate([best, new], axis=1), top_k)
 
-    def _scores(self, block: _Block, part: _Part) -> tuple[Float[Tensor, "n Q"], float]:
+    def _scores(self, block: _Block, part: _Part) -> tuple[Scores, float]:
         """Return scores in the precision of the processor, and by how much they may be off."""
-        margin = MARGIN
-        vectors = torch.from_numpy(block.vectors)
-        if self._inner:
-            products, margin = inner_products(vectors.flatten(0, 1), part.flat)
-            sets = *vectors.shape[:2], *part.queries.mask.shape
+        margin, vectors = MARGIN, block.vectors
+        if self.is_inner:
+            flat = vectors.reshape(-1, vectors.shape[2])
+            products, margin = inner_products(flat, part.flat)
+            sets = *vectors.shape[:2], *part.parts.mask.shape
             if sets[1] * sets[3] > 1:
-                products = products.view(sets).amax(dim=(1, 3))
+                products = products.reshape(sets).max(axis=(1, 3))
             scores = part.weighted(products)
         else:
-            scores = part.weighted(self._score(_items(vectors.float()), part.queries))
-        return (scores if block.chosen is None else scores[torch.from_numpy(block.chosen)]), margin
+            scores = part.weighted(self._compare(np.asarray(vectors, np.float32), part.parts))
+        return (scores if block.chosen is None else scores[block.chosen]), margin
 
-    def _exact(self, vectors: Tensor, part: _Part) -> Float[Tensor, "Q n"]:
+    def _exact(self, vectors: Float[np.ndarray, "n K D"], part: _Part) -> Float[np.ndarray, "Q n"]:
         """Return scores that do not depend on what else is scored."""
-        try:
-            scores = self._score(_items(vectors.double()), part.in_double)
-        except RuntimeError:  # a similarity of one's own, whose weights are in single precision
-            scores = self._score(_items(vectors.float()), part.queries)
-        return part.weighted(scores.double()).T.float()
+        scores = self._compare(vectors.astype(np.float64), part.parts)
+        return part.weighted(scores.astype(np.float64)).T.astype(np.float32)
 
     def _refuse(self, block: _Block) -> NoReturn:
         """Say whose fault a score is that is not finite: it would rank first."""
         vectors = block.rows(np.arange(len(block.positions)))
-        bad = (~vectors.isfinite().all(dim=(1, 2))).nonzero().flatten().tolist()
-        if not bad:
+        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=(1, 2)))
+        if not len(bad):
             raise ModelError(
                 "a score is NaN or infinite, so the images cannot be ranked: check the query and the weights "
                 "of the model, one of which gives such numbers"
@@ -209,25 +328,45 @@ class ExactBackend(Engine):
 class _Part:
     """Queries that are scored together, and how the parts of compound ones are joined."""
 
-    def __init__(self, queries: EmbeddingSet, weights: Float[Tensor, "Q P"] | None) -> None:
-        self.queries, self._weights = queries, weights
-        self.count = len(queries) if weights is None else len(weights)
-        self.in_double = EmbeddingSet(queries.vectors.double(), queries.mask)
-        self.scale = 1.0 if weights is None else max(1.0, float(weights.abs().sum(dim=1).max()))
+    def __init__(self, queries: EmbeddedQueries) -> None:
+        self.parts, self._weights = queries.parts, queries.weights
+        self.count = len(queries)
+        self.scale = 1.0
+        if self._weights is not None:
+            self.scale = max(1.0, float(np.abs(self._weights).sum(axis=1).max()))
 
     @property
-    def flat(self) -> Float[Tensor, "M D"]:
+    def flat(self) -> Float[np.ndarray, "M D"]:
         """The embeddings of all queries; a masked one is replaced by another of its query, which changes no maximum."""
-        mask = self.queries.mask
-        places = torch.where(mask, torch.arange(mask.shape[1]), mask.int().argmax(dim=1, keepdim=True))
-        return self.queries.vectors.gather(1, places.unsqueeze(2).expand_as(self.queries.vectors)).flatten(
-            0, 1
-        )
+        vectors, mask = self.parts.vectors, self.parts.mask
+        places = np.where(mask, np.arange(mask.shape[1]), mask.argmax(axis=1)[:, np.newaxis])
+        taken = np.take_along_axis(vectors, places[:, :, np.newaxis], axis=1)
+        return np.ascontiguousarray(taken.reshape(-1, vectors.shape[2]), np.float32)
 
-    def weighted(self, scores: Float[Tensor, "n P"]) -> Float[Tensor, "n Q"]:
+    def weighted(self, scores: Float[np.ndarray, "n P"]) -> Float[np.ndarray, "n Q"]:
         """Join the scores of the parts."""
-        return scores if self._weights is None else scores @ self._weights.to(scores.dtype).T
+        return scores if self._weights is None else scores @ self._weights.astype(scores.dtype).T
 
 
-def _items(vectors: Float[Tensor, "n K D"]) -> EmbeddingSet:
-    return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool))
+def measured_recall(searcher: Searcher, index: Index, *, sample: int = 100, top_k: int = 10) -> float:
+    """Return the share of the best items that a search finds, by the exact one; drawn in the same way each time.
+
+    A query is the mean of the embeddings of two random items, which lies between them as a sentence does that fits
+    several images, and is harder to answer than an item's own embedding.
+
+    Args:
+        searcher: the search to check.
+        index: what it searches.
+        sample: how many queries.
+        top_k: how many items of each.
+    """
+    draw = np.random.default_rng(0)
+    pairs = draw.integers(len(index), size=(2, sample))
+    first, second = (index.gather(each).astype(np.float32)[:, :1] for each in pairs)
+    sums = first + second
+    lengths = np.maximum(np.linalg.norm(sums, axis=-1, keepdims=True), 1e-12)
+    queries = EmbeddedQueries(ArraySet.full(sums / lengths), None)
+    truth = ExactSearch(index.segments).search(queries, top_k)[1].tolist()
+    found = searcher.search(queries, top_k)[1].tolist()
+    hits = [len(set(mine) & set(best)) / max(1, len(best)) for mine, best in zip(found, truth, strict=True)]
+    return float(np.mean(hits))

@@ -1,42 +1,40 @@
-"""Hits of a search: what they are, and how probable they are."""
+"""What a search finds: hits, how probable they are, and the answer to a query."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from openvse.encoders import UnknownWord
+from openvse.encoders.coverage import UnknownWord
 from openvse.errors import DataError, ModelError
 from openvse.media.segments import ClipSegment
-from openvse.model import Calibration
-from openvse.model.calibration import check_precision
+from openvse.model.calibration import Calibration, check_precision
 from openvse.search.query import Query
 
 
 @dataclass(frozen=True)
 class Hit:
-    """An image that answers a query.
+    """An item that answers a query.
 
     Attributes:
         rank: 1 is the best.
-        score: similarity of query and image.
+        score: similarity of query and item.
         id: path below the indexed folder.
         path: where the image is.
-        unknown_words: words of the query that the model does not know; the same for all hits of a query.
-        start: where a segment of a clip begins, in seconds; None for an item that is a whole file.
-        end: where it ends.
         probability: that the image is relevant to the sentence, among as many images as were searched; None where the
             model keeps no curve from score to probability, and for a query that is not just a sentence.
+        start: where a segment of a clip begins, in seconds; None for an item that is a whole file.
+        end: where it ends.
     """
 
     rank: int
     score: float
     id: str
     path: Path
-    unknown_words: tuple[UnknownWord, ...] = ()
     probability: float | None = None
     start: float | None = None
     end: float | None = None
@@ -48,6 +46,18 @@ class Hit:
             return self.path
         return ClipSegment(self.path, self.start, self.end)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "rank": self.rank,
+            "score": self.score,
+            "probability": self.probability,
+            "id": self.id,
+            "path": str(self.path),
+            "start": self.start,
+            "end": self.end,
+        }
+
 
 def best_of_files(hits: Sequence[Hit]) -> list[Hit]:
     """Return the first hit of each file."""
@@ -58,12 +68,12 @@ def best_of_files(hits: Sequence[Hit]) -> list[Hit]:
 
 
 @dataclass(frozen=True)
-class Chances:
-    """Gives hits their probabilities, and leaves out those that are not probable enough.
+class Probabilities:
+    """What gives the hits of a sentence their probabilities.
 
     Args:
         curve: of the model whose scores the hits have; None gives no probabilities.
-        gallery: the number of images that were searched.
+        searched: the number of items that were searched.
         expected: how many of them are expected to be relevant to a sentence; None takes that of the curve's data.
         min_precision: the lowest probability of a hit; None takes all hits.
 
@@ -73,7 +83,7 @@ class Chances:
     """
 
     curve: Calibration | None
-    gallery: int
+    searched: int
     expected: float | None = None
     min_precision: float | None = None
 
@@ -99,17 +109,38 @@ class Chances:
     @property
     def highest(self) -> float | None:
         """The probability of the best possible score; None without a curve."""
-        return None if self.curve is None else self.curve.highest(self.gallery, self.expected)
+        return None if self.curve is None else self.curve.highest(self.searched, self.expected)
 
     def of(self, hits: Sequence[Hit]) -> list[Hit]:
         """Return the hits of a sentence with their probabilities, without those that are not probable enough."""
         if self.curve is None:
             return list(hits)
         scores = np.array([hit.score for hit in hits], dtype=np.float64)
-        chances = self.curve.probabilities(scores, self.gallery, self.expected).tolist()
+        found = self.curve.probabilities(scores, self.searched, self.expected).tolist()
         lowest = 0.0 if self.min_precision is None else self.min_precision
         return [
-            replace(hit, probability=chance)
-            for hit, chance in zip(hits, chances, strict=True)
-            if chance >= lowest
+            replace(hit, probability=probability)
+            for hit, probability in zip(hits, found, strict=True)
+            if probability >= lowest
         ]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a query: a page of its hits.
+
+    Attributes:
+        hits: the hits of the page, best first.
+        searched: how many items were compared.
+        more: whether there may be further hits.
+        unknown_words: words of the query that the model does not know.
+        probabilities: what gave the hits their probabilities; None for a query that is not just a sentence.
+        before: the rank of each hit before it was ranked again, by its id; empty otherwise.
+    """
+
+    hits: list[Hit]
+    searched: int = 0
+    more: bool = False
+    unknown_words: tuple[UnknownWord, ...] = ()
+    probabilities: Probabilities | None = None
+    before: Mapping[str, int] = field(default_factory=dict)

@@ -1,20 +1,19 @@
-"""Queries of several parts: a sentence, an image, an item of the index, and what to avoid."""
+"""What is searched for: queries of one or several parts, and which of the items found are wanted."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError
+from openvse.index.conditions import Condition
 from openvse.media.videos import ClipSource
-
-if TYPE_CHECKING:
-    from openvse.types import EmbeddingSet
+from openvse.runtime.arrays import ArraySet
 
 PartT = TypeVar("PartT")
 
@@ -70,6 +69,45 @@ class Query:
 
 
 @dataclass(frozen=True)
+class Page:
+    """Which of the items found are wanted.
+
+    Attributes:
+        top_k: how many hits of each query; 1 and more.
+        skip: how many of the best to leave out, for a page after the first; ranks go on.
+        where: conditions that all hits fulfil, such as ``"date >= 2024"``; see ``openvse.index.conditions``.
+        min_score: the lowest score of a hit.
+        min_precision: the lowest probability of a hit, so that at least this share of the hits is expected to be
+            relevant. Above 0 and at most 1; only for queries that are just a sentence.
+        expected: how many of the items searched are expected to be relevant to a sentence, for the probabilities; by
+            default as many as in the data that the model's curve was fitted on (often 1).
+        one_per_file: of the segments of a clip, only the best one.
+
+    Raises:
+        DataError: ``top_k`` or ``skip`` is outside its range.
+    """
+
+    top_k: int = 10
+    skip: int = 0
+    where: tuple[Condition | str, ...] = ()
+    min_score: float | None = None
+    min_precision: float | None = None
+    expected: float | None = None
+    one_per_file: bool = False
+
+    def __post_init__(self) -> None:
+        if self.top_k < 1 or self.skip < 0:
+            raise DataError(
+                f"top_k is {self.top_k} and skip {self.skip}: allowed are 1 and more, and 0 and more"
+            )
+
+    def of_all(self, count: int) -> Page:
+        """Return the page of the first so many hits, at least as many as this one ends with, whatever they score."""
+        top_k = max(count, self.skip + self.top_k)
+        return replace(self, top_k=top_k, skip=0, min_score=None, min_precision=None)
+
+
+@dataclass(frozen=True)
 class EmbeddedQueries:
     """The embeddings of the parts of some queries.
 
@@ -78,15 +116,50 @@ class EmbeddedQueries:
         weights: of each part for each query; None where every query is one part with weight 1.
     """
 
-    parts: EmbeddingSet
+    parts: ArraySet
     weights: Float[np.ndarray, "Q P"] | None
+
+    def __len__(self) -> int:
+        """Return how many queries there are."""
+        return len(self.parts) if self.weights is None else len(self.weights)
+
+    def searches(self, *, is_linear: bool) -> list[Float[np.ndarray, "_ D"]] | None:
+        """Return the vectors whose nearest neighbours are wanted, for each query.
+
+        Without weights these are its embeddings. With weights it is one weighted sum.
+
+        Args:
+            is_linear: whether the score of a weighted sum is the weighted sum of the scores: items have one embedding
+                each, and are compared by inner products.
+
+        Returns:
+            None where a sum says nothing of the score.
+        """
+        vectors, mask = self.parts.vectors, self.parts.mask
+        if self.weights is None:
+            return [some[exists].astype(np.float32) for some, exists in zip(vectors, mask, strict=True)]
+        if not is_linear or mask.shape[1] > 1:
+            return None
+        sums = self.weights.astype(np.float32) @ vectors[:, 0].astype(np.float32)
+        return list(sums[:, np.newaxis])
+
+    def liked(self) -> list[Float[np.ndarray, "_ D"]]:
+        """Return the embeddings of the parts of each query that have a positive weight."""
+        assert self.weights is not None
+        vectors, mask = self.parts.vectors, self.parts.mask
+        return [vectors[row > 0][mask[row > 0]] for row in self.weights]
+
+
+def as_arrays(embedded: Any) -> ArraySet:
+    """Return an embedding set of a model as arrays: tensors on the CPU share their memory."""
+    return ArraySet(np.asarray(embedded.vectors), np.asarray(embedded.mask))
 
 
 def embed_queries(
     queries: Sequence[Query],
-    texts: Callable[[Sequence[str]], EmbeddingSet],
-    images: Callable[[Sequence[ClipSource]], EmbeddingSet],
-    items: Callable[[Sequence[str]], EmbeddingSet],
+    texts: Callable[[Sequence[str]], ArraySet],
+    images: Callable[[Sequence[ClipSource]], ArraySet],
+    items: Callable[[Sequence[str]], ArraySet],
 ) -> EmbeddedQueries:
     """Embed every part of some queries once, each kind together.
 
@@ -109,7 +182,7 @@ def embed_queries(
             used[1].append((number, query.image, of_image))
         if query.like is not None:
             used[2].append((number, query.like, of_item))
-    parts: list[EmbeddingSet] = []
+    parts: list[ArraySet] = []
     columns: list[tuple[int, int, float]] = []
     _add(used[0], texts, parts, columns)
     _add(used[1], images, parts, columns)
@@ -117,35 +190,28 @@ def embed_queries(
     weights = np.zeros((len(queries), sum(len(part) for part in parts)), np.float32)
     for row, column, weight in columns:
         weights[row, column] += np.float32(weight)
-    is_simple = len(columns) == len(queries) == weights.shape[1] and bool((weights.sum(axis=1) == 1).all())
-    joined = type(parts[0]).concatenate(parts)
-    if not is_simple:
-        return EmbeddedQueries(joined, weights)
-    rows = weights.argmax(axis=1).tolist()
-    if rows == sorted(rows):
-        return EmbeddedQueries(joined, None)
-    return EmbeddedQueries(type(joined).concatenate([joined[row : row + 1] for row in rows]), None)
+    joined = ArraySet.concatenate(parts)
+    if len(columns) == len(queries) and bool((weights.sum(axis=1) == 1).all()):
+        return EmbeddedQueries(joined[weights.argmax(axis=1)], None)
+    return EmbeddedQueries(joined, weights)
 
 
 def _add(
     used: Sequence[tuple[int, PartT, float]],
-    embed: Callable[[Sequence[PartT]], EmbeddingSet],
-    parts: list[EmbeddingSet],
+    embed: Callable[[Sequence[PartT]], ArraySet],
+    parts: list[ArraySet],
     columns: list[tuple[int, int, float]],
 ) -> None:
     """Embed the parts of one kind, and note which column of the weights each of them is."""
     if not used:
         return
-    distinct: list[PartT] = []
-    for _, part, _ in used:
-        if not any(part is other or (isinstance(part, str) and part == other) for other in distinct):
-            distinct.append(part)
     first = sum(len(part) for part in parts)
-    parts.append(embed(distinct))
+    distinct: list[PartT] = []
+    places: dict[object, int] = {}
     for row, part, weight in used:
-        place = next(
-            place
-            for place, other in enumerate(distinct)
-            if part is other or (isinstance(part, str) and part == other)
-        )
-        columns.append((row, first + place, weight))
+        name = part if isinstance(part, str) else id(part)
+        if name not in places:
+            places[name] = len(distinct)
+            distinct.append(part)
+        columns.append((row, first + places[name], weight))
+    parts.append(embed(distinct))

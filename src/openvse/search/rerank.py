@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +13,9 @@ import torch
 from openvse.errors import BadImageError, DataError, ModelError
 from openvse.media.segments import ClipSegment
 from openvse.model import TwoTower
-from openvse.search.hits import Chances, Hit
-from openvse.search.kept import Kept
+from openvse.search.cache import ByteCache
+from openvse.search.hits import Answer, Hit, Probabilities
+from openvse.search.query import Page, Query
 from openvse.types import EmbeddingSet, FeatureSource, Inputs
 
 _logger = logging.getLogger(__name__)
@@ -25,14 +26,15 @@ _AT_ONCE = 64
 class HitReranker:
     """Scores the first hits of every query again, with a model that cannot be indexed.
 
+    ``SearchEngine.answer`` takes one.
+
     Args:
         model: any model; its similarity scores pairs of query and image.
         top: the number of hits of each query that are re-ranked; the others follow them in their order.
-        weight: w, the weight of the new score; the score of the index has the weight 1 - w.
+        weight: w, the weight of the new score; the score of the index has the weight 1 - w. Only a score of the model
+            alone (1) has a probability, by the model's own curve.
         features: the stored local features of the images, by their path below the indexed folder; without features
             the images are decoded.
-        chances: gives hits their probabilities, with a curve of this model, and leaves out hits that are not probable
-            enough; by default the hits that are re-ranked have none.
         keep_bytes: memory for the embeddings of the images that were read last, for further queries; a file that has
             changed is read again.
 
@@ -41,7 +43,7 @@ class HitReranker:
 
     Examples:
         >>> rerank = HitReranker(openvse.load("runs/score_attention/best"), top=20)  # doctest: +SKIP
-        >>> hits = rerank(["a dog"], engine.search(["a dog"], top_k=20))  # doctest: +SKIP
+        >>> answers = engine.answer("a dog", Page(top_k=10), rerank)  # doctest: +SKIP
     """
 
     def __init__(
@@ -51,7 +53,6 @@ class HitReranker:
         top: int = 20,
         weight: float = 1.0,
         features: FeatureSource | None = None,
-        chances: Chances | None = None,
         keep_bytes: int = 0,
     ) -> None:
         if top < 1 or not 0 <= weight <= 1:
@@ -59,55 +60,91 @@ class HitReranker:
                 f"top is {top} and weight is {weight}: give a top of 1 or more, and a weight from 0 to 1"
             )
         self.top = top
-        if chances is not None and weight < 1:
-            raise DataError(
-                f"weight is {weight}, but a mixture of two scores has no curve: give 1, or no chances"
-            )
-        self._model, self._weight, self._features, self.chances = model, weight, features, chances
-        self._kept: Kept[EmbeddingSet] = Kept(keep_bytes, _num_bytes)
-
-    def with_chances(self, chances: Chances) -> HitReranker:
-        """Return the same with other probabilities; both keep their embeddings in the same memory."""
-        other = copy.copy(self)
-        other.chances = chances
-        return other
+        self._model, self._weight, self._features = model, weight, features
+        self._kept: ByteCache[EmbeddingSet] = ByteCache(keep_bytes, _num_bytes)
 
     @torch.inference_mode()
-    def __call__(self, queries: Sequence[str], results: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
-        """Re-rank the hits of every query; an image that several queries found is read once.
+    def again(self, queries: Sequence[Query], answers: Sequence[Answer], page: Page) -> list[Answer]:
+        """Re-rank the first hits of every answer, and return a page of them; an image that is found twice is read once.
 
         An image that can no longer be read is logged, and follows the images that were re-ranked.
 
+        Args:
+            queries: of the answers.
+            answers: at least ``top`` hits from the first on.
+            page: of the hits in their new order; its thresholds refer to the new scores.
+
         Raises:
-            ModelError: a score is NaN or infinite.
+            DataError: a query is not just a sentence, or a precision is wanted of a mixture of two scores.
+            ModelError: a score is NaN or infinite, or a precision is wanted and the model keeps no curve.
         """
+        if not all(query.is_sentence for query in queries):
+            raise DataError(
+                "only a query that is just a sentence is ranked again: leave out images, items and avoid"
+            )
+        if page.min_precision is not None and self._weight < 1:
+            raise DataError(
+                f"weight is {self._weight}, but a mixture of two scores has no probability: give 1, or no min_precision"
+            )
+        scored = self._scores(queries, [answer.hits for answer in answers])
+        return [self._page(answer, scores, page) for answer, scores in zip(answers, scored, strict=True)]
+
+    def _scores(self, queries: Sequence[Query], results: Sequence[Sequence[Hit]]) -> list[dict[str, float]]:
+        """Return the new scores of the first hits of each query, by the ids of the hits."""
         paths = {hit.id: hit.source for hits in results for hit in hits[: self.top]}
         images, rows = self._embed(paths)
+        anew: list[dict[str, float]] = [{} for _ in results]
+        if images is None:
+            return anew
         pairs = [
             (number, hit) for number, hits in enumerate(results) for hit in hits[: self.top] if hit.id in rows
         ]
-        if images is None:
-            return [list(hits) for hits in results]
         device = self._model.device
-        # An empty query has neither hits nor an embedding.
-        asked = [number for number, hits in enumerate(results) if hits]
         scores = self._model.similarity.pairs(
             images,
-            self._model.encode_text([queries[number] for number in asked]).to(device),
+            self._model.encode_text([query.text for query in queries]).to(device),
             torch.tensor([rows[hit.id] for _, hit in pairs], device=device),
-            torch.tensor([asked.index(number) for number, _ in pairs], device=device),
+            torch.tensor([number for number, _ in pairs], device=device),
         )
         if not scores.isfinite().all():
             _, hit = pairs[int((~scores.isfinite()).nonzero()[0])]
             raise ModelError(
-                f"the re-ranking model scores {hit.id} as NaN or infinite, so the images cannot be ranked: "
-                f"check its weights "
-                f"and features"
+                f"the re-ranking model scores {hit.id} as NaN or infinite, so the images cannot be ranked: check its "
+                f"weights and features"
             )
-        anew: list[dict[str, float]] = [{} for _ in results]
         for (number, hit), score in zip(pairs, scores.tolist(), strict=True):
             anew[number][hit.id] = self._weight * score + (1 - self._weight) * hit.score
-        return [self._ordered(hits, mine) for hits, mine in zip(results, anew, strict=True)]
+        return anew
+
+    def _page(self, answer: Answer, anew: Mapping[str, float], page: Page) -> Answer:
+        """Sort the hits with a new score by it, append the others, number all, and return some of them."""
+        if not anew:
+            ranked, probabilities = answer.hits, answer.probabilities
+        else:
+            scored = [
+                replace(hit, score=anew[hit.id], probability=None)
+                for hit in sorted(
+                    (hit for hit in answer.hits if hit.id in anew), key=lambda hit: -anew[hit.id]
+                )
+            ]
+            rest = [hit for hit in answer.hits if hit.id not in anew]
+            probabilities = None
+            if self._weight == 1:
+                curve, wanted = self._model.calibration, page.min_precision
+                probabilities = Probabilities(curve, answer.searched, page.expected, wanted)
+                scored = probabilities.of(scored)
+                rest = rest if wanted is None else []
+            ranked = [replace(hit, rank=rank) for rank, hit in enumerate([*scored, *rest], start=1)]
+        last = page.skip + page.top_k
+        lowest = -math.inf if page.min_score is None else page.min_score
+        return Answer(
+            [hit for hit in ranked[page.skip : last] if hit.score >= lowest],
+            answer.searched,
+            answer.more or len(ranked) > last,
+            answer.unknown_words,
+            probabilities,
+            {hit.id: hit.rank for hit in answer.hits[: self.top]},
+        )
 
     def _embed(self, paths: dict[str, Path | ClipSegment]) -> tuple[EmbeddingSet | None, dict[str, int]]:
         """Embed the images that can be read and are not kept, some at a time, and return the row of each."""
@@ -148,18 +185,6 @@ class HitReranker:
         if len(known) < len(ids):
             _logger.warning("%d hit(s) have no stored features and are not re-ranked", len(ids) - len(known))
         return known, self._features.gather(self._features.positions(known)) if known else None
-
-    def _ordered(self, hits: Sequence[Hit], anew: dict[str, float]) -> list[Hit]:
-        """Sort the hits with a new score by it, append the others, and number all."""
-        scored = [
-            replace(hit, score=anew[hit.id], probability=None)
-            for hit in sorted((hit for hit in hits if hit.id in anew), key=lambda hit: -anew[hit.id])
-        ]
-        rest = [hit for hit in hits if hit.id not in anew]
-        if self.chances is not None:
-            scored = self.chances.of(scored)
-            rest = [] if self.chances.min_precision is not None else rest
-        return [replace(hit, rank=rank) for rank, hit in enumerate([*scored, *rest], start=1)]
 
 
 def _key(source: Path | ClipSegment) -> Hashable:

@@ -21,7 +21,7 @@ from openvse.media.images import read_image
 from openvse.media.videos import ClipSource
 from openvse.runtime import OnnxModel
 from openvse.search import Chances, Query, captions_beside
-from openvse.search.kept import Kept
+from openvse.search.cache import ByteCache
 from openvse.serving.batching import BusyError, Gatherer
 from openvse.serving.catalog import readable
 from openvse.serving.metrics import Metrics
@@ -89,7 +89,7 @@ class Service:
         self._seen = self._source.state(None)
         self.catalog = self._source.open(self._remembering)
         self.metrics = Metrics()
-        self.thumbnails: Kept[bytes] = Kept(self.limits.thumbnail_bytes)
+        self.thumbnails: ByteCache[bytes] = ByteCache(self.limits.thumbnail_bytes)
         self.is_ready, self.trouble = False, ""
         self._lost = asyncio.Event()
         self._captions: Mapping[str, Sequence[str]] = {}

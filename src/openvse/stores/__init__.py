@@ -1,55 +1,123 @@
-"""The stores of points, one file each; a library is imported when its store is opened."""
+"""What finds the nearest vectors of an index: stores by name, their addresses, and how they follow an index."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
 
 from openvse.errors import EngineError
-from openvse.stores.engine_choice import EngineChoice
-from openvse.stores.points import PointStore
+from openvse.registry import Registry
+from openvse.stores.base import CatalogueStore, ItemFacts, Note, Store, StoreAddress, Within
 
-_EXTRAS = {"qdrant_edge": "qdrant", "qdrant": "qdrant", "pgvector": "pgvector"}
+__all__ = [
+    "STORES",
+    "CatalogueStore",
+    "ItemFacts",
+    "Note",
+    "Store",
+    "StoreAddress",
+    "StoreKind",
+    "Within",
+    "open_store",
+]
 
 
-def open_store(
-    choice: EngineChoice,
-    folder: Path,
-    shape: tuple[int, int],
-    *,
-    url: str | None = None,
-    create: bool = False,
-) -> PointStore:
-    """Open the store of an engine.
+@dataclass(frozen=True)
+class StoreKind:
+    """A registered store, and what is known of it before its library is imported; a call opens it.
+
+    Attributes:
+        opens: the class, or where it is, as ``module:Class``.
+        extra: the extra of openvse that installs its library; "" where none is needed.
+        schemes: the schemes of its URLs, each with what the library calls it; empty where the data are in a folder.
+        example: such a URL.
+        container: what holds an index on its server.
+        filters: the fields of conditions that it understands: ``kind``, ``size``, ``date``, ``metadata``. The engine
+            checks all conditions again.
+    """
+
+    opens: type[Store] | str
+    extra: str = ""
+    schemes: Mapping[str, str] | None = None
+    example: str = ""
+    container: str = "folder"
+    filters: tuple[str, ...] = ()
+
+    @property
+    def store(self) -> type[Store]:
+        """The class; its library is imported here.
+
+        Raises:
+            EngineError: the library is not installed.
+        """
+        if not isinstance(self.opens, str):
+            return self.opens
+        module, _, name = self.opens.partition(":")
+        try:
+            found: type[Store] = getattr(import_module(module), name)
+        except ModuleNotFoundError as error:
+            raise EngineError(
+                f"{name} needs the package {error.name}, which is not installed: pip install 'openvse[{self.extra}]'"
+            ) from error
+        return found
+
+    def __call__(
+        self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False
+    ) -> Store:
+        """Open the store; see ``Store``."""
+        return self.store(address, num_embeddings, dim, create=create)
+
+
+_FILTERS = ("kind", "size", "date", "metadata")
+_QDRANT = {"http": "http", "https": "https", "qdrant": "http", "qdrants": "https"}
+_POSTGRES = {"postgresql": "postgresql", "postgres": "postgres"}
+
+STORES: Registry[Store] = Registry(
+    "store",
+    {
+        "int8": StoreKind("openvse.stores.int8:Int8Store"),
+        "qdrant_edge": StoreKind(
+            "openvse.stores.qdrant_edge:QdrantEdgeStore", extra="qdrant", filters=_FILTERS
+        ),
+        "qdrant": StoreKind(
+            "openvse.stores.qdrant:QdrantStore",
+            extra="qdrant",
+            schemes=_QDRANT,
+            example="http://localhost:6333",
+            container="collection",
+            filters=_FILTERS,
+        ),
+        "pgvector": StoreKind(
+            "openvse.stores.pgvector:PgvectorStore",
+            extra="pgvector",
+            schemes=_POSTGRES,
+            example="postgresql://user@localhost/database",
+            container="table",
+            filters=_FILTERS,
+        ),
+    },
+)
+"""The stores by the names that an index notes; ``STORES.add(name, StoreKind(...))`` registers one of your own."""
+
+
+def kind_of(name: str) -> StoreKind:
+    """Return a registered store; raise EngineError where there is none of the name."""
+    kind = STORES.get(name) if name in STORES else None
+    if not isinstance(kind, StoreKind):
+        raise EngineError(f"there is no engine {name}: give one of exact, {', '.join(STORES.names())}")
+    return kind
+
+
+def open_store(address: StoreAddress, shape: tuple[int, int], *, create: bool = False) -> Store:
+    """Open the store at an address.
 
     Args:
-        choice: the engine, which is not the exact one.
-        folder: of the index.
+        address: of a registered store.
         shape: K and D.
-        url: of the server, with its secrets; None takes what ``EngineChoice.address`` finds.
         create: make its place where there is none.
 
     Raises:
         EngineError: its package is missing, the server cannot be reached or refuses, or the place is missing.
     """
-    place, address = folder / choice.place, choice.address(url)
-    try:
-        if choice.name == "int8":
-            from openvse.stores.int8 import Int8Store
-
-            return Int8Store(place, *shape, create=create)
-        if choice.name == "qdrant_edge":
-            from openvse.stores.qdrant_edge import QdrantEdgeStore
-
-            return QdrantEdgeStore(place, *shape, create=create)
-        if choice.name == "qdrant":
-            from openvse.stores.qdrant import QdrantStore
-
-            return QdrantStore(address, choice.place, *shape, create=create)
-        from openvse.stores.pgvector import PgvectorStore
-
-        return PgvectorStore(address, choice.place, *shape, create=create)
-    except ModuleNotFoundError as error:
-        raise EngineError(
-            f"the engine {choice.name} needs the package {error.name}, which is not installed: "
-            f"pip install 'openvse[{_EXTRAS.get(choice.name, choice.name)}]'"
-        ) from error
+    return kind_of(address.engine)(address, *shape, create=create)

@@ -20,30 +20,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from openvse.errors import EngineError
-from openvse.stores.ordering import promising
-from openvse.stores.points import Facts, PointStore, Within
+from openvse.stores.base import ItemFacts, Store, StoreAddress, Within
+from openvse.stores.ranking import loaded_torch, promising
 
 _BLOCK = 1 << 16  # points scored at once
 _NAME = re.compile(r"keys-(\d+)\.i64")
 
 
-class Int8Store(PointStore):
-    """A store of points in 8 bits.
+class Int8Store(Store):
+    """A store of points in 8 bits, in a folder; see ``Store`` for the arguments."""
 
-    Args:
-        folder: its files.
-        num_embeddings: K.
-        dim: D.
-        create: make the folder where there is none.
-    """
-
-    def __init__(self, folder: Path, num_embeddings: int, dim: int, *, create: bool = False) -> None:
-        self._folder, self._num_embeddings, self._dim = folder, num_embeddings, dim
+    def __init__(self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
+        self._folder = folder = address.path
+        self._num_embeddings, self._dim = num_embeddings, dim
         self._number = 0
         self._keys: np.ndarray = np.empty(0, np.int64)
         self._scales: np.ndarray = np.empty(0, np.float32)
@@ -58,9 +50,9 @@ class Int8Store(PointStore):
         self._open(max(found, default=0))
 
     def put(
-        self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[Facts]
+        self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]
     ) -> None:
-        """Add items; those whose keys are there are replaced."""
+        """Add items; known keys are replaced."""
         self.remove(keys)
         codes, scales = quantised(vectors.reshape(-1, self._dim).astype(np.float32))
         first = len(self._keys)
@@ -94,8 +86,7 @@ class Int8Store(PointStore):
         usable = self._keys >= 0
         if within.keys is not None:
             usable &= np.isin(self._keys, within.keys)
-        codes, _ = quantised(queries)
-        columns = torch.from_numpy(codes.T.copy())
+        columns = quantised(queries)[0].T.copy()
         best = np.full(len(queries), -np.inf, np.float32)
         rows: list[Int[np.ndarray, "n"]] = []
         scores: list[Float[np.ndarray, "n M"]] = []
@@ -103,8 +94,8 @@ class Int8Store(PointStore):
             here = np.flatnonzero(usable[start : start + _BLOCK])
             if not len(here):
                 continue
-            some = torch.from_numpy(self._codes[start : start + _BLOCK])
-            products = _products(some, columns).numpy() * self._scales[start : start + _BLOCK, np.newaxis]
+            some = slice(start, start + _BLOCK)
+            products = _products(self._codes[some], columns) * self._scales[some, np.newaxis]
             products = products if len(here) == len(products) else products[here]
             chosen = promising(products, best, 0.0, count)
             rows.append(here[chosen] + start)
@@ -179,6 +170,10 @@ def quantised(
     return np.rint(vectors / scales[:, np.newaxis]).astype(np.int8), scales.astype(np.float32)
 
 
-def _products(codes: Int[Tensor, "n D"], columns: Int[Tensor, "D M"]) -> Float[Tensor, "n M"]:
-    """Multiply in integers, which is exact, and as quick as the processor's instructions for 8 bits allow."""
-    return torch._int_mm(codes, columns).float()
+def _products(codes: Int[np.ndarray, "n D"], columns: Int[np.ndarray, "D M"]) -> Float[np.ndarray, "n M"]:
+    """Multiply in integers, as quick as the processor's instructions for 8 bits allow; without PyTorch in floats."""
+    torch = loaded_torch()
+    if torch is None:
+        return codes.astype(np.float32) @ columns.astype(np.float32)
+    products: np.ndarray = torch._int_mm(torch.from_numpy(codes), torch.from_numpy(columns)).float().numpy()
+    return products

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import numpy as np
 import psycopg
@@ -19,9 +20,8 @@ from psycopg.types.json import Jsonb
 
 from openvse.errors import EngineError
 from openvse.index.conditions import Condition
-from openvse.stores.engine_choice import PLACE, public_url, without_secrets
-from openvse.stores.points import Facts, Within
-from openvse.stores.served_store import ServedStore
+from openvse.stores.base import CatalogueStore, ItemFacts, StoreAddress, Within
+from openvse.stores.choice import PLACE, public_url, without_secrets
 
 _WAIT_S = 10
 _INDEXED_DIMS = {"vector": 2000, "halfvec": 4000}  # widths up to which pgvector makes a graph
@@ -38,21 +38,18 @@ _OPERATORS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 Clause = tuple[sql.Composable, list[object]]
 
 
-class PgvectorStore(ServedStore):
+class PgvectorStore(CatalogueStore):
     """A table of points with a graph (HNSW) for the inner product.
 
     Embeddings of more than 2,000 numbers are kept in half precision, as pgvector's graph takes no wider ones, and those
     of more than 4,000 without a graph.
 
-    Args:
-        url: of the database; the password may be in it, in ``PGPASSWORD`` or in PostgreSQL's own password file.
-        table: its name.
-        num_embeddings: K.
-        dim: D.
-        create: make the table where there is none.
+    The password may be in the URL, in ``PGPASSWORD`` or in PostgreSQL's own password file. See ``Store`` for the
+    arguments.
     """
 
-    def __init__(self, url: str, table: str, num_embeddings: int, dim: int, *, create: bool = False) -> None:
+    def __init__(self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
+        url, table = address.url, address.name
         if dim > _MOST_DIMS:
             raise EngineError(
                 f"the engine pgvector takes embeddings of up to {_MOST_DIMS:,} numbers, not {dim:,}: take another"
@@ -78,10 +75,32 @@ class PgvectorStore(ServedStore):
             version = str(self._one("SELECT extversion FROM pg_extension WHERE extname = 'vector'", []))
             self._iterates = tuple(int(part) for part in version.split(".")[:2]) >= (0, 8)
 
+    @classmethod
+    def split(cls, word: str) -> tuple[str, str]:
+        """Return the URL of the database, and the table that a parameter ``table`` names."""
+        parts = urlsplit(word)
+        given = parse_qsl(parts.query, keep_blank_values=True)
+        place = next((value for key, value in given if key == "table"), "")
+        rest = urlencode([each for each in given if each[0] != "table"], safe="/:,")
+        url = f"{parts.scheme}://{parts.netloc}{parts.path}"  # postgresql:///database has no host
+        return (f"{url}?{rest}" if rest else url), place
+
+    @classmethod
+    def places(cls, url: str) -> list[str]:
+        """Return the tables of a database that openvse has made."""
+        with (
+            _errors_of(url),
+            closing(psycopg.connect(url, autocommit=True, connect_timeout=_WAIT_S)) as connection,
+        ):
+            rows = connection.execute(
+                "SELECT relname FROM pg_class WHERE relkind = 'r' AND pg_table_is_visible(oid)"
+            ).fetchall()
+        return sorted(str(name) for (name,) in rows if PLACE.fullmatch(str(name)))
+
     def put(
-        self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[Facts]
+        self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]
     ) -> None:
-        """Add items; those whose keys are there are replaced, in one transaction."""
+        """Add items; known keys are replaced, in one transaction."""
         wrapped = HalfVector if self._type == "halfvec" else Vector
         columns = sql.SQL(
             "COPY {} (item, path, kind, size, modified_ns, meta, embedding) FROM STDIN (FORMAT BINARY)"
@@ -93,9 +112,9 @@ class PgvectorStore(ServedStore):
             with cursor.copy(columns.format(self._table)) as copy:
                 copy.set_types(["int8", "text", "text", "int8", "int8", "jsonb", self._type])
                 for key, sets, fact in zip(keys.tolist(), vectors.astype(np.float32), facts, strict=True):
-                    told = fact.payload()
-                    meta = Jsonb(told["meta"])
-                    row = key, told["path"], fact.kind, fact.size, fact.modified_ns, meta
+                    payload = fact.payload()
+                    meta = Jsonb(payload["meta"])
+                    row = key, payload["path"], fact.kind, fact.size, fact.modified_ns, meta
                     for one in sets:
                         copy.write_row((*row, wrapped(one)))
 
@@ -150,9 +169,9 @@ class PgvectorStore(ServedStore):
         with self._errors():
             self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._table))
 
-    def write_note(self, said: dict[str, Any]) -> None:
+    def write_note(self, note: dict[str, Any]) -> None:
         """Keep the note as the comment of the table."""
-        text = sql.SQL("COMMENT ON TABLE {} IS {}").format(self._table, sql.Literal(json.dumps(said)))
+        text = sql.SQL("COMMENT ON TABLE {} IS {}").format(self._table, sql.Literal(json.dumps(note)))
         with self._errors():
             self._connection.execute(text)
 
@@ -160,12 +179,12 @@ class PgvectorStore(ServedStore):
         """Return the note; None where there is none, or the comment is somebody else's."""
         text = self._one("SELECT obj_description(to_regclass(%s), 'pg_class')", [self._name])
         try:
-            said = json.loads(str(text))
+            note = json.loads(str(text))
         except ValueError:
             return None
-        return said if isinstance(said, dict) else None
+        return note if isinstance(note, dict) else None
 
-    def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, Facts]:
+    def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, ItemFacts]:
         """Return the columns of items beside the embedding."""
         return dict(self._facts("WHERE item = ANY(%s)", [keys.tolist()]))
 
@@ -183,7 +202,7 @@ class PgvectorStore(ServedStore):
             found.setdefault(key, []).append(np.asarray(plain, np.float32))
         return {key: np.stack(each) for key, each in found.items() if len(each) == self._num_embeddings}
 
-    def some(self, count: int) -> list[Facts]:
+    def some(self, count: int) -> list[ItemFacts]:
         """Return the columns of some items."""
         found = dict(self._facts("LIMIT %s", [count * self._num_embeddings]))
         return list(found.values())
@@ -199,11 +218,11 @@ class PgvectorStore(ServedStore):
         found = self._one(text, [item_id])
         return None if found is None else int(str(found))
 
-    def _facts(self, rest: str, values: Sequence[object]) -> list[tuple[int, Facts]]:
+    def _facts(self, rest: str, values: Sequence[object]) -> list[tuple[int, ItemFacts]]:
         columns = sql.SQL("SELECT item, path, kind, modified_ns, size, meta FROM {} ").format(self._table)
         with self._errors():
             rows = self._connection.execute(columns + sql.SQL(rest), values).fetchall()
-        return [(int(key), Facts(*facts)) for key, *facts in rows]
+        return [(int(key), ItemFacts(*facts)) for key, *facts in rows]
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -244,22 +263,6 @@ def _errors_of(url: str) -> Iterator[None]:
             f"the database {public_url(url)} cannot be used ({without_secrets(str(error), url)}): check that it runs, "
             f"has the extension pgvector, and knows the user and the password, or search with --engine exact"
         ) from None
-
-
-def places(url: str) -> list[str]:
-    """Return the tables of a database that openvse has made.
-
-    Raises:
-        EngineError: it cannot be reached.
-    """
-    with (
-        _errors_of(url),
-        closing(psycopg.connect(url, autocommit=True, connect_timeout=_WAIT_S)) as connection,
-    ):
-        rows = connection.execute(
-            "SELECT relname FROM pg_class WHERE relkind = 'r' AND pg_table_is_visible(oid)"
-        ).fetchall()
-    return sorted(str(name) for (name,) in rows if PLACE.fullmatch(str(name)))
 
 
 def _where(within: Within) -> Clause:

@@ -17,9 +17,8 @@ from jaxtyping import Float, Int
 
 from openvse.errors import EngineBusyError, EngineError
 from openvse.files import locked, write_whole
-from openvse.stores.points import Facts, Within
-from openvse.stores.qdrant_filter import PAYLOAD_INDEXES, Clause, filter_of
-from openvse.stores.served_store import ServedStore, facts_of, sets_of
+from openvse.stores import StoreAddress, Within
+from openvse.stores.qdrant_points import PAYLOAD_INDEXES, Clause, QdrantPoints, filter_of
 
 if TYPE_CHECKING:
     from qdrant_edge import ConditionType, PointId
@@ -33,54 +32,44 @@ _SCHEMAS = {
 }
 
 
-class QdrantEdgeStore(ServedStore):
-    """A shard of Qdrant Edge, whose distance is the inner product.
+class QdrantEdgeStore(QdrantPoints):
+    """A shard of Qdrant Edge, whose distance is the inner product; see ``Store`` for the arguments.
 
     Only one process at a time can have a shard open: a second one would damage what the first sees, so a lock in the
     folder keeps it out. Within a process, all stores of a folder share the shard.
-
-    Args:
-        folder: of the shard.
-        num_embeddings: K.
-        dim: D.
-        create: make the shard where there is none.
     """
 
-    def __init__(self, folder: Path, num_embeddings: int, dim: int, *, create: bool = False) -> None:
-        self._folder, self._num_embeddings = folder, num_embeddings
-        if not create and not folder.is_dir():
+    def __init__(self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
+        self._folder, self.num_embeddings = address.path, num_embeddings
+        if not create and not self._folder.is_dir():
             raise EngineError(
-                f"the engine's folder {folder} is missing: run 'openvse index' again, which makes it"
+                f"the engine's folder {self._folder} is missing: run 'openvse index' again, which makes it"
             )
+        place = str(self._folder.resolve())
         with _opening:
-            shared = _shards.get(str(folder.resolve()))
+            shared = _shards.get(place)
             if shared is None:
-                shared = _Shard(folder, dim)
-                _shards[str(folder.resolve())] = shared
+                shared = _Shard(self._folder, dim)
+                _shards[place] = shared
         self._shared: _Shard | None = shared
+
+    @classmethod
+    def split(cls, word: str) -> tuple[str, str]:
+        """Raise EngineError: a shard has no URL."""
+        raise EngineError(f"{word}: Qdrant Edge has no URL: give the folder of its shard")
+
+    @classmethod
+    def places(cls, url: str) -> list[str]:
+        """Return nothing: a shard has no server."""
+        return []
 
     @property
     def _shard(self) -> edge.EdgeShard:
         assert self._shared is not None
         return self._shared.shard
 
-    def put(
-        self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[Facts]
-    ) -> None:
-        """Add items; those whose keys are there are replaced."""
-        numbers = self._numbers(keys)
-        flat = vectors.reshape(-1, vectors.shape[2]).astype(np.float32)
-        payloads = [each.payload() for each in facts for _ in range(self._num_embeddings)]
-        # The library takes NumPy's arrays, which its types do not say.
-        rows = (cast("list[float]", row) for row in flat)
-        points = [edge.Point(*each) for each in zip(numbers, rows, payloads, strict=True)]
-        with self._errors():
-            for start in range(0, len(points), _POINTS):
-                some = points[start : start + _POINTS]
-                self._shard.update(edge.UpdateOperation.upsert_points(some))
-
     def remove(self, keys: Int[np.ndarray, "n"]) -> None:
-        """Remove items."""
+        """Remove items. Unknown keys are ignored."""
         with self._errors():
             self._shard.update(edge.UpdateOperation.delete_points(cast("list[PointId]", self._numbers(keys))))
 
@@ -100,14 +89,9 @@ class QdrantEdgeStore(ServedStore):
                 for one in queries
             ]
         return [
-            np.array([int(str(point.id)) for point in answer], np.int64) // self._num_embeddings
+            np.array([int(str(point.id)) for point in answer], np.int64) // self.num_embeddings
             for answer in answers
         ]
-
-    def num_points(self) -> int:
-        """Return how many points the shard holds."""
-        with self._errors():
-            return self._shard.count(edge.CountRequest(exact=True))
 
     def finish(self) -> None:
         """Make the graph of the new points, and put all on the disk."""
@@ -120,60 +104,47 @@ class QdrantEdgeStore(ServedStore):
         self.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def write_note(self, said: dict[str, Any]) -> None:
+    def write_note(self, note: dict[str, Any]) -> None:
         """Keep the note as a file beside the shard."""
-        write_whole(self._folder / _NOTE, json.dumps(said, indent=2) + "\n")
+        write_whole(self._folder / _NOTE, json.dumps(note, indent=2) + "\n")
 
     def note(self) -> dict[str, Any] | None:
         """Return the note; None where there is none."""
         try:
-            said = json.loads((self._folder / _NOTE).read_text())
+            note = json.loads((self._folder / _NOTE).read_text())
         except (OSError, ValueError):
             return None
-        return said if isinstance(said, dict) else None
-
-    def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, Facts]:
-        """Return the payloads of the first points of items."""
-        firsts = cast("list[PointId]", (keys * self._num_embeddings).tolist())
-        with self._errors():
-            found = self._shard.retrieve(firsts, True, False)
-        return {int(str(each.id)) // self._num_embeddings: facts_of(each.payload) for each in found}
-
-    def vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
-        """Return the embeddings of items."""
-        with self._errors():
-            found = self._shard.retrieve(cast("list[PointId]", self._numbers(keys)), False, True)
-        numbers = [int(str(each.id)) for each in found]
-        return sets_of(numbers, [each.vector for each in found], self._num_embeddings)
-
-    def some(self, count: int) -> list[Facts]:
-        """Return the payloads of some items."""
-        asked = edge.ScrollRequest(limit=count * self._num_embeddings, with_payload=True)
-        with self._errors():
-            found, _ = self._shard.scroll(asked)
-        return [facts_of(each.payload) for each in found if int(str(each.id)) % self._num_embeddings == 0]
-
-    def count(self, within: Within) -> int:
-        """Return how many points pass the filter, roughly."""
-        with self._errors():
-            return self._shard.count(edge.CountRequest(filter=_filter(filter_of(within)), exact=False))
-
-    def key_of(self, item_id: str) -> int | None:
-        """Return the key of an item; all payloads are read, as paths have no index."""
-        same = edge.Filter(must=[edge.FieldCondition("path", match=edge.MatchValue(item_id))])
-        with self._errors():
-            found, _ = self._shard.scroll(edge.ScrollRequest(limit=1, filter=same))
-        return int(str(found[0].id)) // self._num_embeddings if found else None
+        return note if isinstance(note, dict) else None
 
     def close(self) -> None:
         """Let go of the shard; it is closed when nothing in this process has it any more."""
         self._shared = None
 
-    def _numbers(self, keys: Int[np.ndarray, "n"]) -> list[int]:
-        each: list[int] = (
-            (keys[:, np.newaxis] * self._num_embeddings + np.arange(self._num_embeddings)).ravel().tolist()
-        )
-        return each
+    def _upsert(
+        self, numbers: Sequence[int], vectors: Float[np.ndarray, "P D"], payloads: Sequence[Any]
+    ) -> None:
+        # The library takes NumPy's arrays, which its types do not say.
+        rows = (cast("list[float]", row) for row in vectors)
+        points = [edge.Point(*each) for each in zip(numbers, rows, payloads, strict=True)]
+        with self._errors():
+            for start in range(0, len(points), _POINTS):
+                some = points[start : start + _POINTS]
+                self._shard.update(edge.UpdateOperation.upsert_points(some))
+
+    def _retrieve(self, numbers: Sequence[int], *, vectors: bool) -> list[tuple[int, Any]]:
+        with self._errors():
+            found = self._shard.retrieve(cast("list[PointId]", numbers), not vectors, vectors)
+        return [(int(str(each.id)), each.vector if vectors else each.payload) for each in found]
+
+    def _scroll(self, count: int, clause: Clause | None) -> list[tuple[int, Any]]:
+        asked = edge.ScrollRequest(limit=count, filter=_filter(clause), with_payload=True)
+        with self._errors():
+            found, _ = self._shard.scroll(asked)
+        return [(int(str(each.id)), each.payload) for each in found]
+
+    def _count(self, clause: Clause | None, *, exact: bool) -> int:
+        with self._errors():
+            return self._shard.count(edge.CountRequest(filter=_filter(clause), exact=exact))
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

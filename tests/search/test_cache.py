@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from openvse.search.kept import Kept
+from openvse.search.cache import ByteCache
 
 
 def test_what_was_not_used_for_longest_is_forgotten() -> None:
-    kept, made = Kept[bytes](100), list[str]()
+    kept, made = ByteCache[bytes](100), list[str]()
 
     def make(name: str) -> bytes:
         made.append(name)
@@ -19,7 +19,7 @@ def test_what_was_not_used_for_longest_is_forgotten() -> None:
 
 
 def test_what_is_too_large_is_not_kept_and_the_first_of_two_stays() -> None:
-    kept = Kept[str](3)
+    kept = ByteCache[str](3)
     kept.keep("a", "long")
     assert kept.find("a") is None and len(kept) == 0
     kept.keep("b", "one")

@@ -12,12 +12,12 @@ import pytest
 import torch
 from engine_helpers import name_of, unit, write
 
-from openvse.errors import DataError, EngineError, IndexFormatError
+from openvse.errors import EngineError, IndexFormatError, MissingItemError
 from openvse.index.manifest import read_manifest
-from openvse.search import Index, Query, SearchEngine, choose_engine, update_engine
-from openvse.search.store_engine import StoreEngine
+from openvse.search import Index, Page, Query, SearchEngine, choose_engine, update_engine
 from openvse.similarities import SetMax
-from openvse.stores.engine_address import EngineAddress, is_address, read_address
+from openvse.stores import StoreAddress
+from openvse.stores.choice import is_address, read_address
 from openvse.stores.pgvector import PgvectorStore
 from openvse.types import EmbeddingSet
 
@@ -57,7 +57,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def filled(folder: Path, name: str, request: pytest.FixtureRequest, num_embeddings: int = 1) -> EngineAddress:
+def filled(folder: Path, name: str, request: pytest.FixtureRequest, num_embeddings: int = 1) -> StoreAddress:
     """Fill an engine from an index of random embeddings."""
     url = {"pgvector": "postgres"}.get(name)
     address = str(request.getfixturevalue(url)) if url else ":memory:" if name == "qdrant" else None
@@ -79,13 +79,15 @@ def test_it_finds_what_the_index_finds(
     folder, model = tmp_path / "index", Words()
     address = filled(folder, name, request, num_embeddings)
     exact = SearchEngine(model, Index.open(folder), engine="exact")
-    engine = StoreEngine(model, address)
-    assert len(engine) == 60
+    engine = SearchEngine(model, address)
+    assert len(engine.catalogue) == 60
     assert engine.note.roots[0].path == "/photos" and engine.note.embeddings == num_embeddings
     asked = [Query("a dog"), Query("a cat"), Query(like=name_of(7)), Query("a dog", avoid=("a cat",))]
     for where in [(), ("year >= 2003", "kind = image"), ("path ~ 0001*",), ("date >= 2001-09-09T12:00",)]:
-        found = engine.find(asked, 5, where=where)
-        expected = exact.find(asked, 5, where=where)
+        found, expected = (
+            [answer.hits for answer in each.answer(asked, Page(top_k=5, where=where))]
+            for each in (engine, exact)
+        )
         assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in hits] for hits in expected]
         assert [[hit.rank for hit in hits] for hits in found] == [
             [hit.rank for hit in hits] for hits in expected
@@ -93,10 +95,10 @@ def test_it_finds_what_the_index_finds(
         for mine, others in zip(found, expected, strict=True):
             assert [hit.score for hit in mine] == pytest.approx([hit.score for hit in others], abs=1e-6)
             assert [hit.path for hit in mine] == [hit.path for hit in others]
-    assert engine.find([Query("a dog")], 5, where=["year = 1900"]) == [[]]
-    assert 0 < engine.chances(["year = 2003"]).gallery < 60
-    with pytest.raises(DataError, match="holds no item nothing"):
-        engine.find([Query(like="nothing")])
+    assert engine.answer("a dog", Page(where=("year = 1900",)))[0].hits == []
+    assert 0 < engine.answer("a dog", Page(where=("year = 2003",)))[0].searched < 60
+    with pytest.raises(MissingItemError, match="nothing"):
+        engine.search(Query(like="nothing"))
     engine.close()
 
 
@@ -106,19 +108,19 @@ def test_it_says_what_does_not_fit(tmp_path: Path, request: pytest.FixtureReques
     other = Words()
     other.fingerprint = "random-2"
     with pytest.raises(IndexFormatError, match="was filled by model random-1, not by random-2"):
-        StoreEngine(other, address)
+        SearchEngine(other, address)
     unknown = read_address("qdrant://:memory:/openvse_0123456789ab")
     with pytest.raises(EngineError, match="has no collection openvse_0123456789ab"):
-        StoreEngine(Words(), unknown)
+        SearchEngine(Words(), unknown)
 
 
 def test_a_folder_of_an_engine_needs_no_index(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = tmp_path / "index"
     address = filled(folder, "qdrant_edge", request)
-    alone = shutil.copytree(address.folder / address.choice.place, tmp_path / "alone" / "points")
+    alone = shutil.copytree(address.path, tmp_path / "alone" / "points")
     assert is_address(str(alone)) and not is_address(str(folder))
-    engine = StoreEngine(Words(), read_address(str(alone)))
-    assert len(engine.find([Query("a dog")], 3)[0]) == 3
+    engine = SearchEngine(Words(), read_address(str(alone)))
+    assert len(engine.search("a dog", 3)[0]) == 3
     engine.close()
 
 
@@ -126,7 +128,7 @@ def test_a_folder_of_an_engine_needs_no_index(tmp_path: Path, request: pytest.Fi
 @pytest.mark.parametrize(("given", "taken"), [("64MB", "512MB"), ("1GB", "1GB")])
 def test_a_graph_gets_room_and_keeps_what_it_has(postgres: str, given: str, taken: str) -> None:
     url = f"{postgres}&options=-c%20maintenance_work_mem%3D{given}"
-    store = PgvectorStore(url, "some_points", 1, 4, create=True)
+    store = PgvectorStore(StoreAddress("pgvector", "some_points", url), 1, 4, create=True)
     store.finish()
     assert store._connection.execute("SHOW maintenance_work_mem").fetchone() == (taken,)
     store.drop()
@@ -148,14 +150,14 @@ def test_a_graph_gets_room_and_keeps_what_it_has(postgres: str, given: str, take
 )
 def test_words_name_engines(word: str, url: str, place: str) -> None:
     read = read_address(word)
-    assert (read.url, read.choice.place) == (url, place)
-    assert "secret" not in read.name
+    assert (read.url, read.name) == (url, place)
+    assert "secret" not in str(read)
 
 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("mysql://me:secret@host/x", "names no engine: give qdrant://"),
+        ("mysql://me:secret@host/x", "names no engine: give "),
         ("qdrant://host:port/", "is no URL"),
         ("qdrant://host/photos", "photos is none of openvse's collections"),
         ("qdrant://127.0.0.1:1", "the Qdrant server http://127.0.0.1:1 cannot be used"),

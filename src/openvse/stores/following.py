@@ -1,37 +1,109 @@
-"""The engine of an index: choosing it, keeping it up to date, opening it, and measuring what it misses."""
+"""How a store follows its index: choosing it, bringing it up to date, and what the index remembers of it."""
 
 from __future__ import annotations
 
+import io
 import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
-import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
-from openvse.errors import EngineBusyError, EngineError, IndexFormatError
-from openvse.files import locked
-from openvse.functional import normalize
+from openvse.errors import EngineError, IndexFormatError
+from openvse.files import locked, replacing
 from openvse.index.database import Database
 from openvse.index.index import Index
 from openvse.index.manifest import read_manifest
-from openvse.search.backend import Engine, VectorBackend
-from openvse.search.exact import ExactBackend
-from openvse.search.point_engine import PointEngine
-from openvse.stores import open_store
-from openvse.stores.engine_choice import EngineChoice
-from openvse.stores.engine_state import EngineState, stamp
-from openvse.stores.points import Facts, PointStore, read_metadata
-from openvse.stores.served_store import Note, ServedStore
-from openvse.types import EmbeddingSet
+from openvse.stores import CatalogueStore, ItemFacts, Note, Store, open_store
+from openvse.stores.base import read_metadata
+from openvse.stores.choice import EngineChoice
 
 _logger = logging.getLogger(__name__)
 
 _ITEMS = 2048  # put at once
 _KEPT = 16  # so many times that, the state is written
+_UNKNOWN = -1
+_EMBEDDINGS = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """What an engine holds, or might hold.
+
+    Before a change, the items that it concerns are noted as unknown, so that after an interruption they are put or
+    removed once more.
+
+    Attributes:
+        keys: of the items, rising.
+        stamps: what was put of each: the checksum of its embeddings in the lower half, that of its metadata in the
+            upper; -1 where it is unknown whether it was put.
+    """
+
+    keys: Int[np.ndarray, "n"]
+    stamps: Int[np.ndarray, "n"]
+
+    @classmethod
+    def empty(cls) -> EngineState:
+        """Return the state of an engine that holds nothing."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    @classmethod
+    def read(cls, path: Path) -> EngineState:
+        """Read a state; an empty one where there is none, or a damaged one: everything is put again."""
+        try:
+            noted = np.load(path, allow_pickle=False)
+            if noted.dtype != np.int64 or noted.ndim != 2 or len(noted) != 2:
+                return cls.empty()
+            return cls(noted[0], noted[1])
+        except (OSError, ValueError, EOFError):
+            return cls.empty()
+
+    def write(self, path: Path) -> None:
+        """Write it so that the file is always complete."""
+        content = io.BytesIO()
+        np.save(content, np.stack([self.keys, self.stamps]))
+        with replacing(path) as partial:
+            partial.write_bytes(content.getvalue())
+
+    def unknown(self, keys: Int[np.ndarray, "m"]) -> EngineState:
+        """Return the state with some items, held or not, noted as unknown."""
+        return self.changed(keys, np.full(len(keys), _UNKNOWN, np.int64))
+
+    def changed(self, keys: Int[np.ndarray, "m"], stamps: Int[np.ndarray, "m"]) -> EngineState:
+        """Return the state with other stamps of some items."""
+        rest = ~np.isin(self.keys, keys)
+        joined = np.concatenate([self.keys[rest], keys])
+        order = np.argsort(joined)
+        return EngineState(joined[order], np.concatenate([self.stamps[rest], stamps])[order])
+
+    def without(self, keys: Int[np.ndarray, "m"]) -> EngineState:
+        """Return the state without some items."""
+        rest = ~np.isin(self.keys, keys)
+        return EngineState(self.keys[rest], self.stamps[rest])
+
+    def stamps_of(self, keys: Int[np.ndarray, "m"]) -> Int[np.ndarray, "m"]:
+        """Return the stamps of some items; -1 for those that are not held."""
+        if not len(self.keys):
+            return np.full(len(keys), _UNKNOWN, np.int64)
+        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        found: np.ndarray = np.where(self.keys[places] == keys, self.stamps[places], _UNKNOWN)
+        return found
+
+    def holds(self, keys: Int[np.ndarray, "m"], checksums: Int[np.ndarray, "m"]) -> Bool[np.ndarray, "m"]:
+        """Return which items the engine holds with these checksums of their embeddings."""
+        stamps = self.stamps_of(keys)
+        held: np.ndarray = (stamps != _UNKNOWN) & ((stamps & _EMBEDDINGS) == checksums)
+        return held
+
+
+def stamp(checksum: int, metadata: object) -> int:
+    """Return the stamp of an item; never -1."""
+    noted = 0 if not isinstance(metadata, str) else crc32(metadata.encode()) & 0x7FFFFFFF
+    return (noted << 32) | (checksum & _EMBEDDINGS)
 
 
 @dataclass(frozen=True)
@@ -113,11 +185,11 @@ def update_engine(
     with locked(folder, "index", IndexFormatError):
         index = Index.open(folder)
         shape = index.manifest.num_embeddings, index.manifest.dim
-        store = open_store(choice, folder, shape, url=url, create=True)
+        store = open_store(choice.address(folder, url), shape, create=True)
         try:
             report = _Update(index, choice, store).run(progress)
-            if isinstance(store, ServedStore) and store.note() != (said := Note.of(index).plain()):
-                store.write_note(said)
+            if isinstance(store, CatalogueStore) and store.note() != (note := Note.of(index).to_json()):
+                store.write_note(note)
             return report
         finally:
             store.close()
@@ -126,7 +198,7 @@ def update_engine(
 class _Update:
     """One update of an engine."""
 
-    def __init__(self, index: Index, choice: EngineChoice, store: PointStore) -> None:
+    def __init__(self, index: Index, choice: EngineChoice, store: Store) -> None:
         self._index, self._choice, self._store = index, choice, store
         self._file = state_file(index.path, choice)
         self._state = EngineState.read(self._file)
@@ -136,12 +208,12 @@ class _Update:
 
     def run(self, progress: Callable[[int, int], None] | None) -> EngineReport:
         table = self._index.table
-        stamps, facts = self._told()
+        stamps, facts = self._facts()
         gone = self._state.keys[~np.isin(self._state.keys, table.keys)]
         changed = np.flatnonzero(self._state.stamps_of(table.keys) != stamps)
         if not len(gone) and not len(changed):
             return EngineReport(self._choice)
-        self._state = self._state.doubted(np.concatenate([gone, table.keys[changed]]))
+        self._state = self._state.unknown(np.concatenate([gone, table.keys[changed]]))
         self._state.write(self._file)
         if len(gone):
             self._store.remove(gone)
@@ -160,89 +232,22 @@ class _Update:
         self._state.write(self._file)
         return EngineReport(self._choice, len(changed), len(gone))
 
-    def _told(self) -> tuple[Int[np.ndarray, "count"], Callable[[int], Facts]]:
-        """Return the stamps of all items, and what the store is told of each."""
+    def _facts(self) -> tuple[Int[np.ndarray, "count"], Callable[[int], ItemFacts]]:
+        """Return the stamps of all items, and what makes the facts of one."""
         index = self._index
         with Database(index.path / index.manifest.items) as database:
-            said = {row[0]: row[1:] for row in database.read("SELECT key, kind, metadata FROM items")}
+            noted = {row[0]: row[1:] for row in database.read("SELECT key, kind, metadata FROM items")}
         table = index.table
-        rows = [said.get(key, ("image", None)) for key in table.keys.tolist()]
+        rows = [noted.get(key, ("image", None)) for key in table.keys.tolist()]
         sums = table.checksums.tolist()
         stamps = np.array([stamp(each, row[1]) for each, row in zip(sums, rows, strict=True)], np.int64)
 
-        def facts(place: int) -> Facts:
+        def facts(place: int) -> ItemFacts:
             kind, metadata = rows[place]
             times = int(table.modified_ns[place]), int(table.sizes[place])
-            return Facts(table.ids[place], str(kind), *times, read_metadata(metadata))
+            return ItemFacts(table.ids[place], str(kind), *times, read_metadata(metadata))
 
         return stamps, facts
-
-
-def open_engine(
-    index: Index,
-    exact: ExactBackend,
-    *,
-    name: str | None = None,
-    url: str | None = None,
-    model: object = None,
-    is_linear: bool = True,
-) -> Engine:
-    """Open the engine of an index for searching.
-
-    Args:
-        index: what to search.
-        exact: the exact engine of this index and the model that is served.
-        name: the engine that is wanted: the one of the index, or the exact one; None takes that of the index.
-        url: of its server, with its secrets; None takes what the index and the environment say.
-        model: the model that is served.
-        is_linear: whether its score is the largest inner product itself.
-
-    Raises:
-        EngineError: the index has another engine, or it cannot be reached, or cannot serve the model.
-    """
-    if name == "exact":
-        return exact
-    choice = EngineChoice.of(index.manifest.engine)
-    if name not in (None, choice.name):
-        raise EngineError(
-            f"index {index.path} has the engine {choice.name}, not {name}: leave --engine out, give exact, or run "
-            f"'openvse index ... --engine {name}'"
-        )
-    if choice.name == "exact":
-        return exact
-    check_served(choice.name, model)
-    shape = index.manifest.num_embeddings, index.manifest.dim
-    state = EngineState.read(state_file(index.path, choice))
-    try:
-        store = open_store(choice, index.path, shape, url=url)
-    except EngineBusyError as error:
-        if name is not None:
-            raise
-        _logger.warning("%s; the search is exact", error)
-        return exact
-    return PointEngine(choice.name, index, store, state, exact, is_linear=is_linear)
-
-
-def measured_recall(engine: VectorBackend, index: Index, *, sample: int = 100, top_k: int = 10) -> float:
-    """Return the share of the best items that an engine finds, by the exact engine; drawn in the same way each time.
-
-    A query is the mean of the embeddings of two random items, which lies between them as a sentence does that fits
-    several images, and is harder to answer than an item's own embedding.
-
-    Args:
-        engine: the engine to check.
-        index: what it searches.
-        sample: how many queries.
-        top_k: how many items of each.
-    """
-    draw = np.random.default_rng(0)
-    pairs = draw.integers(len(index), size=(2, sample))
-    first, second = (torch.from_numpy(index.gather(each).astype(np.float32))[:, :1] for each in pairs)
-    queries = EmbeddingSet(normalize(first + second), torch.ones(sample, 1, dtype=torch.bool))
-    truth = ExactBackend(index.segments).search(queries, top_k)[1].tolist()
-    found = engine.search(queries, top_k)[1].tolist()
-    hits = [len(set(mine) & set(best)) / max(1, len(best)) for mine, best in zip(found, truth, strict=True)]
-    return float(np.mean(hits))
 
 
 def state_file(folder: Path, choice: EngineChoice) -> Path:
@@ -251,18 +256,18 @@ def state_file(folder: Path, choice: EngineChoice) -> Path:
 
 
 def drop_replaced(path: str | Path, before: EngineChoice) -> None:
-    """Remove the data of an engine of an index that another one has taken the place of."""
+    """Remove the data of the engine that an index had before, if it has another one now."""
     manifest = read_manifest(Path(path))
     if EngineChoice.of(manifest.engine).place != before.place:
         _drop(Path(path), before, manifest.num_embeddings, manifest.dim)
 
 
 def _drop(folder: Path, choice: EngineChoice, num_embeddings: int, dim: int) -> None:
-    """Remove the data of an engine that an index does not have any more; a server may be out of reach."""
+    """Remove the data of an engine; a server may be out of reach."""
     if choice.name == "exact":
         return
     try:
-        store = open_store(choice, folder, (num_embeddings, dim))
+        store = open_store(choice.address(folder), (num_embeddings, dim))
         store.drop()
         store.close()
     except EngineError as error:

@@ -1,4 +1,4 @@
-"""A memory of limited size for what takes long to make."""
+"""A cache that is bounded in bytes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 ValueT = TypeVar("ValueT")
 
 
-class Kept(Generic[ValueT]):
-    """Values by key; those that were not used for longest are forgotten when there are too many bytes.
+class ByteCache(Generic[ValueT]):
+    """Values by key; the least recently used ones are dropped when there are too many bytes.
 
     Several threads may use it.
 

@@ -1,4 +1,4 @@
-"""An engine over a store of points: the store proposes items, and their exact scores put them in order."""
+"""Search of an index through a store: the store proposes items, and their exact scores put them in order."""
 
 from __future__ import annotations
 
@@ -6,69 +6,69 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from openvse.errors import ModelError
 from openvse.index.conditions import Condition
 from openvse.index.index import Index
-from openvse.search.backend import Engine
-from openvse.search.exact import ExactBackend
-from openvse.stores.engine_state import EngineState
-from openvse.stores.ordering import largest, pack, unpack
-from openvse.stores.points import PointStore, Within
-from openvse.types import EmbeddingSet
+from openvse.search.exact import ExactSearch, Searcher
+from openvse.search.query import EmbeddedQueries
+from openvse.stores import Store, Within
+from openvse.stores.following import EngineState
+from openvse.stores.ranking import largest, pack, unpack
 
 FEW = 4096
-"""Up to so many items that fulfil the conditions are scored one and all, which is as quick and misses none."""
+"""Up to so many items that fulfil the conditions are all scored, which is as quick and misses none."""
+
+SPARE = 10
+"""Items more than wanted that are asked for: their order by the store may differ a little from the exact one."""
+
+LARGEST_SEARCH = 10_000
+"""The largest number of points that a store is asked for; the exact search serves whoever needs more."""
 
 _logger = logging.getLogger(__name__)
 
-_SPARE = 10  # items more than wanted: their order by the store may differ a little from the exact one
 _TOGETHER = 64  # queries
 _SAME = 1e-6  # scores that differ by less may be equal, in the precision of a store
 _LARGEST_TIE = 1000  # points; a search that ends among so many equal scores is long enough
-_LARGEST_SEARCH = 10_000  # points; whoever needs more is better served by the exact engine
-
-Found = tuple[Float[Tensor, "Q k"], Int[Tensor, "Q k"]]
 
 
-class PointEngine(Engine):
-    """Searches an index through a store of points.
+class StoreSearch(Searcher):
+    """Searches an index through a store of its points.
 
     The score of an item is the largest inner product of one of its embeddings with one of the query's. So every
     embedding is a point and every embedding of a query one search; the items that any of these finds are scored once
     more with the embeddings of the index. What the store holds of items that have changed or are gone does not count,
-    and what it does not hold yet is searched exactly: an engine that lags behind its index is slower, and never wrong.
+    and what it does not hold yet is searched exactly: a store that lags behind its index is slower, and never wrong.
 
     Queries of several parts are one search with the weighted sum of their embeddings, where all have a single one;
-    otherwise the exact engine answers them.
+    otherwise all items are compared.
 
     Args:
-        name: of the engine.
+        name: of the store.
         index: what to search.
         store: holds its points.
         state: which items the store holds.
-        exact: the exact engine of the same index and model.
+        exact: the exact search of the same index and model.
         is_linear: whether the score is the largest inner product itself.
-        few: see ``FEW``.
+
+    Attributes:
+        num_missing: how many items the store does not hold.
     """
 
     def __init__(
         self,
         name: str,
         index: Index,
-        store: PointStore,
+        store: Store,
         state: EngineState,
-        exact: ExactBackend,
+        exact: ExactSearch,
         *,
         is_linear: bool,
-        few: int | None = None,
     ) -> None:
         self.name = name
         self._index, self._store, self._exact = index, store, exact
-        self._is_linear, self._few = is_linear, FEW if few is None else few
+        self._is_linear = is_linear and index.manifest.num_embeddings == 1
         table = index.table
         self._fresh = state.holds(table.keys, table.checksums)
         self._order = np.argsort(table.keys)
@@ -87,81 +87,63 @@ class PointEngine(Engine):
         """Let go of the store."""
         self._store.close()
 
-    @torch.inference_mode()
-    def search_some(
+    def search(
         self,
-        queries: EmbeddingSet,
+        queries: EmbeddedQueries,
         top_k: int,
         *,
-        weights: Float[Tensor, "Q P"] | None = None,
         allowed: Bool[np.ndarray, "count"] | None = None,
         where: Sequence[Condition] = (),
-    ) -> Found:
-        """Return scores and positions of the best allowed items; see ``Engine``."""
-        if not queries.vectors[queries.mask].isfinite().all():
+    ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
+        """Return scores and positions of the best allowed items; see ``Searcher``."""
+        if not np.isfinite(queries.parts.vectors[queries.parts.mask]).all():
             raise ModelError(
                 "the embedding of a query holds NaN or infinite numbers: check the query and the weights"
             )
         wanted = self._fresh if allowed is None else self._fresh & allowed
         num_wanted = int(wanted.sum())
-        searches = self._searches(queries, weights)
-        is_few = num_wanted <= self._few and (allowed is not None or not num_wanted)
+        searches = queries.searches(is_linear=self._is_linear)
+        is_few = num_wanted <= FEW and (allowed is not None or not num_wanted)
         if searches is None or is_few:
-            return self._exact.search_some(queries, top_k, weights=weights, allowed=allowed)
-        count = len(queries) if weights is None else len(weights)
-        within = (
-            Within() if allowed is None else Within(tuple(where), np.sort(self._index.table.keys[wanted]))
-        )
-        found: list[Found] = []
-        for start in range(0, count, _TOGETHER):
+            return self._exact.search(queries, top_k, allowed=allowed)
+        within = Within()
+        if allowed is not None:
+            within = Within(tuple(where), np.sort(self._index.table.keys[wanted]))
+        found = []
+        for start in range(0, len(queries), _TOGETHER):
             some = slice(start, start + _TOGETHER)
-            # A compound query is a row of weights over all parts, a simple one an embedding set.
-            asked, weighted = (queries[some], None) if weights is None else (queries, weights[some])
-            keys = self._answer(asked, weighted, searches[some], min(top_k, num_wanted), wanted, within)
+            asked = _some(queries, some)
+            keys = self._answer(asked, searches[some], min(top_k, num_wanted), wanted, within)
             if keys is None:
-                found.append(self._exact.search_some(asked, top_k, weights=weighted, allowed=allowed))
+                found.append(self._exact.search(asked, top_k, allowed=allowed))
                 continue
             if self.num_missing:
                 missing = ~self._fresh if allowed is None else ~self._fresh & allowed
-                others = self._exact.search_some(asked, top_k, weights=weighted, allowed=missing)
-                keys = torch.cat([keys, pack_each(*others)], dim=1)
+                others = self._exact.search(asked, top_k, allowed=missing)
+                keys = np.concatenate([keys, pack(*others)], axis=1)
             found.append(unpack(largest(keys, top_k)))
-        return torch.cat([scores for scores, _ in found]), torch.cat([places for _, places in found])
-
-    def _searches(
-        self, queries: EmbeddingSet, weights: Float[Tensor, "Q P"] | None
-    ) -> list[Float[np.ndarray, "_ D"]] | None:
-        """Return what to search for each query; None where no searches find what is asked."""
-        if weights is None:
-            pairs = zip(queries.vectors, queries.mask, strict=True)
-            return [vectors[mask].float().numpy() for vectors, mask in pairs]
-        if not self._is_linear or queries.mask.shape[1] > 1 or self._index.manifest.num_embeddings > 1:
-            return None
-        return [one.unsqueeze(0).numpy() for one in (weights.float() @ queries.vectors[:, 0].float())]
+        return np.concatenate([scores for scores, _ in found]), np.concatenate([each for _, each in found])
 
     def _answer(
         self,
-        queries: EmbeddingSet,
-        weights: Float[Tensor, "Q P"] | None,
+        queries: EmbeddedQueries,
         searches: Sequence[Float[np.ndarray, "_ D"]],
         top_k: int,
         wanted: Bool[np.ndarray, "count"],
         within: Within,
-    ) -> Int[Tensor, "Q n"] | None:
+    ) -> Int[np.ndarray, "Q n"] | None:
         """Return what may be the best items of some queries, with scores; None where the store finds too few."""
         # The best so many points are of at least so many items.
-        count = (top_k + _SPARE) * self._index.manifest.num_embeddings
+        count = (top_k + SPARE) * self._index.manifest.num_embeddings
         while True:
             proposals, is_all = self._proposals(searches, count, wanted, within)
             each = [np.unique(np.concatenate(places)) for places in proposals]
             if all(len(places) >= top_k for places in each):
                 places = np.unique(np.concatenate(each))
-                scores = self._exact.score_some(
-                    queries, torch.from_numpy(self._index.gather(places)), weights
-                )
-                if is_all or count >= _LARGEST_TIE or not _is_cut(scores.numpy(), places, proposals, top_k):
-                    return pack(scores, torch.from_numpy(places))
-            elif is_all or count >= _LARGEST_SEARCH:
+                scores = self._exact.score(queries, self._index.gather(places))
+                if is_all or count >= _LARGEST_TIE or not _is_cut(scores, places, proposals, top_k):
+                    return pack(scores, places)
+            elif is_all or count >= LARGEST_SEARCH:
                 return None
             count *= 8
 
@@ -188,6 +170,13 @@ class PointEngine(Engine):
         return known
 
 
+def _some(queries: EmbeddedQueries, rows: slice) -> EmbeddedQueries:
+    """Return some of the queries: a compound one is a row of weights over all parts, a simple one an embedding set."""
+    if queries.weights is None:
+        return EmbeddedQueries(queries.parts[rows], None)
+    return EmbeddedQueries(queries.parts, queries.weights[rows])
+
+
 def _is_cut(
     scores: Float[np.ndarray, "Q n"],
     places: Int[np.ndarray, "n"],
@@ -201,9 +190,3 @@ def _is_cut(
             if len(found) and row[np.searchsorted(places, found)].min() >= last - _SAME:
                 return True
     return False
-
-
-def pack_each(scores: Float[Tensor, "Q k"], positions: Int[Tensor, "Q k"]) -> Int[Tensor, "Q k"]:
-    """Pack scores and positions where every query has its own positions."""
-    rows = [pack(some.unsqueeze(0), mine) for some, mine in zip(scores, positions, strict=True)]
-    return torch.cat(rows) if rows else torch.empty(0, scores.shape[1], dtype=torch.int64)

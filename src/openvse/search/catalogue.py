@@ -1,0 +1,476 @@
+"""Catalogues: the items that are searched, what is known of each, and which of them are near.
+
+The index in a folder is one, with its database, and with the exact search or a store that proposes. A store that also
+keeps facts of its items is another, without the folder of the index that filled it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sqlite3
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from openvse.errors import EngineBusyError, EngineError, IndexFormatError, MissingItemError
+from openvse.index.conditions import Condition, allowed_items
+from openvse.index.database import Database, encode_id
+from openvse.index.index import Index
+from openvse.media.segments import file_of
+from openvse.search.exact import Comparison, ExactSearch, Searcher
+from openvse.search.proposing import LARGEST_SEARCH, SPARE, StoreSearch
+from openvse.search.query import EmbeddedQueries
+from openvse.stores import CatalogueStore, ItemFacts, Note, StoreAddress, Within, open_store
+from openvse.stores.base import read_metadata
+from openvse.stores.choice import EngineChoice
+from openvse.stores.following import EngineState, check_served, state_file
+
+MOST_OF_STORE = 2000
+"""The largest number of hits of a query without an index, as each is scored with an embedding that the store sends."""
+
+_FIELDS_FROM = 2000  # items whose metadata are looked at for the names of fields
+_REMEMBERED = 50_000  # items
+_COUNTED_S = 10.0
+_COUNTS = 1000
+
+_TABLE = (
+    "CREATE TABLE items (key INTEGER, id TEXT, kind TEXT, modified_ns INTEGER, size INTEGER, metadata TEXT)"
+)
+
+_logger = logging.getLogger(__name__)
+
+AnswerT = TypeVar("AnswerT")
+Found = list[list[tuple[float, str]]]
+"""Scores and ids of the best items of each query, best first."""
+
+
+class Catalogue(ABC):
+    """The items that are searched; each has an id, and a key: a number that no other item ever gets.
+
+    Attributes:
+        note: what the items have in common: the model, the shape of the embeddings, the indexed folders.
+        place: the address of a store that is searched without its index; "" for an index.
+        is_complete: False while an indexing is under way, or where one was interrupted.
+    """
+
+    note: Note
+    place: str = ""
+    is_complete: bool = True
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many items there are."""
+
+    @abstractmethod
+    def count(self, where: Sequence[Condition]) -> int:
+        """Return how many items fulfil conditions; an estimate where a store answers."""
+
+    @abstractmethod
+    def nearest(self, queries: EmbeddedQueries, count: int, where: Sequence[Condition]) -> Found:
+        """Return the best items of each query that fulfil conditions, equal scores in the order of their ids.
+
+        Raises:
+            EngineError: the store cannot be reached any more.
+            IndexFormatError: an embedding holds NaN or infinite numbers; its item is named.
+            ModelError: a query's does.
+        """
+
+    @abstractmethod
+    def vectors(self, ids: Sequence[str]) -> Float[np.ndarray, "n K D"]:
+        """Return the embeddings of items, in single precision; raise MissingItemError where there is none of an id."""
+
+    @abstractmethod
+    def key_of(self, item_id: str) -> int:
+        """Return the key of an item; raise MissingItemError where there is none of the id."""
+
+    @abstractmethod
+    def facts(self, key: int) -> ItemFacts:
+        """Return what is known of an item; raise MissingItemError where there is none of the key."""
+
+    @abstractmethod
+    def path_of(self, item_id: str) -> Path:
+        """Return where the file of an item was when it was indexed."""
+
+    @abstractmethod
+    def metadata_values(self) -> list[tuple[str, str]]:
+        """Return keys and values of the metadata of some items, the most frequent first."""
+
+    def close(self) -> None:
+        """Let go of what it has open; nothing is asked of it afterwards."""
+        return
+
+
+class IndexCatalogue(Catalogue):
+    """An index that was opened; it never changes.
+
+    Args:
+        index: the index.
+        compare: how the model compares items with queries.
+        model: the model that is served.
+        engine: the engine that is wanted: ``exact``, or None for that of the index.
+        url: of the engine's server, with its secrets; None takes what the index and the environment say.
+
+    Attributes:
+        index: the index.
+        searcher: what finds the best items.
+
+    Raises:
+        EngineError: the index has another engine, or it cannot be reached, or cannot serve the model.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        compare: Comparison,
+        *,
+        model: object = None,
+        engine: str | None = None,
+        url: str | None = None,
+    ) -> None:
+        self.index, self.note, self.is_complete = index, Note.of(index), index.is_complete
+        exact = ExactSearch(index.segments, compare, names=index.table.ids)
+        self.searcher = open_searcher(index, exact, engine=engine, url=url, model=model)
+        self._order = np.argsort(index.table.keys, kind="stable")
+        self._keys = index.table.keys[self._order]
+        self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def _allowed(self, where: Sequence[Condition]) -> Bool[np.ndarray, "count"] | None:
+        """Return which items fulfil conditions; the last ones are remembered, as an answer needs them twice."""
+        conditions = tuple(where)
+        if not conditions:
+            return None
+        known, allowed = self._looked_up
+        if known != conditions:
+            allowed = allowed_items(self.index, conditions)
+            self._looked_up = conditions, allowed
+        return allowed
+
+    def count(self, where: Sequence[Condition]) -> int:
+        """Return how many items fulfil conditions."""
+        allowed = self._allowed(where)
+        return len(self.index) if allowed is None else int(allowed.sum())
+
+    def nearest(self, queries: EmbeddedQueries, count: int, where: Sequence[Condition]) -> Found:
+        """Return the best items of each query."""
+        ids = self.index.table.ids
+        scores, positions = self.searcher.search(queries, count, allowed=self._allowed(where), where=where)
+        return [
+            [(score, ids[position]) for score, position in zip(*row, strict=True)]
+            for row in zip(scores.tolist(), positions.tolist(), strict=True)
+        ]
+
+    def vectors(self, ids: Sequence[str]) -> Float[np.ndarray, "n K D"]:
+        """Return the embeddings of items."""
+        return self.index.gather(np.array([self._position(each) for each in ids])).astype(np.float32)
+
+    def _position(self, item_id: str) -> int:
+        position = self.index.position(item_id)
+        if position is None:
+            raise MissingItemError(f"the index holds no item {item_id}: {self._remedy(item_id)}")
+        return position
+
+    def _remedy(self, item_id: str) -> str:
+        """Return what to give instead of an id that the index does not hold."""
+        first = next((name for name in self.index.table.ids if file_of(name) == item_id), "")
+        if first:
+            return f"the clip is cut into segments; give one of them, such as {first}"
+        return "give the path below the indexed folder"
+
+    def key_of(self, item_id: str) -> int:
+        """Return the key of an item."""
+        return int(self.index.table.keys[self._position(item_id)])
+
+    def facts(self, key: int) -> ItemFacts:
+        """Return what is known of an item."""
+        place = int(np.searchsorted(self._keys, key))
+        if place == len(self._keys) or self._keys[place] != key:
+            raise MissingItemError(f"the index holds no item {key}: it may have been removed since")
+        position, index = int(self._order[place]), self.index
+        with Database(index.path / index.manifest.items) as database:
+            rows = database.read("SELECT kind, metadata FROM items WHERE key = ?", (key,))
+        kind, metadata = rows[0] if rows else ("image", None)
+        times = int(index.table.modified_ns[position]), int(index.table.sizes[position])
+        return ItemFacts(index.table.ids[position], str(kind), *times, read_metadata(metadata))
+
+    def path_of(self, item_id: str) -> Path:
+        """Return where the file of an item was when it was indexed."""
+        return self.index.image_path(self._position(item_id))
+
+    def metadata_values(self) -> list[tuple[str, str]]:
+        """Return keys and values of the metadata of the first items that have any."""
+        sql = (
+            "SELECT said.key, CAST(said.value AS TEXT), COUNT(*) AS uses FROM "
+            "(SELECT metadata FROM items WHERE metadata IS NOT NULL LIMIT ?) AS some, json_each(some.metadata) AS said "
+            "WHERE said.type IN ('text', 'integer', 'real', 'true', 'false') GROUP BY 1, 2 ORDER BY uses DESC"
+        )
+        with Database(self.index.path / self.index.manifest.items) as database:
+            rows = database.read(sql, (_FIELDS_FROM,))
+        return [(str(name), str(value)) for name, value, _ in rows]
+
+    def close(self) -> None:
+        """Let go of the store, if one proposes."""
+        self.searcher.close()
+
+
+def open_searcher(
+    index: Index,
+    exact: ExactSearch,
+    *,
+    engine: str | None = None,
+    url: str | None = None,
+    model: object = None,
+) -> Searcher:
+    """Open the engine of an index.
+
+    Args:
+        index: what to search.
+        exact: the exact search of this index and the model that is served.
+        engine: the engine that is wanted: that of the index, or ``exact``; None takes that of the index.
+        url: of its server, with its secrets; None takes what the index and the environment say.
+        model: the model that is served.
+
+    Raises:
+        EngineError: the index has another engine, or it cannot be reached, or cannot serve the model.
+    """
+    choice = EngineChoice() if engine == "exact" else EngineChoice.of(index.manifest.engine)
+    if engine is not None and engine != choice.name:
+        raise EngineError(
+            f"index {index.path} has the engine {choice.name}, not {engine}: leave --engine out, give exact, or run "
+            f"'openvse index ... --engine {engine}'"
+        )
+    if choice.name == "exact":
+        return exact
+    check_served(choice.name, model)
+    shape = index.manifest.num_embeddings, index.manifest.dim
+    state = EngineState.read(state_file(index.path, choice))
+    try:
+        store = open_store(choice.address(index.path, url), shape)
+    except EngineBusyError as error:
+        if engine is not None:
+            raise
+        _logger.warning("%s; the search is exact", error)
+        return exact
+    return StoreSearch(choice.name, index, store, state, exact, is_linear=exact.is_inner)
+
+
+class StoreCatalogue(Catalogue):
+    """The items of a store, which are all that it needs.
+
+    The store proposes items, and they are scored once more with the embeddings that it holds; scores are those of the
+    exact search, and which items are compared at all is the store's choice. Conditions are checked again on the facts
+    that the store keeps of each item. Several threads may use it: the store is asked one thing at a time.
+
+    Args:
+        address: of the store.
+        compare: how the model compares items with queries.
+        fingerprint: of the model.
+        images: where the first of the indexed folders is now; None leaves it where it was.
+
+    Raises:
+        EngineError: the store cannot be reached, or its place does not say which model made it.
+        IndexFormatError: another model made it.
+    """
+
+    def __init__(
+        self, address: StoreAddress, compare: Comparison, fingerprint: str, *, images: Path | None = None
+    ) -> None:
+        self.place, self._compare = str(address), compare
+        self._lock = threading.Lock()
+        self._known: OrderedDict[int, ItemFacts] = OrderedDict()
+        self._keys: dict[str, int] = {}
+        self._counts: dict[tuple[Condition, ...], tuple[float, int]] = {}
+        first = _opened(address, (1, 1))
+        try:
+            note = Note.read(first.note(), self.place)
+        finally:
+            first.close()
+        if note.model != fingerprint:
+            raise IndexFormatError(
+                f"{self.place} was filled by model {note.model}, not by {fingerprint}: use that model"
+            )
+        self.note = note.moved(images)
+        self._store = _opened(address, (note.embeddings, note.dim))
+
+    def close(self) -> None:
+        """Let go of the store; what is being asked is answered first."""
+        with self._lock:
+            self._store.close()
+
+    def _ask(self, work: Callable[[CatalogueStore], AnswerT]) -> AnswerT:
+        """Ask the store for something; one thing at a time, as connections want it."""
+        with self._lock:
+            return work(self._store)
+
+    def __len__(self) -> int:
+        """Return how many items it holds, or held a moment ago."""
+        return self.count(())
+
+    def count(self, where: Sequence[Condition]) -> int:
+        """Return how many items the store would let pass; it is asked once in a while."""
+        now, conditions = time.monotonic(), tuple(where)
+        counted, number = self._counts.get(conditions, (-math.inf, 0))
+        if now - counted < _COUNTED_S:
+            return number
+        points = self._ask(
+            lambda store: store.count(Within(conditions)) if conditions else store.num_points()
+        )
+        if len(self._counts) >= _COUNTS:
+            self._counts.clear()
+        self._counts[conditions] = now, points // self.note.embeddings
+        return points // self.note.embeddings
+
+    def nearest(self, queries: EmbeddedQueries, count: int, where: Sequence[Condition]) -> Found:
+        """Return the best items of each query, as far as the store knows."""
+        wanted = min(MOST_OF_STORE, count)
+        is_linear = self._compare.is_inner and self.note.embeddings == 1
+        searches = queries.searches(is_linear=is_linear)
+        keys = self._candidates(queries.liked() if searches is None else searches, wanted, where)
+        held = self._ask(lambda store: store.vectors(np.array(sorted(keys), np.int64))) if keys else {}
+        order = sorted(held, key=lambda key: encode_id(self._known[key].path))
+        if not order:
+            return [[] for _ in range(len(queries))]
+        names = [self._known[key].path for key in order]
+        exact = ExactSearch(np.stack([held[key] for key in order]), self._compare, names=names)
+        scores, places = exact.search(queries, wanted)
+        return [
+            [(score, names[place]) for score, place in zip(*row, strict=True)]
+            for row in zip(scores.tolist(), places.tolist(), strict=True)
+        ]
+
+    def _candidates(
+        self, searches: Sequence[Float[np.ndarray, "_ D"]], wanted: int, where: Sequence[Condition]
+    ) -> set[int]:
+        """Return the keys of items among which the best so many of each query are, as far as the store knows."""
+        asked = np.concatenate(searches).astype(np.float32)
+        owners = np.repeat(np.arange(len(searches)), [len(each) for each in searches]).tolist()
+        count, known = (wanted + SPARE) * self.note.embeddings, dict[int, ItemFacts]()
+        within = Within(tuple(where))
+        while True:
+            answers = self._ask(partial(_nearest, asked, count, within))
+            new = np.setdiff1d(np.concatenate(answers), np.fromiter(known, np.int64))
+            known |= self._ask(partial(_facts, new)) if len(new) else {}
+            self._remember(known)
+            good = fulfilling(known, where)
+            chosen = [[key for key in dict.fromkeys(each.tolist()) if key in good] for each in answers]
+            of_query: dict[int, set[int]] = {owner: set() for owner in owners}
+            for owner, keys in zip(owners, chosen, strict=True):
+                of_query[owner].update(keys)
+            is_all = all(len(each) < count for each in answers)
+            if is_all or count >= LARGEST_SEARCH or all(len(keys) >= wanted for keys in of_query.values()):
+                return {key for keys in chosen for key in keys[: wanted + SPARE]}
+            count = min(LARGEST_SEARCH, count * 8)
+
+    def vectors(self, ids: Sequence[str]) -> Float[np.ndarray, "n K D"]:
+        """Return the embeddings of items."""
+        keys = [self.key_of(each) for each in ids]
+        held = self._ask(lambda store: store.vectors(np.array(keys, np.int64)))
+        for key, item_id in zip(keys, ids, strict=True):
+            if key not in held:
+                raise MissingItemError(f"the engine holds no item {item_id}: it may have been removed since")
+        return np.stack([held[key] for key in keys])
+
+    def key_of(self, item_id: str) -> int:
+        """Return the key of an item."""
+        with self._lock:
+            known = self._keys.get(item_id)
+        key = self._ask(lambda store: store.key_of(item_id)) if known is None else known
+        if key is None:
+            raise MissingItemError(
+                f"the engine holds no item {item_id}: give the path below the indexed folder"
+            )
+        return key
+
+    def facts(self, key: int) -> ItemFacts:
+        """Return what is known of an item, as it was when it was last asked for."""
+        with self._lock:
+            known = self._known.get(key)
+        if known is None:
+            found = self._ask(lambda store: store.facts(np.array([key], np.int64)))
+            self._remember(found)
+            known = found.get(key)
+        if known is None:
+            raise MissingItemError(f"the engine holds no item {key}: it may have been removed since")
+        return known
+
+    def path_of(self, item_id: str) -> Path:
+        """Return where the file of an item was when it was indexed, or where its folder is now."""
+        return self.note.file_of(item_id)
+
+    def metadata_values(self) -> list[tuple[str, str]]:
+        """Return keys and values of the metadata of some items."""
+        some = self._ask(lambda store: store.some(_FIELDS_FROM // 4))
+        counted = Counter(
+            (name, str(value).lower() if isinstance(value, bool) else str(value))
+            for each in some
+            for name, value in each.metadata.items()
+            if isinstance(value, str | int | float)
+        )
+        return [pair for pair, _ in counted.most_common()]
+
+    def _remember(self, items: Mapping[int, ItemFacts]) -> None:
+        with self._lock:
+            for key, facts in items.items():
+                self._known[key] = facts
+                self._known.move_to_end(key)
+                self._keys[facts.path] = key
+            while len(self._known) > _REMEMBERED:
+                _, gone = self._known.popitem(last=False)
+                self._keys.pop(gone.path, None)
+
+
+def fulfilling(items: Mapping[int, ItemFacts], where: Sequence[Condition]) -> set[int]:
+    """Return the keys of the items that fulfil conditions, as the database of an index understands them."""
+    if not where:
+        return set(items)
+    clauses = [condition.sql() for condition in where]
+    rows = [
+        (
+            key,
+            each.path,
+            each.kind,
+            each.modified_ns,
+            each.size,
+            json.dumps(each.metadata) if each.metadata else None,
+        )
+        for key, each in items.items()
+    ]
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.create_function("file_of", 1, lambda name: file_of(name.decode()), deterministic=True)
+        database.execute(_TABLE)
+        database.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", rows)
+        text = "SELECT key FROM items WHERE " + " AND ".join(f"({clause})" for clause, _ in clauses)
+        return {
+            int(row[0])
+            for row in database.execute(text, [value for _, values in clauses for value in values])
+        }
+
+
+def _opened(address: StoreAddress, shape: tuple[int, int]) -> CatalogueStore:
+    store = open_store(address, shape)
+    if not isinstance(store, CatalogueStore):
+        raise EngineError(f"the engine {address.engine} is part of the folder of an index: give that folder")
+    return store
+
+
+def _nearest(
+    queries: Float[np.ndarray, "M D"], count: int, within: Within, store: CatalogueStore
+) -> list[Int[np.ndarray, "_"]]:
+    return store.nearest(queries, count, within)
+
+
+def _facts(keys: Int[np.ndarray, "n"], store: CatalogueStore) -> dict[int, ItemFacts]:
+    return store.facts(keys)

@@ -1,0 +1,323 @@
+"""What finds nearest vectors: the small interface of the libraries behind it. An item of K embeddings is K points."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from openvse.errors import EngineError
+from openvse.index.conditions import Condition
+from openvse.index.database import Root
+from openvse.index.index import Index
+from openvse.media.segments import file_of
+
+Payload = dict[str, object]
+
+_LARGE = 1 << 62
+
+
+@dataclass(frozen=True)
+class ItemFacts:
+    """What is known of an item beside its embeddings.
+
+    Attributes:
+        path: the item's id.
+        kind: image, clip or sentence.
+        modified_ns: time of the file's last change.
+        size: in bytes.
+        metadata: the user's metadata of the file.
+    """
+
+    path: str
+    kind: str
+    modified_ns: int
+    size: int
+    metadata: dict[str, object] = field(default_factory=dict)
+
+    def payload(self) -> Payload:
+        """Return them as any server takes them: ``texts`` lists the keys of the metadata that hold a text."""
+        return {
+            "path": _sendable(self.path),
+            "kind": self.kind,
+            "date": self.modified_ns / 1e9,
+            "size": self.size,
+            "meta": _sendable(self.metadata),
+            "texts": [_sendable(key) for key, value in self.metadata.items() if _holds_text(value)],
+        }
+
+    @classmethod
+    def of_payload(cls, payload: Mapping[str, Any] | None) -> ItemFacts:
+        """Return the facts in a payload."""
+        held = payload or {}
+        meta = held.get("meta")
+        return cls(
+            str(held.get("path", "")),
+            str(held.get("kind", "image")),
+            round(float(held.get("date", 0)) * 1e9),
+            int(held.get("size", 0)),
+            dict(meta) if isinstance(meta, dict) else {},
+        )
+
+
+@dataclass(frozen=True)
+class Within:
+    """Which items are wanted; a store may find others, too, and should leave out as many of these as it can.
+
+    Attributes:
+        where: conditions that all wanted items fulfil.
+        keys: the keys of all wanted items, rising; None where all are wanted.
+    """
+
+    where: tuple[Condition, ...] = ()
+    keys: Int[np.ndarray, "n"] | None = None
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """Where the data of a store are.
+
+    Attributes:
+        engine: the registered name of the store.
+        name: of the collection, table or folder.
+        url: of the server, with its secrets; "" where the data are in a folder.
+        shown: the URL without its secrets.
+        folder: what holds the folder of the data: that of the index.
+    """
+
+    engine: str
+    name: str
+    url: str = ""
+    shown: str = ""
+    folder: Path = Path()
+
+    @property
+    def path(self) -> Path:
+        """The folder of the data, for a store that has one."""
+        return self.folder / self.name
+
+    def __str__(self) -> str:
+        """Return what messages call it."""
+        return f"{self.shown.rstrip('/')}/{self.name}" if self.url else str(self.path)
+
+
+class Store(ABC):
+    """Holds the embeddings of items by their keys, and finds those with the largest inner products.
+
+    Items and points are never renamed, so every change can be repeated after an interruption. A store only proposes:
+    the engine scores its proposals again. ``openvse.testing.check_store`` is the contract.
+
+    Args:
+        address: where its data are.
+        num_embeddings: K.
+        dim: D.
+        create: make the place where there is none.
+
+    Raises:
+        EngineError: there is no such place, or it cannot be reached.
+    """
+
+    @abstractmethod
+    def __init__(
+        self, address: StoreAddress, num_embeddings: int, dim: int, *, create: bool = False
+    ) -> None: ...
+
+    @abstractmethod
+    def put(
+        self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]
+    ) -> None:
+        """Add items; known keys are replaced."""
+
+    @abstractmethod
+    def remove(self, keys: Int[np.ndarray, "n"]) -> None:
+        """Remove items. Unknown keys are ignored."""
+
+    @abstractmethod
+    def nearest(
+        self, queries: Float[np.ndarray, "M D"], count: int, within: Within
+    ) -> list[Int[np.ndarray, "_"]]:
+        """Return the keys of the items of about the ``count`` best points for each query.
+
+        A key may come several times, as an item has several points.
+        """
+
+    @abstractmethod
+    def num_points(self) -> int:
+        """Return how many points it holds."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Put on the disk what was put and removed, and make the structure that finds it quickly."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Remove everything, also the place itself."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files and connections."""
+
+
+class CatalogueStore(Store):
+    """A store that can be searched without the folder of its index: it holds facts of its items, too."""
+
+    @classmethod
+    @abstractmethod
+    def split(cls, word: str) -> tuple[str, str]:
+        """Return the URL of the server, and the place ("" where it is left out), of a URL that a user gave."""
+
+    @classmethod
+    @abstractmethod
+    def places(cls, url: str) -> list[str]:
+        """Return the places on a server that openvse has made.
+
+        Raises:
+            EngineError: the server cannot be reached.
+        """
+
+    @abstractmethod
+    def write_note(self, note: dict[str, Any]) -> None:
+        """Keep the note of the index; see ``Note``."""
+
+    @abstractmethod
+    def note(self) -> dict[str, Any] | None:
+        """Return the note of the index; None where there is none."""
+
+    @abstractmethod
+    def facts(self, keys: Int[np.ndarray, "n"]) -> dict[int, ItemFacts]:
+        """Return what is known of items. Unknown keys are missing."""
+
+    @abstractmethod
+    def vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
+        """Return the embeddings of items. Unknown keys are missing."""
+
+    @abstractmethod
+    def some(self, count: int) -> list[ItemFacts]:
+        """Return what is known of so many items, whichever the store has first."""
+
+    @abstractmethod
+    def count(self, within: Within) -> int:
+        """Return how many points the store itself would let pass; an estimate where that is quicker."""
+
+    @abstractmethod
+    def key_of(self, item_id: str) -> int | None:
+        """Return the key of an item; None where there is none."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What the items of a catalogue have in common. A store keeps it, so that it can be searched without its index.
+
+    Attributes:
+        model: fingerprint of the model that made the embeddings.
+        holds: ``images`` or ``sentences``.
+        embeddings: K.
+        dim: D.
+        created: when the index was made; UTC, ISO 8601.
+        roots: the indexed folders.
+    """
+
+    model: str
+    holds: str
+    embeddings: int
+    dim: int
+    created: str
+    roots: tuple[Root, ...]
+
+    @classmethod
+    def of(cls, index: Index) -> Note:
+        """Return the note of an index."""
+        manifest = index.manifest
+        shape = manifest.num_embeddings, manifest.dim
+        return cls(manifest.model, manifest.holds, *shape, manifest.created, index.roots)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "format": "openvse-engine",
+            "model": self.model,
+            "holds": self.holds,
+            "embeddings": self.embeddings,
+            "dim": self.dim,
+            "created": self.created,
+            "roots": [
+                {
+                    "number": root.number,
+                    "path": root.path.encode("utf-8", "backslashreplace").decode(),
+                    "label": root.label,
+                }
+                for root in self.roots
+            ],
+        }
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any] | None, place: object) -> Note:
+        """Return the note that a place keeps.
+
+        Raises:
+            EngineError: it keeps none, or something else.
+        """
+        if written is None:
+            raise EngineError(
+                f"{place} does not say which model made it: run 'openvse index' again with its index, which notes that"
+            )
+        try:
+            roots = tuple(
+                Root(int(each["number"]), str(each["path"]), str(each["label"])) for each in written["roots"]
+            )
+            model, holds, created = (str(written[name]) for name in ("model", "holds", "created"))
+            embeddings, dim = (int(written[name]) for name in ("embeddings", "dim"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineError(
+                f"the note of {place} cannot be understood: run 'openvse index' again with its index"
+            ) from error
+        return cls(model, holds, embeddings, dim, created, roots)
+
+    def moved(self, images: Path | None) -> Note:
+        """Return it with another place for the first of the folders; None leaves that where it is."""
+        if images is None or not self.roots:
+            return self
+        first, *others = self.roots
+        return replace(self, roots=(replace(first, path=str(images.resolve())), *others))
+
+    def file_of(self, item_id: str) -> Path:
+        """Return where the file of an item was when it was indexed."""
+        labelled = (root for root in self.roots if root.label and item_id.startswith(f"{root.label}:"))
+        root = next(labelled, next((root for root in self.roots if not root.label), None))
+        return Path(item_id) if root is None else Path(root.path, root.name_of(file_of(item_id)))
+
+
+def read_metadata(text: object) -> dict[str, object]:
+    """Return the user's metadata from the database's JSON; empty where there is none."""
+    if not isinstance(text, str):
+        return {}
+    held = json.loads(text)
+    return held if isinstance(held, dict) else {}
+
+
+def _holds_text(value: object) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, list) and any(isinstance(each, str) for each in value)
+    )
+
+
+def _sendable(value: object) -> object:
+    """Return a value without what servers refuse: broken characters, zero bytes, integers of more than 64 bits."""
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode().replace("\0", "")
+        case bool() | float() | None:
+            return value
+        case int():
+            return value if abs(value) < _LARGE else float(value)
+        case list():
+            return [_sendable(each) for each in value]
+        case dict():
+            return {str(_sendable(key)): _sendable(each) for key, each in value.items()}
+    return str(value)

@@ -1,0 +1,231 @@
+"""Which engine an index has and where its data are: what a manifest notes, what a URL says, what stays secret."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from openvse.errors import EngineError
+from openvse.stores import STORES, StoreKind, kind_of
+from openvse.stores.base import CatalogueStore, StoreAddress
+
+URL_VARIABLE = "OPENVSE_ENGINE_URL"
+MEMORY = ":memory:"
+"""The URL of Qdrant's own mode for tests, which lasts as long as the process."""
+
+PLACE = re.compile(r"openvse_[0-9a-f]{8,}")
+"""The names of the collections, tables and folders that openvse makes."""
+
+_SECRET = re.compile("pass|key|secret|token|pwd", re.IGNORECASE)
+_FILES = ("passfile", "sslkey")
+_SHOWN = 5
+
+
+def engine_names() -> list[str]:
+    """Return the names of all engines: the exact one, and the registered stores."""
+    return ["exact", *STORES.names()]
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """What searches an index: the exact engine, or a store and where its data are; it holds no secret.
+
+    Attributes:
+        name: ``exact``, or the name of a store.
+        url: of the server, without password or key; "" for the engines in the index' folder.
+        place: the name of the collection, table or folder that holds this index.
+    """
+
+    name: str = "exact"
+    url: str = ""
+    place: str = ""
+
+    @classmethod
+    def new(cls, name: str, url: str | None = None) -> EngineChoice:
+        """Choose an engine for an index, with a place of its own.
+
+        Args:
+            name: ``exact``, the name of a store, or the URL of a store's server.
+            url: of the server, for those that have one; its secrets are left out. None takes ``OPENVSE_ENGINE_URL``.
+
+        Raises:
+            EngineError: there is no such engine, or it needs another URL.
+        """
+        if name == "exact":
+            return cls()
+        if "://" in name:
+            name, url = named_by(name), name
+        if kind_of(name).schemes:
+            url = url or os.environ.get(URL_VARIABLE, "")
+            check_url(name, url)
+        elif url:
+            raise EngineError(
+                f"the engine {name} is in the folder of the index and has no URL: leave the URL out"
+            )
+        return cls(name, public_url(url or ""), f"openvse_{secrets.token_hex(6)}")
+
+    @classmethod
+    def of(cls, noted: dict[str, str] | None) -> EngineChoice:
+        """Return the choice that a manifest notes.
+
+        Raises:
+            EngineError: this openvse does not have the engine, or the note is damaged.
+        """
+        if noted is None:
+            return cls()
+        name, place = noted.get("name", ""), noted.get("place", "")
+        if name not in STORES or not PLACE.fullmatch(place):
+            raise EngineError(
+                f"the index names an engine that this openvse does not have ({name}): update openvse, load the plug-in "
+                f"that registers it, or search with --engine exact"
+            )
+        return cls(name, noted.get("url", ""), place)
+
+    def noted(self) -> dict[str, str] | None:
+        """Return what a manifest says of it; None for the exact engine."""
+        return None if self.name == "exact" else {key: str(value) for key, value in asdict(self).items()}
+
+    def address(self, folder: Path = Path(), url: str | None = None) -> StoreAddress:
+        """Return where its data are, with the secrets of the URL if somebody gives them.
+
+        Args:
+            folder: of the index.
+            url: as it was given just now; None takes ``OPENVSE_ENGINE_URL`` if that is the same server.
+        """
+        if url:
+            check_url(self.name, url)
+        else:
+            variable = os.environ.get(URL_VARIABLE, "")
+            url = variable if variable and public_url(variable) == self.url else self.url
+        return StoreAddress(self.name, self.place, url, public_url(url), folder)
+
+
+def named_by(url: str) -> str:
+    """Return the name of the store that a URL's scheme names; raise EngineError where there is none."""
+    scheme = url.partition("://")[0]
+    for name in STORES:
+        if scheme in (kind_of(name).schemes or {}):
+            return name
+    examples = [kind.example for name in STORES if (kind := kind_of(name)).example]
+    raise EngineError(
+        f"{shown_url(url)} names no engine: give {', '.join(examples)}, or the folder of an index"
+    )
+
+
+def check_url(name: str, url: str) -> None:
+    """Raise EngineError unless a URL is one of an engine's server; the message never holds the URL."""
+    kind = kind_of(name)
+    if name == "qdrant" and url == MEMORY:
+        return
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        scheme = ""
+    if scheme not in (kind.schemes or {}):
+        raise EngineError(
+            f"the engine {name} needs the URL of its server, such as {kind.example}: give it with --engine-url, or in "
+            f"the environment variable {URL_VARIABLE}"
+        )
+
+
+def is_address(word: str) -> bool:
+    """Return whether a word is a URL, or the folder of a Qdrant Edge shard, and no folder of an index."""
+    return "://" in word or Path(word, "shard", "segments").is_dir()
+
+
+def read_address(word: str) -> StoreAddress:
+    """Return the address of the store that a word names.
+
+    Args:
+        word: ``qdrant://HOST[:PORT][/COLLECTION]`` (or ``qdrants``, ``http``, ``https``),
+            ``postgresql://[USER@]HOST/DATABASE[?table=TABLE]``, the URL of another registered store, or the folder of a
+            shard of Qdrant Edge. Without a collection or table, the only one that openvse has made there is taken.
+
+    Raises:
+        EngineError: it is no such URL, the server cannot be reached, or holds none or several.
+    """
+    if "://" not in word:
+        folder = Path(word).resolve()
+        return StoreAddress("qdrant_edge", folder.name, folder=folder.parent)
+    try:
+        urlsplit(word).port  # noqa: B018 - it is looked at to see whether it is a number
+    except ValueError as error:
+        if MEMORY not in word:
+            raise EngineError(f"{shown_url(word)} is no URL ({error}): check its host and port") from error
+    name = named_by(word)
+    kind = kind_of(name)
+    store = kind.store
+    if not issubclass(store, CatalogueStore):
+        raise EngineError(
+            f"{shown_url(word)}: the engine {name} cannot be searched without its index: give the index"
+        )
+    url, place = store.split(word)
+    if place and not PLACE.fullmatch(place):
+        raise EngineError(f"{place} is none of openvse's {kind.container}s, which are called openvse_...")
+    url = EngineChoice(name, public_url(url)).address().url if public_url(url) == url else url
+    return StoreAddress(name, place or _only(name, kind, store, url), url, public_url(url))
+
+
+def _only(name: str, kind: StoreKind, store: type[CatalogueStore], url: str) -> str:
+    """Return the only place of openvse on a server."""
+    found = store.places(url)
+    if len(found) == 1:
+        return found[0]
+    what = kind.container
+    if not found:
+        raise EngineError(
+            f"{public_url(url)} has no {what} of openvse: fill one with 'openvse index MODEL FOLDER --engine {name}'"
+        )
+    more = ", ..." if len(found) > _SHOWN else ""
+    raise EngineError(
+        f"{public_url(url)} has {len(found)} {what}s of openvse ({', '.join(found[:_SHOWN])}{more}): name one in the "
+        f"URL; index.json says which one an index has"
+    )
+
+
+def public_url(url: str) -> str:
+    """Return a URL without its password and without parameters that may be secret."""
+    if not url or url == MEMORY:
+        return url
+    parts = urlsplit(url)
+    user, _, place = parts.netloc.rpartition("@")
+    name = user.partition(":")[0]
+    netloc = f"{name}@{place}" if name else place
+    kept = [(key, value) for key, value in _parameters(parts) if key in _FILES or not _SECRET.search(key)]
+    # postgresql:///database has no host, which urlunsplit would write with fewer slashes.
+    rest = urlunsplit(("", "", parts.path, urlencode(kept, safe="/:,"), ""))
+    return f"{parts.scheme}://{netloc}{rest}"
+
+
+def shown_url(word: str) -> str:
+    """Return a word that may be a URL as messages show it."""
+    try:
+        return public_url(word)
+    except ValueError:
+        return word.partition("://")[0] + "://..."
+
+
+def secrets_in(url: str) -> list[str]:
+    """Return the password, and the values of parameters that may be secret."""
+    if not url or url == MEMORY:
+        return []
+    parts = urlsplit(url)
+    password = parts.netloc.rpartition("@")[0].partition(":")[2]
+    found = [password, unquote(password)]
+    found += [value for key, value in _parameters(parts) if key not in _FILES and _SECRET.search(key)]
+    return [value for value in dict.fromkeys(found) if value]
+
+
+def without_secrets(text: str, url: str) -> str:
+    """Return a message of a library in one line, without what is secret in a URL."""
+    for secret in secrets_in(url):
+        text = text.replace(secret, "***")
+    return " ".join(text.split())[:300]
+
+
+def _parameters(parts: SplitResult) -> list[tuple[str, str]]:
+    return parse_qsl(parts.query, keep_blank_values=True)
