@@ -71,8 +71,8 @@ def test_search_shows_probabilities_and_takes_a_precision(
     photo = trained / "album" / "00.png"
     line = refused("search", calibrated, index, photo, "--min-precision", 0.5)
     assert line.startswith("--min-precision only takes sentences as queries")
-    given = (calibrated, index, "red", "--min-precision", 0.5, "--rerank", calibrated)
-    assert "--rerank-weight mixes two" in refused("search", *given, "--rerank-weight", 0.5)
+    given = (calibrated, index, "red", "--min-precision", 0.5, "--rerank", f"{calibrated},weight=0.5")
+    assert "weight is 0.5" in refused("search", *given)
     assert "at most 1" in refused("search", calibrated, index, "red", "--min-precision", 0)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openvse.cli.queries import Query, names_image, read_queries
+from openvse.cli.queries import Asked, names_image, read_queries
 from openvse.errors import OpenVSEError
 
 
@@ -15,28 +15,30 @@ def test_a_path_of_an_image_is_an_image(tmp_path: Path) -> None:
     photo, odd = tmp_path / "my photo.JPG", tmp_path / "photo"
     photo.touch()
     odd.touch()
-    assert read_queries(["a dog", str(photo)], [odd]) == [
-        Query("a dog"),
-        Query(str(photo), photo),
-        Query(str(odd), odd),
+    asked = read_queries(["a dog", str(photo)], [str(odd), "b.png"], ["a.png", "b.png"])
+    assert asked == [
+        Asked("a dog"),
+        Asked(str(photo), photo),
+        Asked(str(odd), odd),
+        Asked("b.png", is_item=True),
     ]
-    assert [query.title for query in read_queries(["a dog", str(photo)])] == [
-        "a dog",
-        f"images like {photo}",
-    ]
-    assert read_queries(["a dog in a jpg"])[0].image is None
+    assert [one.title for one in asked[:2]] == ["a dog", f"images like {photo}"]
+    assert [one.kind for one in asked] == ["text", "image", "image", "item"]
+    assert read_queries(["a dog in a jpg"], [], [])[0].image is None
+    with pytest.raises(OpenVSEError, match="--like gone"):
+        read_queries([], ["gone"], ["a.png"])
     assert names_image("clip.mp4") and not names_image("what is a .jpg file")
 
 
 @pytest.mark.parametrize("word", ["gone.jpg", "a" * 300 + ".png"])
 def test_an_image_that_is_not_there_is_refused(word: str) -> None:
     with pytest.raises(OpenVSEError, match=r"this image does not exist: check the path"):
-        read_queries([word])
+        read_queries([word], [], [])
 
 
 def test_nothing_asked_is_refused() -> None:
     with pytest.raises(OpenVSEError, match="there is no query"):
-        read_queries([])
+        read_queries([], [], [])
 
 
 @pytest.mark.medium
@@ -51,7 +53,7 @@ def test_images_find_images(trained: Path, tmp_path: Path, invoke, refused) -> N
     text = page.read_text()
     assert text.count('<img class="asked"') == 1
     assert text.count('<span class="caption">') == 4  # of the album's metadata.jsonl
-    same = invoke("search", best, index, "--image", photo, "-k", 2, "--json", "--quiet")
+    same = invoke("search", best, index, "--like", photo, "-k", 2, "--json", "--quiet")
     assert same.stderr == ""
     (asked,) = json.loads(same.stdout)["result"]["queries"]
     assert (asked["query"], asked["kind"], len(asked["hits"])) == (str(photo), "image", 2)
@@ -71,9 +73,8 @@ def test_an_empty_sentence_does_not_cancel_the_others(trained: Path, invoke) -> 
         document = json.loads(invoke("search", best, index, *words, "-k", 2, "--json").stdout)
         return [len(query["hits"]) for query in document["result"]["queries"]], document["warnings"]
 
-    assert found(" ", photo) == ([0, 2], ["an empty query has no hits"])
     one_of_two = ["an empty query has no hits (1 of 2 are empty)"]
-    assert found(" ", "red sky") == ([0, 2], one_of_two)
+    assert found(" ", photo) == found(" ", "red sky") == ([0, 2], one_of_two)
     assert found(" ", "red sky", "--rerank", best) == ([0, 2], one_of_two)
 
 

@@ -37,9 +37,9 @@ def test_pages_conditions_and_items(index: Path, invoke, refused) -> None:
 @pytest.mark.medium
 def test_images_beside_sentences_and_what_to_avoid(trained: Path, index: Path, invoke, refused) -> None:
     photo = trained / "album" / "03.png"
-    only_image = found(invoke, index, "a red sky", "--with", photo, "--with-weight", 1, "-k", 5)
+    only_image = found(invoke, index, "a red sky", "--with", f"{photo},weight=1", "-k", 5)
     assert only_image == found(invoke, index, photo, "-k", 5)
-    words = ("a red sky", "--avoid", "above", "--avoid-weight", 2, "-k", 20)
+    words = ("a red sky", "--avoid", "above,weight=2", "-k", 20)
     document = json.loads(invoke("search", index, "a red sky", "above", "-k", 20, "--json").stdout)
     sky, above = (
         {hit["id"]: hit["score"] for hit in query["hits"]} for query in document["result"]["queries"]

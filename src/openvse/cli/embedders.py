@@ -9,7 +9,6 @@ from openvse.errors import ModelError
 if TYPE_CHECKING:
     from openvse.model import TwoTower
     from openvse.runtime import OnnxModel
-    from openvse.search import Index, SearchEngine
 
 Embedder: TypeAlias = "TwoTower | OnnxModel"
 
@@ -40,30 +39,3 @@ def load_embedder(source: str, *, device: str = "cpu", threads: int | None = Non
             f"installed with 'openvse export {source} EXPORT', and name it with --model"
         ) from error
     return load_as(TwoTower, source, device=device)
-
-
-def engine_of(
-    model: Embedder, index: Index, *, engine: str | None = None, engine_url: str | None = None
-) -> SearchEngine:
-    """Return the search engine for a model and an index.
-
-    Args:
-        model: the model.
-        index: the index.
-        engine: the name of the engine; None takes that of the index, and an exported model is searched exactly.
-        engine_url: the address of its server.
-
-    Raises:
-        IndexFormatError: another model made the index.
-        ModelError: an engine is named for an exported model.
-    """
-    from openvse.runtime import OnnxModel
-    from openvse.search import ArrayEngine, SearchEngine
-
-    if not isinstance(model, OnnxModel):
-        return SearchEngine(model, index, engine=engine, engine_url=engine_url)
-    if engine not in (None, "exact"):
-        raise ModelError(
-            f"an exported model is searched exactly, and not with the engine {engine}: leave out --engine"
-        )
-    return ArrayEngine(model, index)

@@ -1,15 +1,99 @@
-"""Options that several commands take."""
+"""Options that several commands take, and how their values are read."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
 from openvse.errors import OpenVSEError
+
+if TYPE_CHECKING:
+    from openvse.search import HitReranker
+
+
+@dataclass(frozen=True)
+class Given:
+    """Settings that stand behind the value of an option, such as ``MODEL,top=20,weight=0.5``.
+
+    Attributes:
+        given: the texts of the settings that were given, by name.
+    """
+
+    given: Mapping[str, str]
+
+    def number(self, name: str, default: int | float) -> float:
+        """Return a number, or the default where it was not given; raise OpenVSEError where it is none."""
+        try:
+            return float(self.given.get(name, default))
+        except ValueError as error:
+            raise OpenVSEError(
+                f"{name}={self.given[name]}: give a number, such as {name}={default:g}"
+            ) from error
+
+
+def split_settings(value: str, names: Sequence[str]) -> tuple[str, Given]:
+    """Return the value of an option, and the settings behind it; other commas belong to the value."""
+    given: dict[str, str] = {}
+    while True:
+        before, comma, last = value.rpartition(",")
+        name, equals, text = last.partition("=")
+        if not comma or not equals or name.strip() not in names:
+            return value, Given(given)
+        given.setdefault(name.strip(), text.strip())
+        value = before
+
+
+@dataclass(frozen=True)
+class Reranking:
+    """The model that ranks results again, and how.
+
+    Attributes:
+        model: its folder or name.
+        top: how many results of each query it ranks again.
+        weight: of its score; the score of the first ranking has the rest of 1.
+        features: the feature store that it reads; None reads the images.
+    """
+
+    model: str
+    top: int = 20
+    weight: float = 1.0
+    features: Path | None = None
+
+    @classmethod
+    def read(cls, value: str) -> Reranking:
+        """Return what the value of ``--rerank`` says; raise OpenVSEError where a setting is no number."""
+        model, settings = split_settings(value, ("top", "weight", "features"))
+        features = settings.given.get("features")
+        top, weight = settings.number("top", cls.top), settings.number("weight", cls.weight)
+        if top < 1 or top != int(top) or not 0 <= weight <= 1:
+            raise OpenVSEError(f"--rerank {value}: give a whole top of 1 or more, and a weight from 0 to 1")
+        return cls(model, int(top), weight, None if features is None else Path(features))
+
+    def load(self, device: str) -> HitReranker:
+        """Load the model, and the store that it reads, if one is named."""
+        from openvse.features import open_store
+        from openvse.model import TwoTower
+        from openvse.search import HitReranker
+        from openvse.tasks.load import load_as
+
+        loaded = load_as(TwoTower, self.model, device=device)
+        store = open_store(self.features, loaded.image.encoder)
+        return HitReranker(loaded, top=self.top, weight=self.weight, features=store)
+
+
+def split_engine(engine: str | None) -> tuple[str | None, str | None]:
+    """Return the name of an engine and the URL of its server, of what ``--engine`` names."""
+    if engine is None or "://" not in engine:
+        return engine, None
+    from openvse.stores.choice import named_by
+
+    return named_by(engine), engine
 
 
 def usable_device(name: str | None) -> str | None:
@@ -89,9 +173,23 @@ StartModel: TypeAlias = Annotated[
 Rerank: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="A second model that re-ranks the best results of each query, such as a model with score attention: a "
-        "model folder, a hub id, or a name from 'openvse models'."
+        metavar="MODEL[,top=N][,weight=W][,features=STORE]",
+        help="A second model that ranks the best N results of each query again (default: 20), such as a model with "
+        "score attention. Its score has the weight W (default: 1), that of the first ranking 1 - W; it reads the "
+        "images, or a feature store.",
     ),
+]
+Engine: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="What finds the nearest embeddings: exact; int8 or qdrant_edge in the index folder; or the URL of a "
+        "server, such as http://HOST:6333 (Qdrant) or postgresql://USER@HOST/DATABASE. By default that of the index. "
+        "Passwords in a URL are used and never written; OPENVSE_ENGINE_URL may hold it, too.",
+    ),
+]
+Null: TypeAlias = Annotated[
+    bool,
+    typer.Option("--null", "-0", help="Print paths, each with a zero byte behind it, for 'xargs -0'."),
 ]
 RerankTop: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Number of results of each query that --rerank re-ranks.")

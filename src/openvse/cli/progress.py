@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from openvse.training.records import EpochReport, StepReport
 
 console = Console(stderr=True)
+
+_SKIPPED_SHOWN = 20  # files that cannot be used and are named one by one
 
 FIRST_S, SHORTEST_S, LONGEST_S = 5.0, 10.0, 60.0
 """Output without bars: seconds before the first line, and the shortest and longest time between two lines."""
@@ -292,3 +295,13 @@ def _clock(seconds: float) -> str:
 def _short(loss: float) -> str:
     """Return a loss with four digits: 0.1234, 12.35, 456.8, 1.235e+04."""
     return f"{loss:.4g}" if abs(loss) >= 1e4 or abs(loss) < 1e-3 else f"{loss:#.4g}".rstrip(".")
+
+
+def warn_of_skipped(failed: Sequence[tuple[Path, str]]) -> None:
+    """Warn of files that cannot be used: the first ones by name, and how many more there are."""
+    from openvse.media.names import escaped
+
+    for path, reason in failed[:_SKIPPED_SHOWN]:
+        warn(f"skipped {escaped(path)}: {reason}")
+    if len(failed) > _SKIPPED_SHOWN:
+        warn(f"skipped {len(failed) - _SKIPPED_SHOWN:,} more files that cannot be used")

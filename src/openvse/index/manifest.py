@@ -160,15 +160,19 @@ def place_of(model: str | Path, index: Path) -> Place:
         return {"absolute": str(absolute)}
 
 
-def find_model(index: Path) -> FoundModel:
+def find_model(index: Path, manifest: Manifest | None = None) -> FoundModel:
     """Return the place of the model of an index.
 
     The path from the index is tried first, so that both can be moved together, and then the whole path.
 
+    Args:
+        index: its folder.
+        manifest: what it says of itself, if that has been read.
+
     Raises:
         IndexFormatError: the index does not exist, does not say where its model is, or its model is gone.
     """
-    place = read_manifest(index).model_place
+    place = (manifest or read_manifest(index)).model_place
     remedy = f"name the model: openvse search MODEL {index} ..., or run 'openvse index' again"
     if not place:
         raise IndexFormatError(

@@ -51,7 +51,7 @@ class SearchModel(Protocol):
         """Embed sentences as an embedding set of tensors or arrays."""
         ...
 
-    def encode_image(self, images: Sequence[ClipSource]) -> Any:
+    def encode_image(self, images: Any) -> Any:
         """Embed images or clips as an embedding set of tensors or arrays."""
         ...
 

@@ -39,8 +39,8 @@ def duplicates(
     A folder is compared by how its images look, which needs no model; an index by its embeddings, which finds other
     takes of a scene, too.
     """
-    from openvse.cli.progress import bar, counted
-    from openvse.cli.search_output import warn_of_skipped, write_paths
+    from openvse.cli.commands.search import write_paths
+    from openvse.cli.progress import bar, counted, warn_of_skipped
     from openvse.index.manifest import MANIFEST
     from openvse.search import Index
     from openvse.search.duplicates import duplicates_in_folder, duplicates_in_index

@@ -132,7 +132,7 @@ def check_engine(
     """
     from openvse.index.manifest import MANIFEST, read_manifest
     from openvse.search import EngineChoice
-    from openvse.search.engines import check_served
+    from openvse.stores.following import check_served
 
     known = EngineChoice()
     if (out / MANIFEST).is_file():
@@ -158,8 +158,9 @@ def bring_engine(
     """Bring the wanted engine of an index up to date in place of the one before, and measure its recall if asked."""
     from openvse.cli.progress import bar, counted, warn
     from openvse.errors import EngineBusyError
-    from openvse.search import ExactBackend, Index, choose_engine, measured_recall, update_engine
-    from openvse.search.engines import drop_replaced, open_engine
+    from openvse.search import ExactSearch, Index, choose_engine, measured_recall, update_engine
+    from openvse.search.catalogue import open_searcher
+    from openvse.stores.following import drop_replaced
 
     wanted, known = choice
     drop_replaced(out, known)
@@ -182,8 +183,9 @@ def bring_engine(
     recall = None
     if check:
         index = Index.open(out)
-        engine = open_engine(index, ExactBackend(index.segments), url=url, model=model)
-        recall = measured_recall(engine, index)
+        searcher = open_searcher(index, ExactSearch(index.segments), url=url, model=model)
+        recall = measured_recall(searcher, index)
+        searcher.close()
     return Searched(wanted.name, report.put, report.removed, recall)
 
 
@@ -244,8 +246,7 @@ def stored_features(model: Embedder, source: str, features: Path | None) -> Stor
 
 def warn_of(report: IndexReport) -> None:
     """Warn of what could not be used or looked at."""
-    from openvse.cli.progress import warn
-    from openvse.cli.search_output import warn_of_skipped
+    from openvse.cli.progress import warn, warn_of_skipped
     from openvse.media.names import escaped
 
     warn_of_skipped(report.failed)

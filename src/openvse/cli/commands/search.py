@@ -2,294 +2,146 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.index_options import EngineUrl
-from openvse.cli.options import Device, Json, Quiet, Rerank, RerankTop, RerankWeight, Threads
-from openvse.cli.search_options import (
-    Avoid,
-    AvoidWeight,
-    CheckIndex,
-    Expected,
-    Html,
-    ImageQueries,
-    ImageWeight,
-    LikeItems,
-    MinPrecision,
-    MinScore,
+from openvse.cli.options import (
+    Device,
+    Engine,
+    Json,
     Null,
-    OnePerFile,
-    OpenPage,
-    Output,
-    RerankFeatures,
-    SearchEngineOption,
-    SearchModel,
-    Skip,
-    TopK,
-    Where,
-    WithImage,
-    Words,
+    Quiet,
+    Rerank,
+    Reranking,
+    split_engine,
+    split_settings,
 )
 from openvse.errors import IndexFormatError, OpenVSEError
 from openvse.files import write_page
 
 if TYPE_CHECKING:
-    from openvse.cli.queries import Query, Refinement
-    from openvse.search import Hit, HitReranker, Index, SearchEngine
+    from openvse.cli.queries import Asked
+    from openvse.search import Answer, Index, Page, Query, SearchEngine
 
-
-@dataclass(frozen=True)
-class Reranking:
-    """The model that ranks hits again, and how.
-
-    Attributes:
-        model: its folder or name.
-        features: the feature store that it reads; None reads the images.
-        top: how many hits of each query it ranks again.
-        weight: of its score; the score of the index has the rest of 1.
-        device: where it computes.
-    """
-
-    model: str
-    features: Path | None
-    top: int
-    weight: float
-    device: str
+Form = Literal["table", "json", "jsonl", "paths"]
 
 
 @app.command()
 def search(
-    words: Words,
-    model: SearchModel = None,
-    image: ImageQueries = None,
-    like: LikeItems = None,
-    with_image: WithImage = None,
-    image_weight: ImageWeight = 0.5,
-    avoid: Avoid = None,
-    avoid_weight: AvoidWeight = 0.5,
-    where: Where = None,
-    top_k: TopK = 10,
-    skip: Skip = 0,
-    one_per_file: OnePerFile = False,
-    min_score: MinScore = None,
-    min_precision: MinPrecision = None,
-    expected: Expected = None,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] INDEX QUERY...",
+            help="An index folder, and sentences or paths of images to find similar ones. The index remembers which "
+            "model made it, and where that is; name it before the index if it is no longer there.",
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(help="The model, in place of MODEL: a model folder, or what 'openvse export' wrote."),
+    ] = None,
+    like: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Find others like an item of the index (its path below the folder) or like an image; may be repeated."
+        ),
+    ] = None,
+    with_image: Annotated[
+        str | None,
+        typer.Option(
+            "--with",
+            metavar="IMAGE[,weight=W]",
+            help="An image to look for together with every sentence, which has the weight 1 - W (default: 0.5).",
+        ),
+    ] = None,
+    avoid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT[,weight=W]",
+            help="What the hits should not show: W times its score is subtracted (default: 0.5); may be repeated.",
+        ),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A condition on all hits, such as 'date >= 2024-05', 'path ~ holiday/*', 'size > 2MB', 'kind = clip', "
+            "or a key of metadata.jsonl; may be repeated."
+        ),
+    ] = None,
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="How many hits of each query.")] = 10,
+    skip: Annotated[
+        int, typer.Option(min=0, help="How many of the best hits to skip, for a later page.")
+    ] = 0,
+    one_per_file: Annotated[
+        bool, typer.Option("--one-per-file", help="Of the segments of a clip, list only the best one.")
+    ] = False,
+    min_score: Annotated[float | None, typer.Option(help="The lowest score of a hit.")] = None,
+    min_precision: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="The lowest probability of a hit; see 'openvse calibrate'."),
+    ] = None,
+    expected: Annotated[
+        float | None,
+        typer.Option(
+            help="How many of the images searched you expect to fit a sentence, for the probabilities; by default as "
+            "many as in the data that these were fitted on."
+        ),
+    ] = None,
     rerank: Rerank = None,
-    rerank_top: RerankTop = 20,
-    rerank_weight: RerankWeight = 1.0,
-    rerank_features: RerankFeatures = None,
-    engine: SearchEngineOption = None,
-    engine_url: EngineUrl = None,
-    check: CheckIndex = False,
-    html: Html = None,
-    open_page: OpenPage = False,
-    output: Output = None,
+    engine: Engine = None,
+    html: Annotated[Path | None, typer.Option(help="Write a contact sheet that opens in a browser.")] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the contact sheet in a browser.")] = False,
+    output: Annotated[
+        Literal["table", "jsonl", "paths"] | None,
+        typer.Option(help="A table (the default), a line of JSON for each hit, or the paths alone."),
+    ] = None,
     null: Null = False,
     device: Device = "cpu",
-    threads: Threads = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Find the images that fit a sentence, or resemble an image."""
-    from openvse.cli.embedders import engine_of, load_embedder
-    from openvse.cli.queries import Refinement, read_queries
-    from openvse.cli.search_output import chosen_output, write_hits
-    from openvse.search import Index
+    from openvse.cli.embedders import load_embedder
+    from openvse.cli.queries import read_queries
+    from openvse.search import Index, Page, SearchEngine
 
-    named, index, queries = in_order(words, model)
-    besides = tuple(avoid or ()), avoid_weight, tuple(where or ())
-    lowest = min_score, min_precision, expected
-    refined = Refinement(with_image, image_weight, *besides, skip, *lowest, one_per_file)
-    asked = read_queries(queries, image or [], like or [])
+    named, folder, sentences = in_order(words, model)
     form = chosen_output(output, as_json=as_json, null=null)
-    check_sentences(asked, refined, rerank)
-    loaded = load_embedder(model_of(index) if named is None else named, device=device, threads=threads)
-    opened = Index.open(index, loaded.fingerprint, check=check)
-    sentences = opened.manifest.holds == "sentences"
-    if sentences:
-        check_holds_images(index, rerank or html or open_page)
-    searcher = engine_of(loaded, opened, engine=engine, engine_url=engine_url)
-    again = Reranking(rerank, rerank_features, rerank_top, rerank_weight, device) if rerank else None
-    results = ranked(searcher, asked, top_k, refined, again)
-    warn_of_gone(opened, results)
-    if form in ("table", "json"):
-        print_hits(index, asked, results, refined, as_json=form == "json", sentences=sentences)
-    else:
-        write_hits(asked, results, form, null=null)
-    if html is not None or open_page:
-        write_sheet(html or new_page(), searcher, asked, results, opened=open_page)
-
-
-def ranked(
-    engine: SearchEngine,
-    asked: Sequence[Query],
-    top_k: int,
-    refined: Refinement,
-    reranking: Reranking | None,
-) -> list[list[Hit]]:
-    """Return the hits of all queries, ranked again where a model for that is given."""
-    from openvse.cli.queries import answers
-
-    again = None if reranking is None else load_reranker(reranking, engine, refined)
-    if refined.min_precision is not None:
-        warn_of_precision(engine, refined, again)
-    if again is None:
-        return answers(engine, asked, top_k, refined)
-    plain = replace(refined, skip=0, min_score=None, min_precision=None)
-    first = answers(engine, asked, max(top_k + refined.skip, again.top), plain)
-    return [refined.page(hits, top_k) for hits in again([query.text for query in asked], first)]
-
-
-def show_page(page: Path) -> None:
-    """Open a page in the user's browser, or say that there is none."""
-    import webbrowser
-
-    from openvse.cli.progress import warn
-
-    if not webbrowser.open(page.resolve().as_uri()):
-        warn(f"no browser could be started: open {page} yourself")
-
-
-def print_hits(
-    index: Path,
-    asked: Sequence[Query],
-    results: Sequence[Sequence[Hit]],
-    refined: Refinement,
-    *,
-    as_json: bool,
-    sentences: bool = False,
-) -> None:
-    """Print what was asked and what was found, as a table or as JSON."""
-    from openvse.cli.json_output import print_json
-    from openvse.media.names import escaped
-    from openvse.media.segments import clock
-    from openvse.output.documents import percent
-
-    if as_json:
-        queries = [
-            {
-                "query": query.text,
-                "kind": query.kind,
-                "unknown_words": [asdict(word) for word in (hits[0].unknown_words if hits else ())],
-                "hits": [
-                    {
-                        "rank": hit.rank,
-                        "score": hit.score,
-                        "probability": hit.probability,
-                        "id": hit.id,
-                        "path": str(hit.path),
-                        "start": hit.start,
-                        "end": hit.end,
-                    }
-                    for hit in hits
-                ],
-            }
-            for query, hits in zip(asked, results, strict=True)
-        ]
-        print_json("search", {"index": str(index), "queries": queries})
-        return
-    for query, hits in zip(asked, results, strict=True):
-        typer.echo(query.title)
-        for hit in hits:
-            likely = "" if hit.probability is None else f"{percent(hit.probability):>5}  "
-            name = escaped(hit.id if sentences else hit.path)
-            span = "" if hit.start is None or hit.end is None else f"  {clock(hit.start)}-{clock(hit.end)}"
-            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}{span}")
-        if not hits and query.text.strip():
-            typer.echo(f"  {refined.nothing}")
-
-
-def check_sentences(asked: Sequence[Query], refined: Refinement, rerank: str | None) -> None:
-    """Raise OpenVSEError unless all queries are sentences and nothing else, where an option needs this."""
-    if not refined.is_compound and all(query.kind == "text" for query in asked):
-        return
-    for option, given in (("--rerank", rerank), ("--min-precision", refined.min_precision)):
-        if given:
-            raise OpenVSEError(
-                f"{option} only takes sentences as queries: leave out {option}, or images, items and --avoid"
-            )
-
-
-def check_holds_images(index: Path, needed: object) -> None:
-    """Raise OpenVSEError where images are needed of an index of sentences."""
-    if needed:
+    again = None if rerank is None else Reranking.read(rerank)
+    page = Page(top_k, skip, tuple(where or ()), min_score, min_precision, expected, one_per_file)
+    index = Index.open(folder)
+    asked = read_queries(sentences, like or [], index.table.ids)
+    queries = queries_of(asked, with_image, avoid or [])
+    check_sentences(queries, rerank, min_precision)
+    if index.manifest.holds == "sentences" and (rerank or html or open_page):
         raise OpenVSEError(
-            f"{index} holds sentences: leave out --rerank, --html and --open, which need images"
+            f"{folder} holds sentences: leave out --rerank, --html and --open, which need images"
         )
-
-
-def warn_of_precision(engine: SearchEngine, refined: Refinement, again: HitReranker | None) -> None:
-    """Warn where no score stands for the wanted precision, and refuse a precision where there is no curve."""
-    from openvse.cli.progress import warn
-
-    chances = (
-        engine.chances(refined.where, refined.expected, refined.min_precision)
-        if again is None
-        else again.chances
-    )
-    if chances is None or chances.highest is None or refined.min_precision is None:
-        return
-    if chances.highest < refined.min_precision:
-        warn(
-            f"precision {refined.min_precision:g} is out of reach in a search of {chances.gallery:,} images: the best "
-            f"score stands for probability {chances.highest:.2g}"
-        )
-
-
-def new_page() -> Path:
-    """Return where a page goes that nobody asked to keep."""
-    return Path(mkdtemp(prefix="openvse-"), "hits.html")
-
-
-def write_sheet(
-    html: Path,
-    engine: SearchEngine,
-    asked: Sequence[Query],
-    results: Sequence[Sequence[Hit]],
-    *,
-    opened: bool = False,
-) -> None:
-    """Write the contact sheet, and open it if wanted, with the captions that lie beside the images."""
-    from openvse.cli.progress import note
-    from openvse.search import captions_beside, contact_sheet
-
-    page = contact_sheet(
-        {query.title: hits for query, hits in zip(asked, results, strict=True)},
-        title="openvse search",
-        examples={query.title: query.image for query in asked if query.image is not None},
-        captions=captions_beside(engine.root),
-    )
-    write_page(html, page)
-    note(f"written: {html}")
-    if opened:
-        show_page(html)
-
-
-def warn_of_gone(index: Index, results: Sequence[Sequence[Hit]]) -> None:
-    """Warn where the images of the index have moved away, or some of those that were found are gone."""
-    from openvse.cli.progress import warn
-    from openvse.media.names import escaped
-
-    remedy = "run 'openvse index' again"
-    if not index.is_complete:
-        warn(f"index {index.path} is not complete, as its indexing goes on or was stopped: {remedy} to go on")
-    away = [root.path for root in index.roots if not Path(root.path).exists()]
-    for root in away:
-        warn(f"the images of index {index.path} are no longer in {escaped(root)}: {remedy}")
-    if away:
-        return
-    gone = {hit.path: None for hits in results for hit in hits if not hit.path.is_file()}
-    if gone:
-        first = escaped(next(iter(gone)))
-        are = "is" if len(gone) == 1 else "are"
-        warn(f"{len(gone)} of the images found {are} no longer there (first: {first}): {remedy}")
+    name, url = split_engine(engine)
+    loaded = load_embedder(model_of(index) if named is None else named, device=device)
+    with SearchEngine(loaded, index, engine=name, engine_url=url) as searcher:
+        reranker = None if again is None else again.load(device)
+        answers = searcher.answer(queries, page, reranker)
+    warn_of_precision(answers, page)
+    warn_of_gone(index, answers)
+    if form in ("table", "json"):
+        print_answers(index, asked, answers, page, as_json=form == "json")
+    else:
+        write_hits(asked, answers, form, null=null)
+    if html is not None or open_page:
+        sheet = html or Path(mkdtemp(prefix="openvse-"), "hits.html")
+        write_sheet(sheet, searcher, asked, answers)
+        if open_page:
+            show_page(sheet)
 
 
 def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path, Sequence[str]]:
@@ -323,37 +175,192 @@ def is_index(word: str) -> bool:
         return False
 
 
-def model_of(index: Path) -> str:
+def model_of(index: Index) -> str:
     """Return where the model of an index is, and warn where the index has moved away from it."""
     from openvse.cli.progress import warn
     from openvse.search import find_model
 
-    found = find_model(index)
+    found = find_model(index.path, index.manifest)
     if found.warning:
         warn(found.warning)
     return found.source
 
 
-def load_reranker(given: Reranking, engine: SearchEngine, refined: Refinement) -> HitReranker:
-    """Load the model that ranks hits again, and the store that it reads, if one is named.
+def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[str]) -> list[str | Query]:
+    """Return the queries of what was asked, each with the image beside it and what it should not show.
 
     Raises:
-        OpenVSEError: a precision is wanted of a mixture of two scores.
-        ModelError: a precision is wanted, and the model keeps no curve.
+        OpenVSEError: there is no such image, or a weight is not understood.
     """
-    from openvse.features import open_store
-    from openvse.model import TwoTower
-    from openvse.search import Chances, HitReranker
-    from openvse.tasks.load import load_as
+    from openvse.cli.queries import asked_image
+    from openvse.search import Query
 
-    if refined.min_precision is not None and given.weight < 1:
-        raise OpenVSEError(
-            "--min-precision needs the score of one model, and --rerank-weight mixes two: leave one of them out"
+    beside, image_weight = None, 0.5
+    if with_image is not None:
+        file, settings = split_settings(with_image, ("weight",))
+        beside, image_weight = asked_image(file).image, settings.number("weight", 0.5)
+    terms, weights = [], set[float]()
+    for each in avoid:
+        term, settings = split_settings(each, ("weight",))
+        terms.append(term)
+        weights |= {settings.number("weight", 0.5)} if settings.given else set()
+    if len(weights) > 1:
+        raise OpenVSEError("--avoid is given with several weights: give all terms the same")
+    return [
+        one.text
+        if not one.text.strip()
+        else Query(
+            one.text if one.kind == "text" else "",
+            beside if one.kind == "text" else one.image,
+            one.text if one.is_item else None,
+            tuple(terms),
+            image_weight,
+            next(iter(weights), 0.5),
         )
-    loaded = load_as(TwoTower, given.model, device=given.device)
-    store = open_store(given.features, loaded.image.encoder)
-    chances = None
-    if given.weight == 1:
-        searched = engine.chances(refined.where, refined.expected, None).gallery
-        chances = Chances(loaded.calibration, searched, refined.expected, refined.min_precision)
-    return HitReranker(loaded, top=given.top, weight=given.weight, features=store, chances=chances)
+        for one in asked
+    ]
+
+
+def check_sentences(queries: Sequence[str | Query], rerank: str | None, min_precision: float | None) -> None:
+    """Raise OpenVSEError unless all queries are sentences and nothing else, where an option needs this."""
+    if all(isinstance(query, str) or query.is_sentence for query in queries):
+        return
+    for option, given in (("--rerank", rerank), ("--min-precision", min_precision)):
+        if given:
+            raise OpenVSEError(
+                f"{option} only takes sentences as queries: leave out {option}, or images, items and --avoid"
+            )
+
+
+def chosen_output(output: Literal["table", "jsonl", "paths"] | None, *, as_json: bool, null: bool) -> Form:
+    """Return the form of the output; raise OpenVSEError where two are asked for."""
+    forms: set[Form] = {output} if output else set()
+    forms |= {"json"} if as_json else set()
+    forms |= {"paths"} if null else set()
+    if len(forms) > 1:
+        raise OpenVSEError("one output at a time: give one of --json, --output and --null")
+    return forms.pop() if forms else "table"
+
+
+def print_answers(
+    index: Index, asked: Sequence[Asked], answers: Sequence[Answer], page: Page, *, as_json: bool
+) -> None:
+    """Print what was asked and what was found, as a table or as JSON."""
+    from openvse.cli.json_output import print_json
+    from openvse.media.names import escaped
+    from openvse.media.segments import clock
+    from openvse.output.documents import percent
+
+    if as_json:
+        queries = [
+            {
+                "query": one.text,
+                "kind": one.kind,
+                "unknown_words": [asdict(word) for word in answer.unknown_words],
+                "hits": [hit.to_json() for hit in answer.hits],
+            }
+            for one, answer in zip(asked, answers, strict=True)
+        ]
+        print_json("search", {"index": str(index.path), "queries": queries})
+        return
+    sentences = index.manifest.holds == "sentences"
+    for one, answer in zip(asked, answers, strict=True):
+        typer.echo(one.title)
+        for hit in answer.hits:
+            likely = "" if hit.probability is None else f"{percent(hit.probability):>5}  "
+            name = escaped(hit.id if sentences else hit.path)
+            span = "" if hit.start is None or hit.end is None else f"  {clock(hit.start)}-{clock(hit.end)}"
+            typer.echo(f"  {hit.rank:>3}  {hit.score:.4f}  {likely}{name}{span}")
+        if not answer.hits and one.text.strip():
+            typer.echo(f"  {nothing_of(page)}")
+
+
+def nothing_of(page: Page) -> str:
+    """Return what to say where there is no hit on a page."""
+    if page.min_precision is not None:
+        return f"no image of probability {page.min_precision:g}"
+    reasons = {
+        "these conditions": bool(page.where),
+        f"a score of {page.min_score} or more": page.min_score is not None,
+        f"a rank beyond {page.skip}": page.skip > 0,
+    }
+    given = " and ".join(reason for reason, is_given in reasons.items() if is_given)
+    return f"no hit with {given}" if given else "no hit"
+
+
+def write_hits(asked: Sequence[Asked], answers: Sequence[Answer], form: Form, *, null: bool) -> None:
+    """Print a line of JSON for each hit; or each path once, in the order of the queries and ranks."""
+    if form == "paths":
+        write_paths([*dict.fromkeys(str(hit.path) for each in answers for hit in each.hits)], null=null)
+        return
+    for one, answer in zip(asked, answers, strict=True):
+        for hit in answer.hits:
+            about = {"query": one.text, "kind": one.kind, **hit.to_json()}
+            typer.echo(json.dumps(about, allow_nan=False))
+
+
+def write_paths(paths: Sequence[str], *, null: bool) -> None:
+    """Print paths byte by byte as the system knows them, each with a line break or a zero byte behind it."""
+    end = b"\0" if null else b"\n"
+    sys.stdout.flush()
+    sys.stdout.buffer.write(b"".join(os.fsencode(path) + end for path in paths))
+    sys.stdout.buffer.flush()
+
+
+def write_sheet(html: Path, engine: SearchEngine, asked: Sequence[Asked], answers: Sequence[Answer]) -> None:
+    """Write the contact sheet, with the captions that lie beside the images."""
+    from openvse.cli.progress import note
+    from openvse.search import captions_beside, contact_sheet
+
+    page = contact_sheet(
+        {one.title: answer.hits for one, answer in zip(asked, answers, strict=True)},
+        title="openvse search",
+        examples={one.title: one.image for one in asked if one.image is not None},
+        captions=captions_beside(engine.root),
+    )
+    write_page(html, page)
+    note(f"written: {html}")
+
+
+def show_page(page: Path) -> None:
+    """Open a page in the user's browser, or say that there is none."""
+    import webbrowser
+
+    from openvse.cli.progress import warn
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        warn(f"no browser could be started: open {page} yourself")
+
+
+def warn_of_precision(answers: Sequence[Answer], page: Page) -> None:
+    """Warn where no score stands for the wanted precision."""
+    from openvse.cli.progress import warn
+
+    found = next((each.probabilities for each in answers if each.probabilities is not None), None)
+    if page.min_precision is None or found is None or found.highest is None:
+        return
+    if found.highest < page.min_precision:
+        warn(
+            f"precision {page.min_precision:g} is out of reach in a search of {found.searched:,} images: the best "
+            f"score stands for probability {found.highest:.2g}"
+        )
+
+
+def warn_of_gone(index: Index, answers: Sequence[Answer]) -> None:
+    """Warn where the images of the index have moved away, or some of those that were found are gone."""
+    from openvse.cli.progress import warn
+    from openvse.media.names import escaped
+
+    remedy = "run 'openvse index' again"
+    if not index.is_complete:
+        warn(f"index {index.path} is not complete, as its indexing goes on or was stopped: {remedy} to go on")
+    away = [root.path for root in index.roots if not Path(root.path).exists()]
+    for root in away:
+        warn(f"the images of index {index.path} are no longer in {escaped(root)}: {remedy}")
+    if away:
+        return
+    gone = {hit.path: None for each in answers for hit in each.hits if not hit.path.is_file()}
+    if gone:
+        first = escaped(next(iter(gone)))
+        are = "is" if len(gone) == 1 else "are"
+        warn(f"{len(gone)} of the images found {are} no longer there (first: {first}): {remedy}")

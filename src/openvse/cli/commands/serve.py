@@ -11,7 +11,7 @@ from openvse.cli import serve_options as given
 from openvse.cli.app import app
 from openvse.cli.index_options import EngineUrl
 from openvse.cli.options import Device, Quiet, Threads
-from openvse.cli.search_options import SearchEngineOption
+from openvse.cli.options import Engine as SearchEngineOption
 
 if TYPE_CHECKING:
     from openvse.model import TwoTower
