@@ -20,9 +20,10 @@ from _drawn import BLOCK, drawn, drawn_queries
 from _measure import peak_memory
 from openvse.index.database import Root
 from openvse.index.writer import Entry, IndexWriter
-from openvse.search import ExactBackend, Index, Item, choose_engine, update_engine
-from openvse.search.engines import open_engine
-from openvse.types import EmbeddingSet
+from openvse.runtime import ArraySet
+from openvse.search import ExactSearch, Index, Item, choose_engine, update_engine
+from openvse.search.catalogue import open_searcher
+from openvse.search.query import EmbeddedQueries
 
 TOP_K = 10
 QUERIES = 200
@@ -43,8 +44,8 @@ HEADER = [
 ]
 
 
-def as_queries(vectors: torch.Tensor) -> EmbeddingSet:
-    return EmbeddingSet(vectors.unsqueeze(1), torch.ones(len(vectors), 1, dtype=torch.bool))
+def as_queries(vectors: torch.Tensor) -> ArraySet:
+    return ArraySet.full(vectors.unsqueeze(1).numpy())
 
 
 def write_index(folder: Path, items: int, dim: int, dtype: str = "float32") -> None:
@@ -93,13 +94,13 @@ def server_of(name: str) -> Iterator[str | None]:
 def open_and_search(folder: Path, url: str | None) -> None:
     """Open the engine of an index and ask it some queries."""
     index = Index.open(folder)
-    engine = open_engine(index, ExactBackend(index.segments), url=url)
+    engine = open_searcher(index, ExactSearch(index.segments), url=url)
     asked = as_queries(drawn_queries(20, index.manifest.dim, BLOCK))
     for number in range(20):
-        engine.search(asked[number : number + 1], TOP_K)
+        engine.search(EmbeddedQueries(asked[number : number + 1], None), TOP_K)
 
 
-def measure_engine(name: str, folder: Path, asked: EmbeddingSet, truth: list[list[int]]) -> Row:
+def measure_engine(name: str, folder: Path, asked: ArraySet, truth: list[list[int]]) -> Row:
     """Build an engine over the index in a folder, and measure it."""
     with server_of(name) as url:
         before = bytes_below(folder)
@@ -110,12 +111,12 @@ def measure_engine(name: str, folder: Path, asked: EmbeddingSet, truth: list[lis
         started = time.perf_counter()
         index = Index.open(folder)
         plain = time.perf_counter() - started
-        engine = open_engine(index, ExactBackend(index.segments), url=url)
-        engine.search(asked[:1], TOP_K)
+        engine = open_searcher(index, ExactSearch(index.segments), url=url)
+        engine.search(EmbeddedQueries(asked[:1], None), TOP_K)
         reopened = time.perf_counter() - started - (0.0 if name == "exact" else plain)
 
         def search(number: int) -> list[int]:
-            row: list[int] = engine.search(asked[number : number + 1], TOP_K)[1][0].tolist()
+            row: list[int] = engine.search(EmbeddedQueries(asked[number : number + 1], None), TOP_K)[1][0].tolist()
             return row
 
         fast, slow, recall = search_one(search, truth)
@@ -223,7 +224,7 @@ def open_peer_and_search(file: Path, name: str, dim: int) -> None:
         search(query[np.newaxis])
 
 
-def measure_peer(name: str, folder: Path, asked: EmbeddingSet, truth: list[list[int]]) -> Row:
+def measure_peer(name: str, folder: Path, asked: ArraySet, truth: list[list[int]]) -> Row:
     """Build the index of another library over the same vectors, and measure it."""
     vectors = np.ascontiguousarray(Index.open(folder).vectors[:, 0], np.float32)
     flat = asked.vectors[:, 0].numpy()
@@ -243,13 +244,14 @@ def measure_peer(name: str, folder: Path, asked: EmbeddingSet, truth: list[list[
     return [name, fast, slow, recall, built, size, memory, reopened]
 
 
-def prepare(place: Path, items: int, dim: int, dtype: str) -> tuple[Path, EmbeddingSet, list[list[int]]]:
+def prepare(place: Path, items: int, dim: int, dtype: str) -> tuple[Path, ArraySet, list[list[int]]]:
     """Return the index in a place, queries and what the exact engine finds; all are made where they are missing."""
     folder, noted = place / "index", place / "truth.json"
     asked = as_queries(drawn_queries(QUERIES, dim, items))
     if not noted.is_file():
         write_index(folder, items, dim, dtype)
-        truth = ExactBackend(Index.open(folder).segments).search(asked, TOP_K)[1].tolist()
+        exact = ExactSearch(Index.open(folder).segments)
+        truth = exact.search(EmbeddedQueries(asked, None), TOP_K)[1].tolist()
         noted.write_text(json.dumps(truth))
     truth = json.loads(noted.read_text())
     if len(Index.open(folder)) != items or len(truth) != QUERIES:

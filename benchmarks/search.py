@@ -28,17 +28,18 @@ from _search_engines import HEADER, measure_engines
 from openvse.functional import normalize
 from openvse.index.database import Root
 from openvse.index.writer import Entry, IndexWriter
-from openvse.search import ExactBackend, Index, Item
-from openvse.types import EmbeddingSet
+from openvse.runtime import ArraySet
+from openvse.search import ExactSearch, Index, Item
+from openvse.search.query import EmbeddedQueries
 
 TOP_K = 10
 MANY = 64
 REST = 0.02
 
 
-def queries_of(count: int, dim: int) -> EmbeddingSet:
+def queries_of(count: int, dim: int) -> EmbeddedQueries:
     vectors = normalize(torch.randn(count, 1, dim, generator=torch.Generator().manual_seed(1)))
-    return EmbeddingSet(vectors, torch.ones(count, 1, dtype=torch.bool))
+    return EmbeddedQueries(ArraySet.full(vectors.numpy()), None)
 
 
 def product_in_chunks(vectors: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
@@ -54,8 +55,9 @@ def compare_products(items: int, dim: int, repeats: int) -> str:
     vectors = normalize(torch.randn(items, dim, generator=torch.Generator().manual_seed(0)))
     half = vectors.half()
     one, many = queries_of(1, dim), queries_of(MANY, dim)
-    query, matrix = one.vectors[0, 0], many.vectors[:, 0].T.contiguous()
-    single, double = ExactBackend(vectors.unsqueeze(1).numpy()), ExactBackend(half.unsqueeze(1).numpy())
+    query = torch.from_numpy(one.parts.vectors[0, 0])
+    matrix = torch.from_numpy(many.parts.vectors[:, 0]).T.contiguous()
+    single, double = ExactSearch(vectors.unsqueeze(1).numpy()), ExactSearch(half.unsqueeze(1).numpy())
     sides: list[tuple[str, Callable[[], object]]] = [
         ("one pass over the vectors (sum)", vectors.sum),
         ("product, mv", partial(torch.mv, vectors, query)),

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import openvse
-from openvse.search import Index, build_index, contact_sheet
+from openvse.search import Index, Query, build_index, contact_sheet
 from shapes import draw
 
 paths, _ = draw(Path("shapes"))
@@ -29,7 +29,7 @@ results = engine.search(queries, top_k=4)
 for query, hits in zip(queries, results, strict=True):
     print(f"{query}: " + ", ".join(f"{hit.id} {hit.score:.2f}" for hit in hits))
 
-similar = engine.search_images([paths[0]], top_k=3)[0]
+similar = engine.search(Query(image=paths[0]), top_k=3)[0]
 print(f"like {paths[0].name}: " + ", ".join(hit.id for hit in similar[1:]))
 
 Path("hits.html").write_text(contact_sheet(dict(zip(queries, results, strict=True))), encoding="utf-8")

@@ -152,9 +152,7 @@ def test_an_index_that_does_not_know_its_model(index: Path, refused, invoke) -> 
 
 @pytest.mark.parametrize("words", [["index"], ["run/best", "index"]])
 def test_no_query(place: Path, index: Path, refused, words: list[str]) -> None:
-    assert "there is no query" in refused(
-        "search", *(place / word for word in words)
-    )
+    assert "there is no query" in refused("search", *(place / word for word in words))
 
 
 def test_the_model_folder_says_nothing_of_the_index(place: Path, index: Path) -> None:

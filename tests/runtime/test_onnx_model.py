@@ -13,7 +13,7 @@ from PIL import Image
 from openvse.errors import DataError, ModelError
 from openvse.runtime import ArraySet, OnnxModel, Preprocessing, is_export
 from openvse.runtime.arrays import score_sets
-from openvse.search import ArrayEngine, Index, Query, SearchEngine, build_index
+from openvse.search import Index, Page, Query, SearchEngine, build_index, choose_engine, update_engine
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 
@@ -53,17 +53,22 @@ def test_an_index_of_an_export(model: OnnxModel, tmp_path: Path) -> None:
         Image.new("RGB", (12, 9), colour).save(tmp_path / f"{name}.png")
     report = build_index(model, tmp_path, tmp_path / "index")  # type: ignore[arg-type]
     assert report.count == 3
-    engine = ArrayEngine(model, Index.open(tmp_path / "index", model.fingerprint))
-    assert isinstance(engine, SearchEngine)
+    engine = SearchEngine(model, Index.open(tmp_path / "index"))
     assert [hits[0].id for hits in engine.search(["green", "red"])] == ["green.png", "red.png"]
     several = [
         Query(text="red"),
         Query(like="red.png"),
         Query(text="blue", avoid=("green",), image_weight=0.2),
     ]
-    assert [hits[0].id for hits in engine.find(several, 2)] == ["red.png", "green.png", "blue.png"]
-    seen = engine.find([Query(image=tmp_path / "green.png"), Query(text="red")], where=["path ~ *.png"])
-    assert [hits[0].id for hits in seen] == ["green.png", "red.png"]
+    assert [hits[0].id for hits in engine.search(several, 2)] == ["red.png", "green.png", "blue.png"]
+    where = Page(where=("path ~ *.png",))
+    seen = engine.answer([Query(image=tmp_path / "green.png"), Query(text="red")], where)
+    assert [answer.hits[0].id for answer in seen] == ["green.png", "red.png"]
+    choose_engine(tmp_path / "index", "int8", model=model)
+    update_engine(tmp_path / "index")
+    by_store = SearchEngine(model, Index.open(tmp_path / "index"))
+    assert by_store.search(["green", "red"]) == engine.search(["green", "red"])
+    assert not by_store.catalogue.searcher.is_exact
 
 
 def test_the_page_of_exports_searches(

@@ -6,6 +6,7 @@ import io
 import logging
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
@@ -17,10 +18,10 @@ from openvse.errors import EngineError, IndexFormatError
 from openvse.files import locked, replacing
 from openvse.index.database import Database
 from openvse.index.index import Index
-from openvse.index.manifest import read_manifest
+from openvse.index.manifest import MANIFEST, read_manifest
 from openvse.stores import CatalogueStore, ItemFacts, Note, Store, open_store
 from openvse.stores.base import read_metadata
-from openvse.stores.choice import EngineChoice
+from openvse.stores.choice import EngineChoice, named_by
 
 _logger = logging.getLogger(__name__)
 
@@ -121,36 +122,103 @@ class EngineReport:
     removed: int = 0
 
 
+@dataclass(frozen=True)
+class EngineChange:
+    """The engine that an index has, and the one that it is to have.
+
+    Attributes:
+        before: that of the index; the exact one for an index that is not there yet.
+        wanted: the one that it is to have.
+        url: of the server of the wanted one, with its secrets, as it was given; None where none was.
+    """
+
+    before: EngineChoice
+    wanted: EngineChoice
+    url: str | None = None
+
+
+def plan_engine(
+    path: str | Path, name: str | None = None, url: str | None = None, *, model: object = None
+) -> EngineChange:
+    """Decide which engine an index is to have, before anything is embedded.
+
+    Args:
+        path: folder of the index, which need not be there yet.
+        name: of the engine, or the URL of a store's server; None keeps the one that is noted.
+        url: of its server, for those that have one. Its secrets are used and never written.
+        model: the model that is to be served.
+
+    Raises:
+        EngineError: there is no such engine, it needs another URL, or it cannot serve the model.
+    """
+    before = EngineChoice()
+    if (Path(path) / MANIFEST).is_file():
+        with suppress(IndexFormatError):  # indexing says what is wrong with it, or makes it anew
+            before = EngineChoice.of(read_manifest(Path(path)).engine)
+    if name is not None and "://" in name:
+        name, url = named_by(name), name
+    wanted = before
+    if name is not None:
+        wanted = EngineChoice.new(name, url or (before.url if before.name == name else None))
+        if (wanted.name, wanted.url) == (before.name, before.url):
+            wanted = before
+    if wanted.name != "exact":
+        check_served(wanted.name, model)
+    return EngineChange(before, wanted, url)
+
+
 def choose_engine(
     path: str | Path, name: str | None = None, url: str | None = None, *, model: object = None
 ) -> EngineChoice:
     """Note in an index which engine searches it, and remove the data of the one before.
 
-    Args:
-        path: folder of the index.
-        name: of the engine; None keeps the one that is noted.
-        url: of its server, for those that have one. Its secrets are used and never written.
-        model: the model that is to be served.
+    See ``plan_engine`` for the arguments and errors.
 
     Returns:
         The engine; ``update_engine`` fills it.
 
     Raises:
-        EngineError: there is no such engine, it needs another URL, or it cannot serve the model.
         IndexFormatError: there is no index, or another process writes it.
     """
     folder = Path(path)
-    manifest = read_manifest(folder)
-    before = EngineChoice.of(manifest.engine)
-    wanted = before if name is None else EngineChoice.new(name, url)
-    if (wanted.name, wanted.url) == (before.name, before.url):
-        return before
-    if wanted.name != "exact" and model is not None:
-        check_served(wanted.name, model)
+    read_manifest(folder)
+    change = plan_engine(folder, name, url, model=model)
+    _note(folder, change)
+    return EngineChoice.of(read_manifest(folder).engine)
+
+
+def bring_engine(
+    path: str | Path, change: EngineChange, progress: Callable[[int, int], None] | None = None
+) -> EngineReport:
+    """Give an index the engine that was planned, in place of the one before, and bring it up to date.
+
+    Args:
+        path: folder of the index.
+        change: what ``plan_engine`` decided.
+        progress: see ``update_engine``.
+
+    Raises:
+        EngineError: the engine cannot be reached or refuses.
+        IndexFormatError: there is no index, or another process writes it.
+    """
+    _note(Path(path), change)
+    return update_engine(path, url=change.url, progress=progress)
+
+
+def _note(folder: Path, change: EngineChange) -> None:
+    """Note the wanted engine in an index, and remove the data of the one before."""
+    manifest, before, wanted = read_manifest(folder), change.before, change.wanted
+    now = EngineChoice.of(manifest.engine)
+    if (
+        now.place != before.place and wanted == before
+    ):  # an index that was made anew: its data go to a new place
+        wanted = EngineChoice.new(wanted.name, change.url or wanted.url)
+    if now.place == wanted.place:
+        return
     with locked(folder, "index", IndexFormatError):
-        _drop(folder, before, manifest.num_embeddings, manifest.dim)
+        for choice in {before, now}:
+            _drop(folder, choice, manifest.num_embeddings, manifest.dim)
         replace(read_manifest(folder), engine=wanted.noted()).write(folder)
-    return wanted
 
 
 def check_served(name: str, model: object) -> None:
@@ -253,13 +321,6 @@ class _Update:
 def state_file(folder: Path, choice: EngineChoice) -> Path:
     """Return where an index notes what its engine holds."""
     return folder / f"{choice.place}.npy"
-
-
-def drop_replaced(path: str | Path, before: EngineChoice) -> None:
-    """Remove the data of the engine that an index had before, if it has another one now."""
-    manifest = read_manifest(Path(path))
-    if EngineChoice.of(manifest.engine).place != before.place:
-        _drop(Path(path), before, manifest.num_embeddings, manifest.dim)
 
 
 def _drop(folder: Path, choice: EngineChoice, num_embeddings: int, dim: int) -> None:

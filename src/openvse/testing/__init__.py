@@ -18,6 +18,7 @@ from openvse.testing.contract import BrokenContractError
 from openvse.testing.datasets import check_dataset
 from openvse.testing.objectives import check_criterion, check_miner, check_term
 from openvse.testing.similarities import check_similarity
+from openvse.testing.stores import check_store
 
 __all__ = [
     "BrokenContractError",
@@ -26,5 +27,6 @@ __all__ = [
     "check_dataset",
     "check_miner",
     "check_similarity",
+    "check_store",
     "check_term",
 ]

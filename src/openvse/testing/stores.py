@@ -1,0 +1,202 @@
+"""The contract of a store of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from openvse.errors import EngineError
+from openvse.index.conditions import parse_condition
+from openvse.search.catalogue import fulfilling
+from openvse.stores import CatalogueStore, ItemFacts, Store, StoreAddress, Within
+from openvse.testing.contract import BrokenContractError, hold, part_name, require
+
+OpenStore: TypeAlias = Callable[..., Store]
+"""A store's class, or its ``StoreKind``: called with an address, K, D, and ``create``."""
+
+COUNT, DIM = 60, 8
+CONDITIONS = (
+    "kind = clip",
+    "size >= 40",
+    "date >= 2001-09-09T01:47",
+    "year = 2003",
+    "year < 2002",
+    "tags = t1",
+)
+
+
+def check_store(opens: OpenStore, address: StoreAddress) -> None:
+    """Check that a store keeps what it is given, finds the nearest of it, and follows every change.
+
+    It opens a place that was made, and refuses one that was not; what is put is found, replaced and removed, also after
+    it was closed and opened again; a change can be repeated; it finds the nearest items of one and of several
+    embeddings; conditions never hide an item that fulfils them; a store that can be searched without its index returns
+    the facts and embeddings that it was given; and ``drop`` leaves nothing.
+
+    Args:
+        opens: the store's class, or its ``StoreKind``.
+        address: a place that is not there yet; it is removed again.
+
+    Raises:
+        BrokenContractError: a promise is broken; the message names each.
+
+    Examples:
+        >>> check_store(MyStore, StoreAddress("mine", "points", folder=tmp_path))  # doctest: +SKIP
+    """
+    hold(_Place(opens, address), STORE_PROMISES, part_name(opens))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A store that is checked, and where it may put its data."""
+
+    opens: OpenStore
+    address: StoreAddress
+
+    @contextmanager
+    def filled(self, num_embeddings: int = 1) -> Iterator[Store]:
+        """Yield a store that holds items, and remove it afterwards."""
+        store = self.opens(self.address, num_embeddings, DIM, create=True)
+        try:
+            store.put(KEYS, vectors_of(num_embeddings), FACTS)
+            store.finish()
+            yield store
+        finally:
+            store.drop()
+            store.close()
+
+
+KEYS = np.arange(3, 3 + COUNT, dtype=np.int64)
+FACTS = [
+    ItemFacts(
+        f"{key:05d}.jpg",
+        "clip" if key % 3 == 0 else "image",
+        10**18 + key * 10**9,
+        key,
+        {"year": 2000 + key % 7, "tags": ["snow", f"t{key % 4}"]},
+    )
+    for key in KEYS.tolist()
+]
+
+
+def vectors_of(num_embeddings: int, seed: int = 0) -> Float[np.ndarray, "n K D"]:
+    """Return embeddings of unit length."""
+    drawn = np.random.default_rng(seed).normal(size=(COUNT, num_embeddings, DIM)).astype(np.float32)
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=-1, keepdims=True))
+
+
+def _nearest(vectors: Float[np.ndarray, "n K D"], query: Float[np.ndarray, "D"]) -> list[int]:
+    """Return the keys of all items, the nearest first."""
+    return [int(KEYS[place]) for place in np.argsort(-(vectors @ query).max(axis=1))]
+
+
+def _found(store: Store, query: Float[np.ndarray, "D"], count: int, within: Within) -> list[int]:
+    (keys,) = store.nearest(query[np.newaxis], count, within)
+    return list(dict.fromkeys(np.asarray(keys).tolist()))
+
+
+def _all(store: Store) -> set[int]:
+    return set(_found(store, QUERY, 10 * COUNT, Within()))
+
+
+QUERY = vectors_of(1, seed=1)[0, 0]
+
+
+def _is_refused(place: _Place) -> bool:
+    """Return whether a place cannot be opened, as there is none."""
+    try:
+        place.opens(place.address, 1, DIM).close()
+    except EngineError:
+        return True
+    return False
+
+
+def _opens_what_was_made(place: _Place) -> None:
+    require(_is_refused(place), "a place that was never made is opened: raise EngineError")
+    with place.filled() as store:
+        require(store.num_points() == COUNT, f"num_points is {store.num_points()} of {COUNT}")
+        again = place.opens(place.address, 1, DIM)
+        require(_all(again) == set(KEYS.tolist()), "what was put is not there when it is opened again")
+        again.close()
+
+
+def _finds_the_nearest(place: _Place) -> None:
+    for num_embeddings in (1, 3):
+        with place.filled(num_embeddings) as store:
+            count = 5 * num_embeddings
+            found = _found(store, QUERY, count, Within())
+            best = _nearest(vectors_of(num_embeddings), QUERY)[: len(found)]
+            shared = len(set(found) & set(best)) / max(1, len(best))
+            require(
+                len(found) >= 2 and shared >= 0.6,
+                f"of K = {num_embeddings}, {found} are found, and not {best}",
+            )
+            both = store.nearest(np.stack([QUERY, -QUERY]), count, Within())
+            require(
+                len(both) == 2 and set(both[0]) != set(both[1]),
+                "several queries do not have answers of their own",
+            )
+
+
+def _follows_changes(place: _Place) -> None:
+    with place.filled(2) as store:
+        some: Int[np.ndarray, "n"] = KEYS[:10]
+        for _ in range(2):  # every change can be repeated
+            store.remove(some)
+            require(_all(store) == set(KEYS[10:].tolist()), "what was removed is still found")
+        other = vectors_of(2, seed=5)
+        for _ in range(2):
+            store.put(KEYS, other, FACTS)
+            store.finish()
+        require(store.num_points() == 2 * COUNT, "what is put again is not replaced")
+        first = _found(store, other[7, 0], 2, Within())[0]
+        require(first == int(KEYS[7]), "the new embeddings of an item are not found")
+
+
+def _hides_nothing(place: _Place) -> None:
+    items = dict(zip(KEYS.tolist(), FACTS, strict=True))
+    with place.filled() as store:
+        for text in CONDITIONS:
+            where = (parse_condition(text),)
+            wanted = fulfilling(items, where)
+            found = set(_found(store, QUERY, COUNT, Within(where, np.array(sorted(wanted), np.int64))))
+            require(wanted <= found, f"{text} hides the items {sorted(wanted - found)}")
+
+
+def _returns_what_it_was_given(place: _Place) -> None:
+    with place.filled(2) as store:
+        if not isinstance(store, CatalogueStore):
+            return
+        held, vectors = store.facts(KEYS[:5]), store.vectors(KEYS[:5])
+        for number, key in enumerate(KEYS[:5].tolist()):
+            require(held.get(key) == FACTS[number], f"facts of item {key} are {held.get(key)}")
+            require(key in vectors, f"the embeddings of item {key} are missing")
+            expected = vectors_of(2)[number]
+            same = np.sort(vectors[key], axis=0) - np.sort(expected, axis=0)
+            require(bool(np.abs(same).max() < 1e-3), f"the embeddings of item {key} are others")
+        require(store.key_of(FACTS[3].path) == int(KEYS[3]), "key_of does not find an item by its id")
+        require(store.key_of("nothing") is None, "key_of finds an item that was never put")
+        note = {"format": "openvse-engine", "model": "m"}
+        store.write_note(note)
+        require(store.note() == note, "the note is not what was written")
+
+
+def _drops_everything(place: _Place) -> None:
+    with place.filled():
+        pass
+    require(_is_refused(place), "what was dropped is opened again: raise EngineError")
+
+
+STORE_PROMISES = {
+    "opens what was made": _opens_what_was_made,
+    "finds the nearest": _finds_the_nearest,
+    "follows changes": _follows_changes,
+    "hides nothing": _hides_nothing,
+    "returns what it was given": _returns_what_it_was_given,
+    "drops everything": _drops_everything,
+}
