@@ -14,7 +14,7 @@ from openvse.errors import EngineError
 from openvse.index.conditions import parse_condition
 from openvse.search.catalogue import fulfilling
 from openvse.stores import CatalogueStore, ItemFacts, Store, StoreAddress, Within
-from openvse.testing.contract import BrokenContractError, hold, part_name, require
+from openvse.testing.contract import hold, part_name, require
 
 OpenStore: TypeAlias = Callable[..., Store]
 """A store's class, or its ``StoreKind``: called with an address, K, D, and ``create``."""
