@@ -14,8 +14,7 @@ from openvse.assembly.parts import KINDS
 from openvse.cli.app import app
 from openvse.encoders import TEXT_ENCODERS
 from openvse.objectives import TERMS
-from openvse.retrieval.build import build_model
-from openvse.retrieval.objective import build_objective
+from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SIMILARITIES
 from openvse.specs import list_recipes

@@ -12,7 +12,7 @@ from torch import nn
 from openvse.errors import RecipeError
 from openvse.specs import AverageSpec
 from openvse.tasks.run import train
-from openvse.training.average import WeightAverage
+from openvse.training.optimizer import WeightAverage
 from openvse.training.trainer import Trainer
 from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, write_tiny_corpus
 

@@ -8,8 +8,8 @@ import pytest
 
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.tasks.run import train
-from openvse.training.phase_changes import announcement, phase_changes
-from openvse.training.split_size import small_split_warning, widest_interval
+from openvse.training.inputs import small_split_warning, widest_interval
+from openvse.training.schedule import announcement, phase_changes
 from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 

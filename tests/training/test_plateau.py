@@ -15,7 +15,7 @@ from openvse.errors import RecipeError
 from openvse.evaluation import chance_metrics
 from openvse.specs import PlateauSpec
 from openvse.tasks.recipes import load_recipe, parse_recipe
-from openvse.training.plateau import Plateau
+from openvse.training.schedule import Plateau
 from openvse.types import Relevance
 from tests.tiny import tiny_tree
 

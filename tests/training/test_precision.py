@@ -1,4 +1,4 @@
-"""``training.precision: auto`` is what the device computes fast, and the run says and records it."""
+"""``training.environment: auto`` is what the device computes fast, and the run says and records it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 from openvse.training.collapse import CollapseDetector
-from openvse.training.plateau import Plateau
+from openvse.training.schedule import Plateau
 from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 
 

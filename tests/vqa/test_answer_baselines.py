@@ -4,7 +4,7 @@ import pytest
 from quiz import quiz
 
 from openvse.errors import DataError
-from openvse.vqa.baselines import most_frequent_answers
+from openvse.vqa.evaluator import most_frequent_answers
 
 TRAINING = quiz(
     ("a", "How many dogs?", ["two"]),

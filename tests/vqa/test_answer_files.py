@@ -9,7 +9,7 @@ from quiz import quiz
 
 from openvse.corpus import QuestionSet
 from openvse.errors import DataError
-from openvse.vqa.results import read_results, write_results
+from openvse.vqa.predict import read_results, write_results
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import pytest
 from tiny_wordnet import write_wordnet
 
 from openvse.errors import DataError
+from openvse.vqa.accuracy import wups
 from openvse.vqa.wordnet import WordNet
-from openvse.vqa.wups import wups
 
 SIMILAR = {("chair", "sofa"): 0.92, ("chair", "table"): 0.6, ("sofa", "table"): 0.5, ("2", "3"): 0.95}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from openvse.conversion.options import number
+from openvse.conversion.checkpoint import number
 from openvse.conversion.weights import Names, Weights, count, shape
 from openvse.errors import CheckpointError
 

@@ -1,20 +1,9 @@
-"""Published dual encoders to start with, by short name, and the folder in which each is converted once."""
+"""Published dual encoders to start with, by short name."""
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-
-from openvse.errors import ModelError
-from openvse.files import locked
-
-CACHE_VARIABLE = "OPENVSE_CACHE"
-"""The environment variable that sets another folder for converted models."""
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,39 +63,3 @@ PUBLISHED: Mapping[str, Published] = {
     ),
 }
 """The models; those that most users should try first are at the top."""
-
-
-def converted_models() -> Path:
-    """Return the folder for converted models that have a short name."""
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named).expanduser() / "models"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openvse" / "models"
-
-
-def published_folder(name: str) -> Path | None:
-    """Return the model folder of a short name, which the first call converts; None for any other name.
-
-    The folder appears only when it is complete. An interrupted download continues where it stopped.
-
-    Raises:
-        ModelError: the model cannot be downloaded or converted, or another process is converting it.
-    """
-    if name not in PUBLISHED:
-        return None
-    folder = converted_models() / name / "model"
-    if folder.is_dir():
-        return folder
-    from openvse.conversion.convert import convert
-    from openvse.errors import CheckpointError
-
-    source = PUBLISHED[name].source
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder.parent, "converted model", ModelError):
-        if not folder.is_dir():
-            _logger.warning("%s: %s is converted once, into %s", name, source, folder)
-            try:
-                convert(source, folder)
-            except CheckpointError as error:
-                raise ModelError(f"{name} is {source}, which cannot be used: {error}") from error
-    return folder

@@ -25,9 +25,8 @@ from openvse.evaluation import ALONE, Member, Processes, Report, chance_metrics,
 from openvse.features import FeatureStore
 from openvse.model import Model, TwoTower, tower_curves
 from openvse.objectives import Objective
-from openvse.retrieval.build import build_model
+from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
-from openvse.retrieval.objective import build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.training.collapse import EQUAL_EMBEDDINGS
 from openvse.training.distributed import gather_batch
@@ -38,10 +37,10 @@ from openvse.training.inputs import (
     data_of,
     open_features,
     open_text_features,
+    small_split_warning,
     source_of,
     spread,
 )
-from openvse.training.split_size import small_split_warning
 from openvse.training.task import Step, Task
 from openvse.types import Batch, FeatureSource, ScoredBatch
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 import torch
 from pydantic import ValidationError
 
-from openvse.conversion.memory import expect_memory
-from openvse.conversion.published import published_folder
+from openvse.conversion.convert import published_folder
+from openvse.conversion.weights import expect_memory
 from openvse.errors import CheckpointError, ModelError, nearest
 from openvse.model import Model, TwoTower, read_config, read_weights
 from openvse.model.folder import CONFIG, WEIGHTS

@@ -12,7 +12,7 @@ import torch
 
 from openvse.errors import TrainingError
 from openvse.files import replacing, stops_wait
-from openvse.training.plateau import Plateau
+from openvse.training.schedule import Plateau
 
 FORMAT_VERSION = 1
 

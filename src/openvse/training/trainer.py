@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,18 +17,46 @@ from torch import nn
 from openvse.errors import TrainingError
 from openvse.model import Start
 from openvse.specs import RunRecipe
-from openvse.training.average import WeightAverage
+from openvse.training.before_after import FromStart
 from openvse.training.checkpoint import CHECKPOINT, Progress, load_checkpoint, save_checkpoint
-from openvse.training.clock import EpochClock
 from openvse.training.collapse import CollapseDetector
-from openvse.training.environment import environment, peak_memory
-from openvse.training.from_start import FromStart
-from openvse.training.optimizer import build_optimizer, check_prefixes, freeze
-from openvse.training.phase_changes import announcement, phase_changes
-from openvse.training.precision import precision_of
+from openvse.training.environment import environment, peak_memory, precision_of
+from openvse.training.optimizer import WeightAverage, build_optimizer, check_prefixes, freeze
 from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
-from openvse.training.schedule import Schedule
+from openvse.training.schedule import Schedule, announcement, phase_changes
 from openvse.training.task import AnyTask, Step
+
+
+class EpochClock:
+    """Measures the steps of one epoch; validation and the time between two sessions do not count.
+
+    Args:
+        seconds: the training time before the clock started, in seconds.
+        step: the number of batches of the epoch that were done when the clock started.
+    """
+
+    def __init__(self, seconds: float, step: int) -> None:
+        self._seconds_before, self._reported_step = seconds, step
+        self._start = self._now = self._report = self._checkpoint = time.monotonic()
+
+    def tick(self) -> float:
+        """Read the time at the end of a step, and return the seconds of training so far."""
+        self._now = time.monotonic()
+        return self._seconds_before + self._now - self._start
+
+    def steps_per_s(self, step: int) -> float:
+        """Return the steps per second since the last call; ``step`` batches of the epoch are done."""
+        speed = (step - self._reported_step) / max(self._now - self._report, 1e-9)
+        self._report, self._reported_step = self._now, step
+        return speed
+
+    def checkpoint_is_due(self, every_s: float) -> bool:
+        """Return whether the last checkpoint, or the start, is at least ``every_s`` seconds ago."""
+        return self._now - self._checkpoint >= every_s
+
+    def checkpoint_written(self) -> None:
+        """Start to measure the time to the next checkpoint."""
+        self._checkpoint = time.monotonic()
 
 
 class Trainer:
