@@ -59,6 +59,7 @@ def evaluate_answers(
     scored = questions.select(np.array(answered := _answered(questions, predictions), dtype=np.int64))
     scorer = _Scorer(scored, wordnet)
     columns = scorer.columns([predictions[number] for number in answered])
+    drawn = score_replicates(columns, scored.images_of(), resamples=resamples, seed=seed)
     others = _baselines(training, scored, None if exchanged is None else [exchanged[n] for n in answered])
     protocol = AnswerProtocol(
         name=questions.name,
@@ -73,9 +74,7 @@ def evaluate_answers(
     return AnswerReport(
         scores=_means(columns),
         protocol=protocol,
-        intervals=score_intervals(
-            score_replicates(columns, scored.images_of(), resamples=resamples, seed=seed)
-        ),
+        intervals=score_intervals(drawn),
         baselines={label: _means(scorer.columns(answers)) for label, answers in others.items()},
         unknown=None if vocabulary is None else _unknown(vocabulary, scored),
         ceiling={} if vocabulary is None else _ceiling(vocabulary, scored, scorer),
