@@ -24,6 +24,8 @@ from openvse.conversion.networks import BIGRU, RESIDUAL_MLP, RESNET, bert, bigru
 from openvse.conversion.weights import Names, Weights, renamed, shape, sides
 from openvse.errors import CheckpointError
 
+UNNORMALISED = dict.fromkeys(("no_imgnorm", "no_txtnorm"), "openvse scores with unit vectors")
+
 GPO: Names = {"gpool.gru.": "aggregator.generator.", "gpool.linear.": "aggregator.score."}
 # Backbones of other projects; the repository's own backbones have the form of the detector.
 FROM_THE_HUB = ("wsl", "imagenet_resnext")
@@ -41,8 +43,7 @@ def plan_vse_infinity(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
         CheckpointError: openvse cannot represent the model.
     """
     options = checkpoint.options
-    unnormalised = "openvse scores with unit vectors"
-    refuse_options(options, {"no_imgnorm": unnormalised, "no_txtnorm": unnormalised})
+    refuse_options(options, UNNORMALISED)
     grid = {n.removeprefix("image_encoder."): w for n, w in checkpoint.image.items()}
     embed_dim, feature_dim = shape(grid, "fc.weight", axes=2)
     notes: list[str] = []
@@ -130,8 +131,7 @@ def plan_vse_2ad(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
         CheckpointError: openvse cannot represent the model.
     """
     options = checkpoint.options
-    unnormalised = "openvse scores with unit vectors"
-    refuse_options(options, {"no_imgnorm": unnormalised, "no_txtnorm": unnormalised})
+    refuse_options(options, UNNORMALISED)
     if any(name.startswith("vit_model.") for name in checkpoint.image):
         raise CheckpointError(
             "its image encoder is a ViT, from which the released code drops a random tenth of the patches at "

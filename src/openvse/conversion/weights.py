@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from openvse.errors import CheckpointError
+from openvse.errors import CheckpointError, OpenVSEError
 
 Weights: TypeAlias = dict[str, Tensor]
 # The beginning of a name in the file and in openvse; None if the weight has no effect on an embedding.
@@ -207,16 +207,17 @@ def memory_of_machine() -> int | None:
         return whole
 
 
-def expect_memory(needed: int, what: str) -> None:
-    """Raise CheckpointError if something takes more memory than this machine has.
+def expect_memory(needed: int, what: str, error: type[OpenVSEError] = CheckpointError) -> None:
+    """Raise an error if something takes more memory than this machine has.
 
     Args:
         needed: the bytes that are needed.
         what: the name of what needs them, which begins the message.
+        error: the class of the error.
     """
     there = memory_of_machine()
     if there is not None and needed > there:
-        raise CheckpointError(
+        raise error(
             f"{what} take {needed / _GB:.1f} GB of memory, but this machine has {there / _GB:.1f} GB: take a smaller "
             f"model ('openvse models' lists some), or a machine with more memory"
         )

@@ -99,8 +99,8 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     check_data(protocol, corpus.name)
     judge = _judge(protocol, models, request)
     chosen = corpus if request.split == "all" else corpus.split(request.split)
-    paths = _one_store_each(request.features, len(models))
-    stores = [open_store(path, model.image.encoder) for model, path in zip(models, paths, strict=True)]
+    _check_stores(request, len(models))
+    stores = [open_store(request.store(n), model.image.encoder) for n, model in enumerate(models)]
     embedded = embed_requested(models, chosen, stores, request)
     leaks = leakage_lines(models, embedded.corpus)
     if judge is not None:
@@ -226,20 +226,13 @@ def leakage_lines(models: Sequence[Model], corpus: Corpus) -> tuple[str, ...]:
     return tuple(filter(None, found))
 
 
-def _one_store_each(stores: Sequence[Path], num_models: int) -> list[Path | None]:
-    """Return the store of each model: its own, the one for all, or none.
-
-    Raises:
-        OpenVSEError: the number of stores does not fit.
-    """
-    if len(stores) not in (0, 1, num_models):
+def _check_stores(request: Request, num_models: int) -> None:
+    """Raise OpenVSEError if the feature stores are neither one for all models nor one for each."""
+    if len(request.features) not in (0, 1, num_models):
         raise OpenVSEError(
-            f"--features is given {len(stores)} times for {num_models} model(s): give it once for all of them, "
-            f"or once per model, in their order"
+            f"--features is given {len(request.features)} times for {num_models} model(s): give it once for all of "
+            f"them, or once per model, in their order"
         )
-    if len(stores) == 1:
-        return [stores[0]] * num_models
-    return [*stores] or [None] * num_models
 
 
 def _published(models: Sequence[TwoTower], num_images: int, folds: int) -> dict[str, dict[str, float]]:

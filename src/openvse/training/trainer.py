@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +118,10 @@ class Trainer:
         try:
             if log is not None and done.epoch < self.schedule.num_epochs:
                 facts = environment(self.accelerator.device) | {"precision": precision_of(self.accelerator)}
-                log.write_environment(done.epoch, done.global_step, facts)
+                log.note("environment", done.epoch, done.global_step, facts)
             if done.global_step == 0:
                 if log is not None and self.task.coverage is not None:
-                    log.write_coverage(self.task.coverage)
+                    log.note("vocabulary", 0, 0, asdict(self.task.coverage))
                 if self.begun is not None:
                     self._measure_start(self.begun, log)
                 # So best/ never exists without a checkpoint, and a full disk is noticed before the first epoch.
@@ -241,9 +242,10 @@ class Trainer:
         if log is not None:
             log.write("validation", progress.epoch, progress.global_step, metrics)
             if curves := self.task.curves():
-                log.write_curves(progress.epoch, progress.global_step, curves)
+                log.note("curves", progress.epoch, progress.global_step, curves)
             memory = peak_memory(self.accelerator.device)
-            log.write_cost(progress.epoch, progress.global_step, progress.seconds, memory)
+            cost = {"seconds": progress.seconds} | ({} if memory is None else {"memory_bytes": memory})
+            log.note("time", progress.epoch, progress.global_step, cost)
         summary = self.task.summary(metrics)
         self.watcher.epoch(EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds, summary))
         if self.begun is not None and progress.epoch == self.schedule.num_epochs:
@@ -283,7 +285,8 @@ class Trainer:
         if log is not None:
             sets = {key: new for key, (_, new) in phase_changes(self.recipe, index).items()}
             # The settings are valid from the next step on; a run that is resumed before it announces them again.
-            log.write_phase(epoch + 1, self.progress.global_step + 1, index + 1, sets)
+            begins_at = epoch + 1, self.progress.global_step + 1
+            log.note("phase", *begins_at, {"phase": index + 1, "sets": sets})
         if len(self.objectives):
             self.objectives[index].load_state_dict(self.objectives[index - 1].state_dict(), strict=False)
 
