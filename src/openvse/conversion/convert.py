@@ -15,13 +15,17 @@ import torch
 from torch import Tensor
 
 from openvse.backbones.pretrained import load_or_explain
-from openvse.conversion.checkpoint import ReleasedCheckpoint, ReleasedPlan, find_encoders
-from openvse.conversion.checkpoint_file import read_checkpoint, read_vocabulary
+from openvse.conversion.checkpoint import (
+    ReleasedCheckpoint,
+    ReleasedPlan,
+    find_encoders,
+    read_checkpoint,
+    read_vocabulary,
+)
 from openvse.conversion.dual_encoders import convert_dual, open_dual
 from openvse.conversion.dual_files import is_hub_id
-from openvse.conversion.networks import bert_config
 from openvse.conversion.published import PUBLISHED
-from openvse.conversion.repositories import REPOSITORIES
+from openvse.conversion.repositories import REPOSITORIES, bert_config
 from openvse.conversion.weights import Weights, expect_fit, expect_own_storage, single_precision
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
 from openvse.encoders.words_encoder import VOCABULARY_FILE

@@ -14,7 +14,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from openvse.conversion.checkpoint_file import read_checkpoint
+from openvse.conversion.checkpoint import read_checkpoint
 from openvse.conversion.weights import Weights, dense_weights, expect_memory
 from openvse.errors import CheckpointError
 
