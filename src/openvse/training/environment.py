@@ -101,7 +101,7 @@ def chosen_precision(wanted: Literal["auto"] | Precision, device: str) -> Precis
     """Return the precision of a run; ``auto`` is bf16 where the device computes it fast, and fp32 elsewhere.
 
     Args:
-        wanted: ``training.environment`` of the recipe.
+        wanted: ``training.precision`` of the recipe.
         device: the type of the device: cpu, cuda, mps, ...
 
     Raises:
