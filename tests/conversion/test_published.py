@@ -110,7 +110,7 @@ def test_weights_larger_than_the_memory_are_not_downloaded(
     import huggingface_hub
     import huggingface_hub.constants
 
-    place = dual_files.HubFolder(put(cache, without="model.safetensors"), SOURCE, COMMIT)
+    place = dual_files.ModelFiles(put(cache, without="model.safetensors"), SOURCE, COMMIT)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     metadata = type("Metadata", (), {"size": 8_000_000_000})
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda url: metadata)
@@ -143,7 +143,7 @@ def test_what_the_hub_answers_is_one_line(error: str | None, told: str, monkeypa
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
     with pytest.raises(CheckpointError, match=told):
-        dual_files.open_hub("someone/model")
+        dual_files.open_hub_model("someone/model")
 
 
 def test_another_process_that_converts_is_named(cache: Path, tmp_path: Path) -> None:

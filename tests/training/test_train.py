@@ -145,24 +145,6 @@ def test_a_checkpoint_and_a_recipe_from_before_the_plateau(corpus: Path, tmp_pat
     assert train(recipe, tmp_path, resume=True).progress.plateau == Plateau()
 
 
-@pytest.mark.medium
-def test_a_run_from_before_there_were_tasks_goes_on(corpus: Path, tmp_path: Path) -> None:
-    recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6)
-    whole = train(recipe, tmp_path / "whole")
-    with pytest.raises(Stop):
-        train(recipe, tmp_path / "parts", watcher=Recorder(6))  # after the first validation
-    state = torch.load(tmp_path / "parts" / "last.pt", weights_only=True)
-    assert state["progress"].pop("metric") == "rsum"
-    state["progress"]["best_rsum"] = state["progress"].pop("best_score")
-    torch.save(state, tmp_path / "parts" / "last.pt")
-    tree = yaml.safe_load((tmp_path / "parts" / "recipe.yaml").read_text())
-    del tree["task"]
-    (tmp_path / "parts" / "recipe.yaml").write_text(yaml.safe_dump(tree))
-    resumed = train(recipe, tmp_path / "parts", resume=True).progress
-    assert (resumed.best_score, resumed.best_epoch) == (whole.progress.best_score, whole.progress.best_epoch)
-    assert read_metrics(tmp_path / "parts") == read_metrics(tmp_path / "whole")
-
-
 KILLED_RUN = """
 import sys, time, yaml
 from pathlib import Path

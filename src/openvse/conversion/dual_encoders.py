@@ -21,12 +21,11 @@ from openvse.conversion.dual_files import (
     OPEN_CLIP_CONFIG,
     OPEN_CLIP_WEIGHTS,
     WEIGHTS,
-    HubFolder,
-    LocalFolder,
+    ModelFiles,
     find_weights,
-    open_hub,
+    open_hub_model,
+    read_dual_weights,
     read_json,
-    read_weights,
 )
 from openvse.conversion.open_clip import open_clip_files
 from openvse.conversion.weights import Names, Weights, expect_fit, renamed, shape, single_precision
@@ -37,22 +36,16 @@ from openvse.specs import TwoTowerSpec, apply_override, parse_override, validate
 
 IMAGE, TEXT = "image.encoder.", "text.encoder."
 NOT_WEIGHTS = "position_ids"  # older versions of transformers also save the positions
+_COMMIT_DIGITS = 12
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
 GELUS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
-
-
-@dataclass(frozen=True)
-class DualPlan:
-    """The parts and weights of openvse for a dual encoder.
-
-    Attributes:
-        spec: the spec of the model, as ``TwoTowerSpec`` reads it, without the name of the checkpoint.
-        weights: the weights by the names of that model.
-        classes: the classes of ``transformers`` for the image tower and the text tower.
-    """
-
-    spec: dict[str, Any]
-    weights: Weights
-    classes: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -62,28 +55,14 @@ class Architecture:
     Attributes:
         what: the name for messages and lists.
         classes: the classes of ``transformers`` for the image tower and the text tower.
-        plan: a function that returns the spec and the weights by our names, from the configuration and the weights.
+        plan: a function of the configuration of the whole model, as ``transformers`` reads it, and of the weights by
+            the names of ``transformers``. It returns the spec of the model, as ``TwoTowerSpec`` reads it, without the
+            name of the checkpoint, and the weights by the names of that model.
     """
 
     what: str
     classes: tuple[str, str]
     plan: Callable[[Any, Weights], tuple[dict[str, Any], Weights]]
-
-
-def plan_dual(config: Any, weights: Weights) -> DualPlan:
-    """Return the plan for a checkpoint.
-
-    Args:
-        config: the configuration of the whole model, as ``transformers`` reads it.
-        weights: the weights by the names of ``transformers``.
-
-    Raises:
-        CheckpointError: the architecture or one of its parts cannot be converted.
-    """
-    architecture = ARCHITECTURES[config.model_type]
-    kept = {name: weight for name, weight in weights.items() if not name.endswith(NOT_WEIGHTS)}
-    spec, ours = architecture.plan(config, kept)
-    return DualPlan(spec, ours, architecture.classes)
 
 
 def expect_architecture(config: Mapping[str, Any]) -> None:
@@ -257,18 +236,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 """The dual encoders of ``transformers`` that are converted, by ``model_type``."""
 
 
-_COMMIT_DIGITS = 12
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.json",
-    "vocab.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
-)
-
-
-def open_dual(source: str) -> LocalFolder | HubFolder:
+def open_dual(source: str) -> ModelFiles:
     """Return the place of a dual encoder: a folder of this machine, or the hub.
 
     Raises:
@@ -276,12 +244,12 @@ def open_dual(source: str) -> LocalFolder | HubFolder:
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
-        return LocalFolder(folder, folder.resolve().name)
-    return open_hub(source)
+        return ModelFiles(folder, folder.resolve().name)
+    return open_hub_model(source)
 
 
 def convert_dual(
-    place: LocalFolder | HubFolder, *, tokenizer: str | None = None, overrides: Sequence[str] = ()
+    place: ModelFiles, *, tokenizer: str | None = None, overrides: Sequence[str] = ()
 ) -> tuple[str, TwoTower]:
     """Build the model of a dual encoder, with its weights.
 
@@ -300,31 +268,31 @@ def convert_dual(
         made = Path(temporary) / "transformers"
         files, weights = _as_transformers(place, made, tokenizer)
         config = _read_config(files)
-        plan = plan_dual(config, weights)
+        kind = str(config.model_type)
+        architecture = ARCHITECTURES[kind]
+        kept = {name: weight for name, weight in weights.items() if not name.endswith(NOT_WEIGHTS)}
+        spec, ours = architecture.plan(config, kept)
         assets = Path(temporary) / "assets"
-        _write_assets(files, tokenizer, config, plan, assets, _identity(place, config))
+        _write_assets(files, tokenizer, config, architecture.classes, assets, _identity(place, config))
         if files == made:  # OpenCLIP preprocesses images with torchvision
-            plan.spec["image"]["encoder"]["round_crop"] = True
-        model = _build(plan, place.name, overrides, assets)
-    _fill(model, plan.weights)
-    kind = str(config.model_type)
+            spec["image"]["encoder"]["round_crop"] = True
+        model = _build(spec, place.name, overrides, assets)
+    _fill(model, ours)
     model.provenance = {
-        "description": f"{ARCHITECTURES[kind].what}, converted from {place.name}",
+        "description": f"{architecture.what}, converted from {place.name}",
         "converted": {"source": place.name, "revision": place.revision, "architecture": kind},
     }
     return kind, model.eval()
 
 
-def _as_transformers(
-    place: LocalFolder | HubFolder, folder: Path, tokenizer: str | None
-) -> tuple[Path, Weights]:
+def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> tuple[Path, Weights]:
     """Return a folder with the files that ``transformers`` reads, and the weights by its names."""
     config = place.find(CONFIG)
     if config is not None and read_json(config).get("model_type") in ARCHITECTURES:
-        return config.parent, read_weights(find_weights(place, WEIGHTS))
+        return config.parent, read_dual_weights(find_weights(place, WEIGHTS))
     open_clip = place.find(OPEN_CLIP_CONFIG)
     if open_clip is not None:
-        weights = read_weights(find_weights(place, OPEN_CLIP_WEIGHTS))
+        weights = read_dual_weights(find_weights(place, OPEN_CLIP_WEIGHTS))
         return open_clip_files(read_json(open_clip), weights, open_clip.parent, folder, tokenizer)
     if config is None:
         raise CheckpointError(
@@ -346,7 +314,7 @@ def _read_config(folder: Path) -> Any:
         raise CheckpointError(str(error)) from error
 
 
-def _identity(place: LocalFolder | HubFolder, config: Any) -> str:
+def _identity(place: ModelFiles, config: Any) -> str:
     """Return the name of the image tower in feature stores."""
     if place.revision is not None:
         return f"{place.name}@{place.revision[:_COMMIT_DIGITS]}"
@@ -354,11 +322,11 @@ def _identity(place: LocalFolder | HubFolder, config: Any) -> str:
 
 
 def _write_assets(
-    files: Path, tokenizer: str | None, config: Any, plan: DualPlan, folder: Path, identity: str
+    files: Path, tokenizer: str | None, config: Any, classes: tuple[str, str], folder: Path, identity: str
 ) -> None:
     """Write the files that the two encoders need in addition to their weights, as the encoders write them."""
     towers = {"image": config.vision_config, "text": config.text_config}
-    for (side, own), kind in zip(towers.items(), plan.classes, strict=True):
+    for (side, own), kind in zip(towers.items(), classes, strict=True):
         (folder / side).mkdir(parents=True)
         own.architectures = [kind]
         own.save_pretrained(folder / side)
@@ -398,8 +366,8 @@ def _load_tokenizer(files: Path, named: str | None, num_words: int) -> Any:
     return tokenizer
 
 
-def _build(plan: DualPlan, name: str, overrides: Sequence[str], assets: Path) -> TwoTower:
-    tree = dict(plan.spec)
+def _build(spec: Mapping[str, Any], name: str, overrides: Sequence[str], assets: Path) -> TwoTower:
+    tree = dict(spec)
     for side in ("image", "text"):
         tree[side] = tree[side] | {"encoder": {**tree[side]["encoder"], "model": name}}
     for path, value in map(parse_override, overrides):

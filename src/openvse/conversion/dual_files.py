@@ -40,40 +40,42 @@ def is_hub_id(source: str) -> bool:
 
 
 @dataclass(frozen=True)
-class HubFolder:
-    """A model of the hub, whose files are downloaded when they are needed.
+class ModelFiles:
+    """The files of a published model: in a folder of this machine, or on the hub, where a file is fetched when needed.
 
     Attributes:
-        folder: the snapshot in the cache of the hub, which has the configurations and the tokenizer.
-        name: the hub id.
-        revision: the commit.
+        folder: the folder; of a model of the hub it is the snapshot in the hub's cache, which has the configurations
+            and the tokenizer.
+        name: the name of the folder or the hub id, which a converted model states as its source.
+        revision: the commit on the hub; None for a folder of this machine.
     """
 
     folder: Path
     name: str
-    revision: str | None
+    revision: str | None = None
 
     def find(self, name: str) -> Path | None:
-        """Return a file, which is downloaded if the cache lacks it, or None if the model has no file of this name.
+        """Return a file, which is downloaded if the hub has it and its cache lacks it; None if there is no such file.
 
         An interrupted download continues where it stopped.
 
         Raises:
             CheckpointError: the file cannot be fetched, or is larger than this machine's memory.
         """
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError
-
         there = self.folder / name
         if there.is_file():
             return there
+        return None if self.revision is None else self._fetch(name)
+
+    def _fetch(self, name: str) -> Path | None:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError
+
         try:
             self._expect_memory(name)
             return Path(hf_hub_download(self.name, name, revision=self.revision))
-        except (
-            EntryNotFoundError
-        ):  # the model does not have it, or the cache lacks it and the hub cannot be reached
-            return None
+        except EntryNotFoundError:
+            return None  # the model does not have it, or the cache lacks it and the hub cannot be reached
         except CheckpointError:
             raise
         except Exception as error:  # the hub's client fails in many ways
@@ -93,7 +95,7 @@ class HubFolder:
         expect_memory(size or 0, f"the weights of {self.name}")
 
 
-def open_hub(repo_id: str, *, revision: str | None = None) -> HubFolder:
+def open_hub_model(repo_id: str, *, revision: str | None = None) -> ModelFiles:
     """Find a model of the hub; its configurations and tokenizer are downloaded if the cache lacks them.
 
     Args:
@@ -110,7 +112,7 @@ def open_hub(repo_id: str, *, revision: str | None = None) -> HubFolder:
     except Exception as error:  # the hub's client fails in many ways
         raise _unreachable(repo_id, error) from error
     folder = Path(snapshot)
-    return HubFolder(folder, repo_id, folder.name)
+    return ModelFiles(folder, repo_id, folder.name)
 
 
 def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
@@ -133,26 +135,6 @@ def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
     )
 
 
-@dataclass(frozen=True)
-class LocalFolder:
-    """A folder of this machine with the files of a published model.
-
-    Attributes:
-        folder: the path of the folder.
-        name: the name of the folder, which a converted model states as its source.
-        revision: None, because the revision is not known.
-    """
-
-    folder: Path
-    name: str
-    revision: str | None = None
-
-    def find(self, name: str) -> Path | None:
-        """Return a file of the folder, or None if it has no file of this name."""
-        path = self.folder / name
-        return path if path.is_file() else None
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """Return the mapping in a JSON file.
 
@@ -168,7 +150,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return tree
 
 
-def find_weights(place: LocalFolder | HubFolder, names: tuple[str, ...]) -> list[Path]:
+def find_weights(place: ModelFiles, names: tuple[str, ...]) -> list[Path]:
     """Return the files of the weights: all parts of the first of these names that exists.
 
     Raises:
@@ -182,7 +164,7 @@ def find_weights(place: LocalFolder | HubFolder, names: tuple[str, ...]) -> list
     raise CheckpointError(f"it holds no weights (none of {', '.join(names)}): download all of its files")
 
 
-def _parts(place: LocalFolder | HubFolder, index: Path) -> list[Path]:
+def _parts(place: ModelFiles, index: Path) -> list[Path]:
     listed = read_json(index).get("weight_map")
     names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
     paths = [(name, place.find(name)) for name in names if Path(name).name == name]
@@ -194,7 +176,7 @@ def _parts(place: LocalFolder | HubFolder, index: Path) -> list[Path]:
     return [path for _, path in paths if path is not None]
 
 
-def read_weights(paths: list[Path]) -> Weights:
+def read_dual_weights(paths: list[Path]) -> Weights:
     """Read weights; they are memory-mapped, so that each takes memory only when it is used.
 
     Raises:

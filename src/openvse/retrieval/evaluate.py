@@ -36,7 +36,7 @@ from openvse.files import replacing
 from openvse.model import Model, TwoTower
 from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
 from openvse.similarities import Similarity
-from openvse.training.kind import Request, check_data, published_for, under_protocol
+from openvse.training.kind import Request, expect_data, published_for, under_protocol
 from openvse.types import FeatureSource
 
 RELIABILITY = "reliability.png"
@@ -96,7 +96,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         raise OpenVSEError("--exchanged is for models that answer questions: leave it out for retrieval")
     request, protocol = under_protocol(request, "retrieval")
     corpus = open_captioned(request)
-    check_data(protocol, corpus.name)
+    expect_data(protocol, corpus.name)
     judge = _judge(protocol, models, request)
     chosen = corpus if request.split == "all" else corpus.split(request.split)
     _check_stores(request, len(models))

@@ -69,8 +69,6 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
         state = torch.load(path, map_location="cpu", weights_only=True)
         version = state.pop("format_version")
         position = state.pop("progress")
-        if "best_rsum" in position:  # its name when retrieval was the only task
-            position["best_score"] = position.pop("best_rsum")
         plateau = Plateau(**position.pop("plateau", {}))
         progress = Progress(**position, plateau=plateau)
     except (

@@ -14,7 +14,7 @@ from openvse.errors import DataError, ModelError, OpenVSEError
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings
 from openvse.evaluation.win_loss import Shown
 from openvse.features import open_store, open_token_states
-from openvse.training.kind import Request, check_data, published_for, under_protocol
+from openvse.training.kind import Request, expect_data, published_for, under_protocol
 from openvse.types import FeatureSource
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import are_votes, main_answers
@@ -88,7 +88,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         require_images=model.sees and store is None,
         allow_outside=request.allow_outside,
     )
-    check_data(protocol, questions.name)
+    expect_data(protocol, questions.name)
     chosen = questions if request.split == "all" else questions.split(request.split)
     kept, answers, probabilities = answer_questions(model, chosen, store, request)
     left_out = len(chosen) - len(kept)
