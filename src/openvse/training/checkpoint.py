@@ -69,8 +69,7 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
         state = torch.load(path, map_location="cpu", weights_only=True)
         version = state.pop("format_version")
         position = state.pop("progress")
-        plateau = Plateau(**position.pop("plateau", {}))
-        progress = Progress(**position, plateau=plateau)
+        progress = Progress(**position | {"plateau": Plateau(**position["plateau"])})
     except (
         RuntimeError,
         EOFError,

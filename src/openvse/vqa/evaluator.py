@@ -44,8 +44,7 @@ def evaluate_answers(
         questions: Q questions; those without an answer are left out.
         predictions: an answer to each question, in any spelling.
         training: the training questions, which add their most frequent answers as baselines.
-        vocabulary: the answers of the model, which add the share of questions without a known answer, and the best
-            possible scores.
+        vocabulary: the answers of the model; they add the share of questions without a known answer, and the ceiling.
         wordnet: WordNet, which adds WUPS if the answers are sets.
         resamples: the number of resampled data sets for the intervals; 0 for none.
         seed: the seed of the draws.
