@@ -1,4 +1,4 @@
-"""The conversion of a released checkpoint or a published dual encoder to a model folder."""
+"""The conversion of a released checkpoint or a published dual encoder to a model folder, once for each short name."""
 
 from __future__ import annotations
 
