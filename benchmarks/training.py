@@ -21,8 +21,7 @@ from _measure import environment, median_times, table
 from openvse.functional import pad, sinusoidal_positions
 from openvse.model import TwoTower
 from openvse.objectives import Objective
-from openvse.retrieval.build import build_model
-from openvse.retrieval.objective import build_objective
+from openvse.retrieval.build import build_model, build_objective
 from openvse.tasks.recipes import load_recipe
 from openvse.training.optimizer import build_optimizer
 from openvse.types import Inputs, ScoredBatch

@@ -14,7 +14,7 @@ from openvse.assembly import build_part
 from openvse.errors import RecipeError
 from openvse.objectives import All, Contrast, Hardest, InfoNCE
 from openvse.registry import Registry
-from openvse.retrieval.objective import build_objective
+from openvse.retrieval.build import build_objective
 from openvse.specs import Part
 from openvse.tasks.recipes import parse_recipe
 from tests.tiny import tiny_tree

@@ -13,8 +13,7 @@ from contracts.conftest import Checkpoints, needs_no_start
 from openvse.functional import pad
 from openvse.model import TwoTower
 from openvse.objectives import Objective
-from openvse.retrieval.build import build_model
-from openvse.retrieval.objective import build_objective
+from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs import list_recipes
 from openvse.tasks.load import load_as

@@ -12,8 +12,7 @@ from openvse.backbones.adapters import adapt
 from openvse.conversion import convert
 from openvse.functional import pad
 from openvse.model import Start, TwoTower
-from openvse.retrieval.build import build_model
-from openvse.retrieval.objective import build_objective
+from openvse.retrieval.build import build_model, build_objective
 from openvse.specs import list_recipes, read_recipe
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe

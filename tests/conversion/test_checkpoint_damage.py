@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 import openvse
 import tiny_checkpoints as tiny
 from openvse.conversion import convert
-from openvse.conversion.checkpoint_file import read_checkpoint
+from openvse.conversion.checkpoint import read_checkpoint
 from openvse.conversion.weights import MAX_LAYERS, count, dense_weights
 from openvse.errors import CheckpointError
 

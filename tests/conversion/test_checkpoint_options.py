@@ -11,9 +11,9 @@ import torch
 
 import tiny_checkpoints as tiny
 from openvse.conversion import Conversion, convert
-from openvse.conversion.options import flag, label, number, whole_number
+from openvse.conversion.checkpoint import flag, label, number, whole_number
 from openvse.errors import CheckpointError
-from openvse.retrieval.objective import build_objective
+from openvse.retrieval.build import build_objective
 from openvse.tasks.recipes import parse_recipe
 
 Maker = Callable[..., dict[str, Any]]

@@ -11,7 +11,7 @@ import pytest
 import openvse
 import tiny_checkpoints as tiny
 from openvse.conversion import convert
-from openvse.conversion.checkpoint_file import read_vocabulary
+from openvse.conversion.checkpoint import read_vocabulary
 from openvse.errors import CheckpointError
 
 

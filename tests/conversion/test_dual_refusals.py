@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from openvse.conversion import convert, memory
+from openvse.conversion import convert, weights
 from openvse.errors import CheckpointError
 from tests.dual_checkpoints import save_dual, write_tokenizer
 
@@ -130,7 +130,7 @@ def test_an_image_tower_without_a_head(tmp_path: Path, refused: Any) -> None:
 
 
 def test_weights_that_exceed_the_memory(clip: Path, refused: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(memory, "memory_of_machine", lambda: 50_000)
+    monkeypatch.setattr("openvse.conversion.weights.memory_of_machine", lambda: 50_000)
     told = refused(clip)
     assert (
         "weights, in single precision, take 0.0 GB of memory, but this machine has 0.0 GB: take a smaller"
@@ -139,16 +139,16 @@ def test_weights_that_exceed_the_memory(clip: Path, refused: Any, monkeypatch: A
 
 
 def test_eight_gigabytes_on_a_machine_with_four(monkeypatch: Any) -> None:
-    monkeypatch.setattr(memory, "memory_of_machine", lambda: 4_000_000_000)
-    memory.expect_memory(3_900_000_000, "its weights")
+    monkeypatch.setattr("openvse.conversion.weights.memory_of_machine", lambda: 4_000_000_000)
+    weights.expect_memory(3_900_000_000, "its weights")
     with pytest.raises(
         CheckpointError, match=r"its weights take 8.0 GB of memory, but this machine has 4.0 GB"
     ):
-        memory.expect_memory(8_000_000_000, "its weights")
+        weights.expect_memory(8_000_000_000, "its weights")
 
 
 def test_the_memory_of_this_machine_is_known() -> None:
-    there = memory.memory_of_machine()
+    there = weights.memory_of_machine()
     assert there is not None and there > 1 << 28
 
 

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 import openvse
 import openvse.cli.commands
 from openvse.cli.app import app
-from openvse.conversion import convert, hub
-from openvse.conversion.published import PUBLISHED, published_folder
+from openvse.conversion import convert, dual_files
+from openvse.conversion.convert import published_folder
+from openvse.conversion.published import PUBLISHED
 from openvse.errors import CheckpointError, ModelError
 from openvse.files import locked
 from tests.dual_checkpoints import save_dual
@@ -109,14 +110,12 @@ def test_weights_larger_than_the_memory_are_not_downloaded(
     import huggingface_hub
     import huggingface_hub.constants
 
-    from openvse.conversion import memory
-
-    place = hub.HubFolder(put(cache, without="model.safetensors"), SOURCE, COMMIT)
+    place = dual_files.ModelFiles(put(cache, without="model.safetensors"), SOURCE, COMMIT)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     metadata = type("Metadata", (), {"size": 8_000_000_000})
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda url: metadata)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: pytest.fail("downloaded"))
-    monkeypatch.setattr(memory, "memory_of_machine", lambda: 4_000_000_000)
+    monkeypatch.setattr("openvse.conversion.weights.memory_of_machine", lambda: 4_000_000_000)
     with pytest.raises(
         CheckpointError, match=rf"the weights of {SOURCE} take 8.0 GB of memory, .* has 4.0 GB"
     ):
@@ -144,7 +143,7 @@ def test_what_the_hub_answers_is_one_line(error: str | None, told: str, monkeypa
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
     with pytest.raises(CheckpointError, match=told):
-        hub.open_hub("someone/model")
+        dual_files.open_hub_model("someone/model")
 
 
 def test_another_process_that_converts_is_named(cache: Path, tmp_path: Path) -> None:
@@ -170,7 +169,7 @@ def test_the_list_fits_a_terminal_and_names_every_model() -> None:
             rf"^{name} .* {model.millions} M +{model.width}  {model.languages}$", shown, re.MULTILINE
         )
         assert f"{model.source} ({model.licence})" in shown
-        assert hub.is_hub_id(model.source)
+        assert dual_files.is_hub_id(model.source)
 
 
 KILLED = """

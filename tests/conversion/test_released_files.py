@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tiny_checkpoints as tiny
-from openvse.conversion.checkpoint_file import read_checkpoint, read_vocabulary
+from openvse.conversion.checkpoint import read_checkpoint, read_vocabulary
 from openvse.errors import CheckpointError
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from openvse import export
 from openvse.conversion import convert
 from openvse.errors import ModelError
-from openvse.exporting.int8 import quantize
+from openvse.exporting.programs import quantize
 from openvse.functional import pad
 from openvse.model import Calibration, CalibrationData, TwoTower
 from openvse.runtime import OnnxModel, read_description

@@ -15,9 +15,7 @@ from torch import Tensor, nn
 
 from openvse.aggregators import AGGREGATORS
 from openvse.assembly.parts import build_part
-from openvse.exporting.forms import with_tables
-from openvse.exporting.int8 import quantize
-from openvse.exporting.programs import traced, write_onnx
+from openvse.exporting.programs import quantize, traced, with_tables, write_onnx
 from openvse.functional import position_mask
 from openvse.runtime.model import open_program
 from openvse.specs import Part

@@ -10,8 +10,7 @@ import pytest
 from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.errors import RecipeError
 from openvse.objectives import Objective
-from openvse.retrieval.build import build_model
-from openvse.retrieval.objective import build_objective
+from openvse.retrieval.build import build_model, build_objective
 from openvse.specs import PhaseSpec
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train

@@ -14,17 +14,16 @@ from openvse.assembly.parts import KINDS
 from openvse.cli.app import app
 from openvse.encoders import TEXT_ENCODERS
 from openvse.objectives import TERMS
-from openvse.retrieval.build import build_model
-from openvse.retrieval.objective import build_objective
+from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SIMILARITIES
 from openvse.specs import list_recipes
 from openvse.tasks.recipes import load_recipe
-from openvse.tasks.terms import PAPER_TERMS, PaperTerm, terms_as_markdown, terms_as_text
+from openvse.tasks.terms import PaperTerm, paper_terms, terms_as_markdown, terms_as_text
 from openvse.vqa.recipe import VQARecipe
 
 REGISTRIES = {registry.kind: registry for registry in (*KINDS.values(), TEXT_ENCODERS, SIMILARITIES, TERMS)}
-ALL = [term for terms in PAPER_TERMS.values() for term in terms]
+ALL = [term for terms in paper_terms().values() for term in terms]
 PAGE = Path(__file__).parent.parent.parent / "docs" / "terms.md"
 
 

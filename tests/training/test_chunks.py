@@ -12,8 +12,7 @@ from torch import Tensor
 
 from openvse.errors import RecipeError
 from openvse.model import TwoTower
-from openvse.retrieval.build import build_model
-from openvse.retrieval.objective import build_objective
+from openvse.retrieval.build import build_model, build_objective
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 from openvse.types import Inputs, ScoredBatch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from openvse.training import clock as module
-from openvse.training.clock import EpochClock
+from openvse.training import trainer as module
+from openvse.training.trainer import EpochClock
 
 
 def test_time_goes_on_from_the_session_before(monkeypatch: pytest.MonkeyPatch) -> None:

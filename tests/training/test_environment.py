@@ -1,4 +1,4 @@
-"""What a run records about the machine and its cost."""
+"""What a run records about the machine, its cost and its precision."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from openvse.report.records import read_records
+from openvse.report.records import METRICS, read_records
 from openvse.tasks.run import train
 from openvse.training.environment import peak_memory
-from tests.tiny import tiny_recipe, write_tiny_corpus
+from tests.tiny import Recorder, tiny_recipe, write_tiny_corpus
 
 CPU = torch.device("cpu")
 
@@ -33,3 +33,25 @@ def test_a_run_records_the_memory_of_each_epoch(tmp_path: Path) -> None:
     records = read_records(tmp_path / "run" / "metrics.jsonl")
     assert len(records.of("time")) == 2
     assert records.memory() == records.of("time")[-1]["memory_bytes"] >= 10**7
+
+
+pytestmark = pytest.mark.medium
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_auto_is_what_the_processor_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_bf16: bool
+) -> None:
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx2": True, "avx512_bf16": has_bf16})
+    watcher, corpus = Recorder(), write_tiny_corpus(tmp_path / "corpus")
+    train(tiny_recipe(corpus, precision="auto", device="cpu"), tmp_path / "run", watcher=watcher)
+    precision = "bf16" if has_bf16 else "fp32"
+    assert f"precision: {precision}" in watcher.notes
+    assert read_records(tmp_path / "run" / METRICS).of("environment")[0]["precision"] == precision
+
+
+def test_bf16_on_a_processor_without_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx2": True})
+    watcher, corpus = Recorder(), write_tiny_corpus(tmp_path / "corpus")
+    train(tiny_recipe(corpus, precision="bf16", device="cpu"), tmp_path / "run", watcher=watcher)
+    assert any("set training.precision=auto or fp32" in warning for warning in watcher.warnings)

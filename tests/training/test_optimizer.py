@@ -1,15 +1,21 @@
-"""Parameter groups with their learning rates, and frozen parts."""
+"""Parameter groups with their learning rates, frozen parts, and the mean of the weights against a slow loop."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from openvse.errors import RecipeError
-from openvse.specs import OptimizerSpec, PhaseSpec
-from openvse.training.optimizer import build_optimizer, check_prefixes, freeze, has_prefix
+from openvse.specs import AverageSpec, OptimizerSpec, PhaseSpec
+from openvse.tasks.run import train
+from openvse.training.optimizer import WeightAverage, build_optimizer, check_prefixes, freeze, has_prefix
 from openvse.training.schedule import Schedule
+from openvse.training.trainer import Trainer
+from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, write_tiny_corpus
 
 NAMES = ["image.encoder.backbone.conv", "image.encoder.fc", "text.encoder.gru"]
 
@@ -57,3 +63,87 @@ def test_a_factor_lowers_every_group() -> None:
     schedule = Schedule(spec, [PhaseSpec(epochs=1, warmup_epochs=1)], 10)
     assert schedule.apply(optimizer, 0, 4, rate_factor=0.25) == pytest.approx(0.125)
     assert sorted(group["lr"] for group in optimizer.param_groups) == pytest.approx([0.0625, 0.125])
+
+
+AVERAGE = {"average": {"decay": 0.5}}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_corpus(tmp_path_factory.mktemp("tiny"))
+
+
+def test_the_mean_is_that_of_a_slow_loop() -> None:
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(3))
+    average = WeightAverage(AverageSpec(decay=0.3), [("w", weight)])
+    expected = weight.detach().clone()
+    for step in range(1, 9):
+        with torch.no_grad():
+            weight.add_(torch.randn(3))
+        average.update()
+        decay = min(0.3, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * weight.detach()
+    before = weight.detach().clone()
+    with average.in_place():
+        torch.testing.assert_close(weight.detach(), expected)
+    assert torch.equal(weight, before)
+
+
+def test_best_holds_the_mean_and_the_checkpoint_both(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, torch.Tensor]] = []
+    step = Trainer._step
+
+    def remember(trainer: Trainer, taken: object) -> dict[str, float]:
+        terms = step(trainer, taken)
+        seen.append({name: weight.detach().clone() for name, weight in trainer.model.named_parameters()})
+        return terms
+
+    monkeypatch.setattr(Trainer, "_step", remember)
+    one = {"phases": [{"epochs": 1}]}
+    train(tiny_recipe(corpus, **AVERAGE, **one), tmp_path / "mean")
+    weights, seen = seen, []
+    train(tiny_recipe(corpus, **one), tmp_path / "plain")
+    assert all(torch.equal(weight, weights[-1][name]) for name, weight in seen[-1].items())
+    saved = load_file(tmp_path / "mean" / "best" / "model.safetensors")
+    state = torch.load(tmp_path / "mean" / "last.pt", weights_only=True)
+    plain = torch.load(tmp_path / "plain" / "last.pt", weights_only=True)
+    assert "average" not in plain
+    for name, mean in state["average"]["means"].items():
+        assert torch.equal(saved[name], mean) and torch.equal(state["model"][name], plain["model"][name])
+    name = "text.encoder.words.weight"
+    expected = None
+    for number, after in enumerate(weights, start=1):
+        decay = min(0.5, (1 + number) / (10 + number))
+        expected = after[name] * (1 - decay) + decay * (
+            start_of(corpus, name) if expected is None else expected
+        )
+    torch.testing.assert_close(saved[name], expected)
+    assert not torch.equal(saved[name], plain["model"][name])
+
+
+def start_of(corpus: Path, name: str) -> torch.Tensor:
+    from openvse.datasets import open_corpus
+    from openvse.retrieval.build import build_model
+
+    captions = open_corpus(corpus / "tiny.csv", require_images=False).split("train").captions
+    return build_model(tiny_recipe(corpus), captions=captions).state_dict()[name]
+
+
+def test_a_run_with_a_mean_resumes_to_the_same_bits(corpus: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(corpus, checkpoint_every_s=1e-6, **AVERAGE)
+    train(recipe, tmp_path / "whole")
+    for stop in (3, 9):
+        with pytest.raises(Stop):
+            train(recipe, tmp_path / "parts", watcher=Recorder(stop), resume=True)
+    train(recipe, tmp_path / "parts", resume=True)
+    whole, parts = (load_file(tmp_path / name / "best" / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
+    assert read_metrics(tmp_path / "whole") == read_metrics(tmp_path / "parts")
+
+
+def test_a_decay_that_is_none_is_refused(corpus: Path) -> None:
+    with pytest.raises(RecipeError, match=r"training\.average\.decay"):
+        tiny_recipe(corpus, average={"decay": 1.0})

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import openvse.cli.commands  # noqa: F401 - registers the commands
 from openvse.cli.app import app
-from openvse.conversion import convert, memory
+from openvse.conversion import convert
 from openvse.errors import CheckpointError, ModelError, TrainingError
 from openvse.tasks.load import load
 from openvse.tasks.recipes import parse_recipe
@@ -110,11 +110,11 @@ def test_weights_that_exceed_the_memory(
 ) -> None:
     weights = (corpus / "base" / "best" / "model.safetensors").stat().st_size
     recipe = parse_recipe(from_base(corpus))
-    monkeypatch.setattr(memory, "memory_of_machine", lambda: 3 * weights)
+    monkeypatch.setattr("openvse.conversion.weights.memory_of_machine", lambda: 3 * weights)
     with pytest.raises(TrainingError, match=r"the weights and their training take .*; or train less of it"):
         train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr(memory, "memory_of_machine", lambda: weights - 1)
+    monkeypatch.setattr("openvse.conversion.weights.memory_of_machine", lambda: weights - 1)
     with pytest.raises(ModelError, match=r"the weights of .*best take .* GB of memory, but this machine has"):
         train(recipe, tmp_path / "run")
 

@@ -16,11 +16,10 @@ from openvse.encoders.located import grid_cells
 from openvse.errors import DataError
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import Features, Inputs
-from openvse.vqa.answer_page import answer_page, brightness
 from openvse.vqa.answerer import Answerer, Guess
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.build import build_answerer
-from openvse.vqa.explain import Explained, explain
+from openvse.vqa.explain import Explained, answer_page, brightness, explain
 from tests.conftest import PhotoMaker
 from tests.tiny_questions import COLOURS, answering_tree, question_only
 

@@ -15,7 +15,7 @@ from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.analysis.opening import NamedTowers
 from openvse.analysis.result import Analysis, Table
 from openvse.analysis.style import COLUMN, colour, legend_below, new_figure
-from openvse.conversion.memory import expect_memory
+from openvse.conversion.weights import expect_memory
 from openvse.errors import OpenVSEError, nearest
 from openvse.functional import normalize
 from openvse.model import TwoTower, evaluating

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.conversion.convert import REPOSITORIES, Conversion, convert
+from openvse.conversion.convert import Conversion, convert
+from openvse.conversion.repositories import REPOSITORIES
 
 __all__ = ["REPOSITORIES", "Conversion", "convert"]

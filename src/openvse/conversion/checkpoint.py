@@ -1,15 +1,184 @@
-"""The common form of the checkpoints of all repositories, and the plan for a model that is made from one."""
+"""Released checkpoints: reading their files, and the form in which those of all repositories are handed on.
+
+No code in a file is run. A checkpoint has options, of which only plausible values are accepted, and the weights of two
+encoders; the repository that wrote it makes a plan of them.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import pickle
+import re
+import warnings
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
 
 from openvse.conversion.weights import Weights, dense_weights
 from openvse.errors import CheckpointError
 
+_NAME = re.compile(r"[\w./-]{1,100}")
 PROGRESS = ("epoch", "best_rsum", "best_score", "rsum")
+
+
+def read_checkpoint(path: Path) -> Any:
+    """Read a file of ``torch.save``, in its zip format or in the format before PyTorch 1.6.
+
+    Of the pickled types, tensors and plain values are rebuilt, ``argparse.Namespace`` becomes a dict, and NumPy's
+    numbers become Python's. Nothing else is imported or called.
+
+    A zip archive has a checksum for each record, and all are verified first; its tensors are then mapped from the
+    file, so that each takes memory only when it is used. The older format has no checksums: damage is
+    only noticed if it breaks the structure of the file or gives numbers that are not finite.
+
+    Returns:
+        Nested dicts and lists of tensors (on the CPU) and plain values.
+
+    Raises:
+        CheckpointError: the file cannot be read, is truncated or damaged, or asks for anything else.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not a file: give the .pth or .pth.tar of a released checkpoint")
+    try:
+        zipped = _is_archive(path)
+        if zipped:
+            _verify_archive(path)
+        with torch.serialization.safe_globals(_harmless()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the error explains it better
+            return _plain(torch.load(path, map_location="cpu", weights_only=True, mmap=zipped), {})
+    except CheckpointError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise _refused(path, str(error)) from error
+    except Exception as error:  # damaged bytes fail in many ways
+        reason = str(error).strip().partition("\n")[0][:120] or type(error).__name__
+        raise CheckpointError(
+            f"{path} is damaged or not a checkpoint of PyTorch ({reason}): download it again"
+        ) from error
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """Read the words of a ``Vocabulary`` of VSE++ or a related project, in the order of their ids.
+
+    The repositories store it as JSON (``word2idx``, ``idx2word``, ``idx``) or as a pickle, of which only the
+    attributes of this one class are read.
+
+    Raises:
+        CheckpointError: the file is not such a vocabulary, or its ids have gaps.
+    """
+    try:
+        with path.open("rb") as file:
+            tree = json.load(file) if path.suffix == ".json" else _VocabularyUnpickler(file).load()
+    except OSError as error:
+        raise CheckpointError(
+            f"vocabulary {path} cannot be read ({error.strerror}): check the path"
+        ) from error
+    except _ForeignCodeError as error:
+        raise CheckpointError(
+            f"{path} wants to run {error}, which no vocabulary needs: nothing was run; get the file elsewhere"
+        ) from error
+    except Exception as error:  # damaged bytes fail in many ways
+        raise _no_vocabulary(path, type(error).__name__) from error
+    fields = vars(tree) if isinstance(tree, _Vocabulary) else tree
+    ids = fields.get("word2idx") if isinstance(fields, dict) else None
+    if (
+        not isinstance(ids, dict)
+        or not ids
+        or {str(i) for i in ids.values()} != {str(i) for i in range(len(ids))}
+    ):
+        raise _no_vocabulary(path, "no word2idx with an id for each word, from 0 on")
+    return [str(word) for word, _ in sorted(ids.items(), key=lambda item: int(item[1]))]
+
+
+def _is_archive(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def _verify_archive(path: Path) -> None:
+    """Raise CheckpointError if a record's checksum is wrong, or if the records claim more bytes than the file has."""
+    with zipfile.ZipFile(path) as archive:
+        claimed, size = sum(record.file_size for record in archive.infolist()), path.stat().st_size
+        if claimed > size:
+            raise CheckpointError(
+                f"{path} has {size:,} bytes, but its records claim {claimed:,}: torch.save does not compress, so the "
+                f"file was changed; get it from its authors, or save it again with torch.save"
+            )
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise CheckpointError(
+            f"{path} is damaged: the checksum of its record {damaged!r} is wrong; download it again"
+        )
+
+
+class _Vocabulary:
+    """Replaces the class of the repositories; it only has attributes."""
+
+
+class _ForeignCodeError(Exception):
+    """A pickle asks for a class or function that a vocabulary does not need."""
+
+
+class _VocabularyUnpickler(pickle.Unpickler):
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file, encoding="utf-8")
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name == "Vocabulary":  # in the module vocab, lib.vocab or __main__
+            return _Vocabulary
+        raise _ForeignCodeError(f"{module}.{name}")
+
+
+def _harmless() -> list[Any]:
+    """Return the types that the repositories' checkpoints use in addition to tensors and plain values."""
+    scalar = np.float64(0).__reduce__()[0]
+    dtypes = [type(np.dtype(name)) for name in ("f8", "f4", "i8", "i4", "?")]
+    # NumPy moved its function in version 2; a file names the place at the time of writing.
+    places = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
+    return [argparse.Namespace, np.dtype, *places, *dtypes]
+
+
+def _plain(value: Any, done: dict[int, Any]) -> Any:
+    """Make plain values of a tree; ``done`` holds the results by identity, because parts of a pickle can be shared."""
+    if id(value) in done:
+        return done[id(value)]
+    plain = value
+    if isinstance(value, argparse.Namespace):
+        plain = _plain(vars(value), done)
+    elif isinstance(value, dict):
+        plain = {key: _plain(each, done) for key, each in value.items()}
+    elif isinstance(value, list | tuple):
+        plain = [_plain(each, done) for each in value]
+    elif isinstance(value, np.generic):
+        plain = value.item()
+    done[id(value)] = plain
+    return plain
+
+
+def _refused(path: Path, message: str) -> CheckpointError:
+    """Return an error of one line that names what the file asked for, from the long message of PyTorch."""
+    for mark in ("GLOBAL ", "Unsupported class "):
+        _, separator, rest = message.partition(mark)
+        if separator and (what := rest.split()[0].strip("`.,")):
+            return CheckpointError(
+                f"{path} wants to run or build {what}, which no checkpoint of the supported repositories needs: "
+                f"nothing was run; get the file from its authors, or save only its tensors"
+            )
+    return CheckpointError(
+        f"{path} is damaged or not a checkpoint of PyTorch (it is not a pickle of tensors): download it again"
+    )
+
+
+def _no_vocabulary(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is not a vocabulary ({reason}): give the .json or .pkl file that the model was trained with"
+    )
 
 
 @dataclass(frozen=True)
@@ -30,7 +199,7 @@ class ReleasedCheckpoint:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReleasedPlan:
     """The recipe and weights of openvse for a checkpoint.
 
     Attributes:
@@ -72,3 +241,62 @@ def find_encoders(tree: Any) -> ReleasedCheckpoint:
 
 def _below(weights: Weights, begin: str) -> Weights:
     return {n.removeprefix(begin): weight for n, weight in weights.items() if n.startswith(begin)}
+
+
+def number(options: Mapping[str, Any], name: str, default: float, *, lowest: float, highest: float) -> float:
+    """Return a number of the command line.
+
+    Args:
+        options: the command line.
+        name: the name of the option, without its dashes.
+        default: the value of the released code if the file does not state one.
+        lowest: the smallest plausible value.
+        highest: the largest plausible value.
+
+    Raises:
+        CheckpointError: the value is not a number, not finite, or outside of the range.
+    """
+    value = options.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
+        raise _implausible(name, value, f"a number from {lowest:g} to {highest:g}")
+    return float(value)
+
+
+def whole_number(options: Mapping[str, Any], name: str, default: int, *, lowest: int, highest: int) -> int:
+    """Return a whole number of the command line; arguments and errors are those of ``number``."""
+    value = options.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise _implausible(name, value, f"a whole number from {lowest} to {highest}")
+    return value
+
+
+def flag(options: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    """Return whether an option is on; raise CheckpointError if it is neither True nor False."""
+    value = options.get(name, default)
+    if not isinstance(value, bool):
+        raise _implausible(name, value, "True or False")
+    return value
+
+
+def label(options: Mapping[str, Any], name: str, default: str) -> str:
+    """Return a name from the command line, such as that of a data set; raise CheckpointError if it is not a name."""
+    value = options.get(name, default)
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise _implausible(name, value, "a name")
+    return value
+
+
+def refuse_options(options: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
+    """Raise CheckpointError if one of these options is on, with its reason."""
+    for name, reason in reasons.items():
+        if flag(options, name):
+            raise CheckpointError(f"it was trained with --{name}, but {reason}")
+
+
+def _implausible(name: str, value: Any, expected: str) -> CheckpointError:
+    plain = isinstance(value, bool | int | float | str | None)
+    shown = repr(value)[:60] if plain else f"a value of type {type(value).__name__}"
+    return CheckpointError(
+        f"its option --{name} is {shown}, but it must be {expected}: the file is damaged or was changed; download "
+        f"it again, or correct the option and save the file again"
+    )

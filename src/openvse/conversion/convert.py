@@ -1,48 +1,50 @@
-"""The conversion of a released checkpoint or a published dual encoder to a model folder."""
+"""The conversion of a released checkpoint or a published dual encoder to a model folder, once for each short name."""
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from openvse.conversion import pvse, vse_2ad, vse_infinity
-from openvse.conversion.checkpoint import Plan, ReleasedCheckpoint, find_encoders
-from openvse.conversion.checkpoint_file import read_checkpoint
+from openvse.backbones.pretrained import load_or_explain
+from openvse.conversion.checkpoint import (
+    ReleasedCheckpoint,
+    ReleasedPlan,
+    find_encoders,
+    read_checkpoint,
+    read_vocabulary,
+)
 from openvse.conversion.dual_encoders import convert_dual, open_dual
-from openvse.conversion.hub import is_hub_id
+from openvse.conversion.dual_files import is_hub_id
 from openvse.conversion.published import PUBLISHED
-from openvse.conversion.text_assets import write_text_assets
-from openvse.conversion.weights import expect_fit, expect_own_storage, single_precision
-from openvse.errors import CheckpointError, nearest
-from openvse.files import replacing_folder
+from openvse.conversion.repositories import REPOSITORIES, bert_config
+from openvse.conversion.weights import Weights, expect_fit, expect_own_storage, single_precision
+from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
+from openvse.encoders.words_encoder import VOCABULARY_FILE
+from openvse.errors import CheckpointError, ModelError, nearest
+from openvse.files import locked, replacing_folder
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
 
-OF_THE_TRAINING = (
-    "name",
-    "objective",
-    "optimizer",
-)  # keys of a plan's recipe that are not part of the model's spec
+CACHE_VARIABLE = "OPENVSE_CACHE"
+"""The environment variable that sets another folder for converted models."""
 
+# Keys of a plan's recipe that are not part of the model's spec.
+OF_THE_TRAINING = ("name", "objective", "optimizer")
+SPECIAL_WORDS = tuple(SPECIALS[special] for special in (UNKNOWN, START, END))
+SPECIAL_PIECES = ("[UNK]", "[CLS]", "[SEP]")
+WORDS = "text.encoder.words.weight"
 
-@dataclass(frozen=True)
-class Repository:
-    """The functions that read the checkpoints of one repository."""
-
-    recognise: Callable[[ReleasedCheckpoint], bool]
-    plan: Callable[[ReleasedCheckpoint], Plan]
-
-
-REPOSITORIES: Mapping[str, Repository] = {
-    name: Repository(module.recognise, module.plan)
-    for name, module in {"vse_infinity": vse_infinity, "pvse": pvse, "vse_2ad": vse_2ad}.items()
-}
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,39 @@ def convert(
     return done
 
 
+def converted_models() -> Path:
+    """Return the folder for converted models that have a short name."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named).expanduser() / "models"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openvse" / "models"
+
+
+def published_folder(name: str) -> Path | None:
+    """Return the model folder of a short name, which the first call converts; None for any other name.
+
+    The folder appears only when it is complete. An interrupted download continues where it stopped.
+
+    Raises:
+        ModelError: the model cannot be downloaded or converted, or another process is converting it.
+    """
+    if name not in PUBLISHED:
+        return None
+    folder = converted_models() / name / "model"
+    if folder.is_dir():
+        return folder
+    source = PUBLISHED[name].source
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder.parent, "converted model", ModelError):
+        if not folder.is_dir():
+            _logger.warning("%s: %s is converted once, into %s", name, source, folder)
+            try:
+                convert(source, folder)
+            except CheckpointError as error:
+                raise ModelError(f"{name} is {source}, which cannot be used: {error}") from error
+    return folder
+
+
 def _convert_released(
     path: Path, vocabulary: str | None, repository: str | None, overrides: Sequence[str]
 ) -> Conversion:
@@ -135,7 +170,9 @@ def _which(checkpoint: ReleasedCheckpoint, repository: str | None) -> str:
     return wanted[0]
 
 
-def _build(plan: Plan, vocabulary: str | None, overrides: Sequence[str], description: str) -> TwoTower:
+def _build(
+    plan: ReleasedPlan, vocabulary: str | None, overrides: Sequence[str], description: str
+) -> TwoTower:
     """Build the plan's model and fill in every weight."""
     tree: dict[str, Any] = dict(plan.recipe)
     for path, value in map(parse_override, overrides):
@@ -163,3 +200,106 @@ def _boundaries(spec: TwoTowerSpec) -> bool:
 def _describe(path: Path, checkpoint: ReleasedCheckpoint) -> str:
     progress = ", ".join(f"{key} {value}" for key, value in checkpoint.progress.items())
     return f"converted from {path.name}" + (f" ({progress})" if progress else "")
+
+
+def write_text_assets(
+    plan: ReleasedPlan, vocabulary: str | None, folder: Path, *, boundaries: bool = True
+) -> Weights:
+    """Write a vocabulary or a tokenizer, and return the weights with word embeddings in its order.
+
+    Args:
+        plan: the plan for the checkpoint.
+        vocabulary: the file of the words that the model was trained with; for BERT its ``vocab.txt``, or the folder or
+            hub id of its tokenizer.
+        folder: the folder for the assets of the text encoder.
+        boundaries: whether captions get a start and an end token, which a vocabulary of words must then have.
+
+    Raises:
+        CheckpointError: the vocabulary does not exist, has another number of words than the model, or lacks the unknown
+            word or another special word.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if WORDS in plan.weights:
+        return _write_words(plan, vocabulary, folder, SPECIAL_WORDS if boundaries else SPECIAL_WORDS[:1])
+    _write_pieces(plan, vocabulary, folder)
+    return plan.weights
+
+
+def _write_words(plan: ReleasedPlan, vocabulary: str | None, folder: Path, needed: Sequence[str]) -> Weights:
+    if vocabulary is None:
+        raise CheckpointError(
+            f"the words of the model are not in its checkpoint: give its vocabulary with --vocabulary "
+            f"(in the repository: {plan.vocabulary})"
+        )
+    words, embedded = read_vocabulary(Path(vocabulary)), plan.weights[WORDS]
+    ids = {word: row for row, word in enumerate(words)}
+    if len(embedded) == len(words) + 1:  # the training scripts append the mask to the words of the file
+        ids.setdefault(SPECIALS[MASK], len(words))
+    if len(embedded) != len(ids):
+        raise CheckpointError(
+            f"{vocabulary} has {len(words)} words, but the model {len(embedded)}: give the vocabulary that it was "
+            f"trained with (in the repository: {plan.vocabulary})"
+        )
+    _expect_specials(vocabulary, ids, needed, plan.vocabulary)
+    own = [word for word in ids if word not in SPECIALS]
+    Vocabulary(own).save(folder / VOCABULARY_FILE)
+    return plan.weights | {WORDS: torch.stack([_row(embedded, ids, word) for word in (*SPECIALS, *own)])}
+
+
+def _row(embedded: Tensor, ids: dict[str, int], word: str) -> Tensor:
+    """Return the embedding of a word, or zeros: a vocabulary can lack the padding, and those of PVSE lack the mask."""
+    return embedded[ids[word]] if word in ids else torch.zeros_like(embedded[0])
+
+
+def _write_pieces(plan: ReleasedPlan, vocabulary: str | None, folder: Path) -> None:
+    config = bert_config(plan.weights)
+    source = vocabulary or plan.vocabulary
+    if Path(source).is_file():
+        pieces = _read_pieces(Path(source))
+        # An uncased model drops accents and capitals; its name contains "uncased".
+        described = {"tokenizer_class": "BertTokenizer", "do_lower_case": "uncased" in plan.vocabulary}
+        (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+        (folder / "tokenizer_config.json").write_text(json.dumps(described))
+    else:
+        pieces = _copy_tokenizer(source, plan.vocabulary, folder)
+    if len(pieces) != config["vocab_size"]:
+        raise CheckpointError(
+            f"{source} has {len(pieces)} word pieces, but the model {config['vocab_size']}: give the vocab.txt of "
+            f"{plan.vocabulary} with --vocabulary"
+        )
+    _expect_specials(source, pieces, SPECIAL_PIECES, plan.vocabulary)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def _read_pieces(path: Path) -> list[str]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return [line.rstrip("\n") for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(
+            f"{path} is not a list of word pieces ({error}): give the vocab.txt of the model's BERT"
+        ) from error
+
+
+def _expect_specials(source: str, known: Container[str], needed: Sequence[str], place: str) -> None:
+    missing = [special for special in needed if special not in known]
+    if missing:
+        raise CheckpointError(
+            f"{source} has no {', '.join(missing)}, without which captions cannot be read: give the vocabulary that "
+            f"the model was trained with ({place})"
+        )
+
+
+def _copy_tokenizer(source: str, needed: str, folder: Path) -> list[str]:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = load_or_explain(
+            lambda: AutoTokenizer.from_pretrained(source), what="the tokenizer", source=source
+        )
+    except ModelError as error:
+        raise CheckpointError(
+            f"{error}; or give the vocab.txt of {needed} with --vocabulary, because the checkpoint does not hold it"
+        ) from error
+    tokenizer.save_pretrained(folder)
+    return list(tokenizer.get_vocab())

@@ -1,9 +1,14 @@
-"""The conversion of a published dual encoder (CLIP, SigLIP and related models) to a model folder."""
+"""The conversion of a published dual encoder (CLIP, SigLIP and related models) to a model.
+
+Each architecture has a plan: the parts of openvse, and the names of the weights.
+"""
 
 from __future__ import annotations
 
+import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +21,21 @@ from openvse.conversion.dual_files import (
     OPEN_CLIP_CONFIG,
     OPEN_CLIP_WEIGHTS,
     WEIGHTS,
-    LocalFolder,
+    ModelFiles,
     find_weights,
+    open_hub_model,
+    read_dual_weights,
     read_json,
-    read_weights,
 )
-from openvse.conversion.dual_plans import ARCHITECTURES, DualPlan, expect_architecture, plan_dual
-from openvse.conversion.hub import HubFolder, open_hub
 from openvse.conversion.open_clip import open_clip_files
-from openvse.conversion.weights import Weights, expect_fit, single_precision
+from openvse.conversion.weights import Names, Weights, expect_fit, renamed, shape, single_precision
 from openvse.errors import CheckpointError, ModelError
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
 
+IMAGE, TEXT = "image.encoder.", "text.encoder."
+NOT_WEIGHTS = "position_ids"  # older versions of transformers also save the positions
 _COMMIT_DIGITS = 12
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -39,9 +45,198 @@ TOKENIZER_FILES = (
     "sentencepiece.bpe.model",
     "tokenizer.model",
 )
+GELUS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
-def open_dual(source: str) -> LocalFolder | HubFolder:
+@dataclass(frozen=True)
+class Architecture:
+    """The conversion of one ``model_type``.
+
+    Attributes:
+        what: the name for messages and lists.
+        classes: the classes of ``transformers`` for the image tower and the text tower.
+        plan: a function of the configuration of the whole model, as ``transformers`` reads it, and of the weights by
+            the names of ``transformers``. It returns the spec of the model, as ``TwoTowerSpec`` reads it, without the
+            name of the checkpoint, and the weights by the names of that model.
+    """
+
+    what: str
+    classes: tuple[str, str]
+    plan: Callable[[Any, Weights], tuple[dict[str, Any], Weights]]
+
+
+def expect_architecture(config: Mapping[str, Any]) -> None:
+    """Raise CheckpointError unless a ``config.json`` describes a dual encoder that can be converted."""
+    kind = config.get("model_type")
+    if kind == "siglip2":
+        raise CheckpointError(
+            "it is a NaFlex model of SigLIP 2, which reads an image as a varying number of patches and is not "
+            "converted: take one of fixed resolution, such as google/siglip2-base-patch16-224"
+        )
+    if kind not in ARCHITECTURES:
+        named = ", ".join(each.what for each in ARCHITECTURES.values())
+        raise CheckpointError(
+            f"its config.json says model_type {kind!r}, but only these dual encoders are converted: {named}, and "
+            f"OpenCLIP's own files; to use a model that only reads images or texts, name it in a recipe "
+            f"(image.encoder.model, text.encoder.model)"
+        )
+
+
+def _clip(config: Any, weights: Weights, *, pooling: str = "last_token") -> tuple[dict[str, Any], Weights]:
+    """CLIP and related models: class token -> LayerNorm -> linear; one token of the text -> linear."""
+    width = shape(weights, "text_projection.weight", axes=2)[0]
+    image = {
+        "encoder": {
+            "name": "transformers_vision",
+            "class_token": True,
+            "augmentation": "none",
+            "projection": {"name": "norm_linear", "eps": config.vision_config.layer_norm_eps},
+        },
+        "aggregator": "first_token",
+    }
+    text = _text(config, pooling, projection={"name": "linear", "bias": False})
+    scale = _number(weights, "logit_scale").exp().item()
+    spec = _spec(width, image, text, {"scale": scale, "link": "softmax"})
+    names: Names = {
+        "vision_model.": f"{IMAGE}backbone.",
+        "text_model.": f"{TEXT}backbone.",
+        "visual_projection.": f"{IMAGE}projection.linear.",
+        "text_projection.": f"{TEXT}projection.linear.",
+        "logit_": None,
+    }
+    ours = renamed(weights, names)
+    return spec, ours | _again(weights, "vision_model.post_layernorm.", f"{IMAGE}projection.norm.")
+
+
+def _bert_clip(config: Any, weights: Weights) -> tuple[dict[str, Any], Weights]:
+    """AltCLIP and Chinese-CLIP: the image tower of CLIP, and the first token of a BERT."""
+    return _clip(config, weights, pooling="first_token")
+
+
+def _siglip(config: Any, weights: Weights) -> tuple[dict[str, Any], Weights]:
+    """SigLIP: patches -> attention pooling; the last position of the text, padding or not -> linear."""
+    vision = config.vision_config
+    if not vision.vision_use_head:
+        raise CheckpointError(
+            "its image tower has no pooling head, so it cannot embed an image: take a complete SigLIP model"
+        )
+    if vision.hidden_act not in GELUS:
+        raise CheckpointError(
+            f"the pooling head of its image tower has the activation {vision.hidden_act!r}, but map_head only "
+            f"has {' or '.join(GELUS)}: take another SigLIP model"
+        )
+    image = {
+        "encoder": {"name": "transformers_vision", "augmentation": "none", "projection": "none"},
+        "aggregator": {
+            "name": "map_head",
+            "num_heads": vision.num_attention_heads,
+            "hidden_dim": vision.intermediate_size,
+            "activation": GELUS[vision.hidden_act],
+            "eps": vision.layer_norm_eps,
+        },
+    }
+    text = _text(config, "last_token", last_position=True)
+    scaling = {
+        "scale": _number(weights, "logit_scale").exp().item(),
+        "bias": _number(weights, "logit_bias").item(),
+        "link": "sigmoid",
+    }
+    spec = _spec(vision.hidden_size, image, text, scaling)
+    vision.vision_use_head = False  # the aggregator is the head
+    # The defaults are those of CLIP, which are outside of SigLIP's vocabulary; nothing reads them.
+    config.text_config.bos_token_id = config.text_config.eos_token_id = None
+    names: Names = {
+        "vision_model.": f"{IMAGE}backbone.",
+        "vision_model.head.": "image.aggregator.",
+        "text_model.": f"{TEXT}backbone.",
+        "logit_": None,
+    }
+    ours = renamed(weights, names)
+    return spec, ours | _again(weights, "text_model.head.", f"{TEXT}projection.linear.")
+
+
+def _align(config: Any, weights: Weights) -> tuple[dict[str, Any], Weights]:
+    """ALIGN: the mean of an EfficientNet's last feature map; the first token of a BERT -> linear."""
+    pooling = config.vision_config.pooling_type
+    image = {
+        "encoder": {"name": "transformers_vision", "augmentation": "none", "projection": "none"},
+        "aggregator": pooling,
+    }
+    width = shape(weights, "text_projection.weight", axes=2)[0]
+    scale = 1 / _number(weights, "temperature").item()
+    spec = _spec(width, image, _text(config, "first_token"), {"scale": scale, "link": "softmax"})
+    names: Names = {
+        "vision_model.": f"{IMAGE}backbone.",
+        "text_model.": f"{TEXT}backbone.",
+        "text_projection.": f"{TEXT}projection.linear.",
+        "temperature": None,
+    }
+    return spec, renamed(weights, names)
+
+
+def _text(
+    config: Any,
+    aggregator: str,
+    *,
+    projection: Any = "linear",
+    last_position: bool = False,
+) -> dict[str, Any]:
+    """Return the text tower, which reads as many tokens as the text model has positions."""
+    own = config.text_config
+    # XLM-RoBERTa counts its positions from the one after the padding.
+    offset = own.pad_token_id + 1 if own.model_type == "altclip_text_model" else 0
+    encoder = {
+        "name": "transformers_text",
+        "fine_tune": False,
+        "max_length": own.max_position_embeddings - offset,
+        "size_augmentation": "none",
+        "projection": projection,
+    }
+    return {"encoder": encoder | ({"last_position": True} if last_position else {}), "aggregator": aggregator}
+
+
+def _spec(width: int, image: dict[str, Any], text: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
+    if not all(math.isfinite(value) for value in scaling.values() if isinstance(value, float)):
+        raise CheckpointError(
+            f"the scale of its logits is not finite ({scaling}): its training diverged, or the file is damaged"
+        )
+    return {
+        "embed_dim": width,
+        "image": image,
+        "text": text,
+        "similarity": {"name": "scaled_cosine", **scaling},
+    }
+
+
+def _again(weights: Weights, begin: str, ours: str) -> Weights:
+    """Return weights under a second name, for layers that openvse applies after the tower."""
+    return {ours + name.removeprefix(begin): w for name, w in weights.items() if name.startswith(begin)}
+
+
+def _number(weights: Weights, name: str) -> Any:
+    if name not in weights or weights[name].numel() != 1:
+        raise CheckpointError(
+            f"it has no single number {name!r}: the file is incomplete, or of another project"
+        )
+    return weights[name].detach().double().reshape(())
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "clip": Architecture("CLIP", ("CLIPVisionModel", "CLIPTextModel"), _clip),
+    "siglip": Architecture(
+        "SigLIP and SigLIP 2 of fixed resolution", ("SiglipVisionModel", "SiglipTextModel"), _siglip
+    ),
+    "altclip": Architecture("AltCLIP", ("AltCLIPVisionModel", "AltCLIPTextModel"), _bert_clip),
+    "chinese_clip": Architecture(
+        "Chinese-CLIP", ("ChineseCLIPVisionModel", "ChineseCLIPTextModel"), _bert_clip
+    ),
+    "align": Architecture("ALIGN", ("AlignVisionModel", "AlignTextModel"), _align),
+    "metaclip_2": Architecture("MetaCLIP 2", ("MetaClip2VisionModel", "MetaClip2TextModel"), _clip),
+}
+"""The dual encoders of ``transformers`` that are converted, by ``model_type``."""
+
+
+def open_dual(source: str) -> ModelFiles:
     """Return the place of a dual encoder: a folder of this machine, or the hub.
 
     Raises:
@@ -49,12 +244,12 @@ def open_dual(source: str) -> LocalFolder | HubFolder:
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
-        return LocalFolder(folder, folder.resolve().name)
-    return open_hub(source)
+        return ModelFiles(folder, folder.resolve().name)
+    return open_hub_model(source)
 
 
 def convert_dual(
-    place: LocalFolder | HubFolder, *, tokenizer: str | None = None, overrides: Sequence[str] = ()
+    place: ModelFiles, *, tokenizer: str | None = None, overrides: Sequence[str] = ()
 ) -> tuple[str, TwoTower]:
     """Build the model of a dual encoder, with its weights.
 
@@ -73,31 +268,31 @@ def convert_dual(
         made = Path(temporary) / "transformers"
         files, weights = _as_transformers(place, made, tokenizer)
         config = _read_config(files)
-        plan = plan_dual(config, weights)
+        kind = str(config.model_type)
+        architecture = ARCHITECTURES[kind]
+        kept = {name: weight for name, weight in weights.items() if not name.endswith(NOT_WEIGHTS)}
+        spec, ours = architecture.plan(config, kept)
         assets = Path(temporary) / "assets"
-        _write_assets(files, tokenizer, config, plan, assets, _identity(place, config))
+        _write_assets(files, tokenizer, config, architecture.classes, assets, _identity(place, config))
         if files == made:  # OpenCLIP preprocesses images with torchvision
-            plan.spec["image"]["encoder"]["round_crop"] = True
-        model = _build(plan, place.name, overrides, assets)
-    _fill(model, plan.weights)
-    kind = str(config.model_type)
+            spec["image"]["encoder"]["round_crop"] = True
+        model = _build(spec, place.name, overrides, assets)
+    _fill(model, ours)
     model.provenance = {
-        "description": f"{ARCHITECTURES[kind].what}, converted from {place.name}",
+        "description": f"{architecture.what}, converted from {place.name}",
         "converted": {"source": place.name, "revision": place.revision, "architecture": kind},
     }
     return kind, model.eval()
 
 
-def _as_transformers(
-    place: LocalFolder | HubFolder, folder: Path, tokenizer: str | None
-) -> tuple[Path, Weights]:
+def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> tuple[Path, Weights]:
     """Return a folder with the files that ``transformers`` reads, and the weights by its names."""
     config = place.find(CONFIG)
     if config is not None and read_json(config).get("model_type") in ARCHITECTURES:
-        return config.parent, read_weights(find_weights(place, WEIGHTS))
+        return config.parent, read_dual_weights(find_weights(place, WEIGHTS))
     open_clip = place.find(OPEN_CLIP_CONFIG)
     if open_clip is not None:
-        weights = read_weights(find_weights(place, OPEN_CLIP_WEIGHTS))
+        weights = read_dual_weights(find_weights(place, OPEN_CLIP_WEIGHTS))
         return open_clip_files(read_json(open_clip), weights, open_clip.parent, folder, tokenizer)
     if config is None:
         raise CheckpointError(
@@ -119,7 +314,7 @@ def _read_config(folder: Path) -> Any:
         raise CheckpointError(str(error)) from error
 
 
-def _identity(place: LocalFolder | HubFolder, config: Any) -> str:
+def _identity(place: ModelFiles, config: Any) -> str:
     """Return the name of the image tower in feature stores."""
     if place.revision is not None:
         return f"{place.name}@{place.revision[:_COMMIT_DIGITS]}"
@@ -127,11 +322,11 @@ def _identity(place: LocalFolder | HubFolder, config: Any) -> str:
 
 
 def _write_assets(
-    files: Path, tokenizer: str | None, config: Any, plan: DualPlan, folder: Path, identity: str
+    files: Path, tokenizer: str | None, config: Any, classes: tuple[str, str], folder: Path, identity: str
 ) -> None:
     """Write the files that the two encoders need in addition to their weights, as the encoders write them."""
     towers = {"image": config.vision_config, "text": config.text_config}
-    for (side, own), kind in zip(towers.items(), plan.classes, strict=True):
+    for (side, own), kind in zip(towers.items(), classes, strict=True):
         (folder / side).mkdir(parents=True)
         own.architectures = [kind]
         own.save_pretrained(folder / side)
@@ -171,8 +366,8 @@ def _load_tokenizer(files: Path, named: str | None, num_words: int) -> Any:
     return tokenizer
 
 
-def _build(plan: DualPlan, name: str, overrides: Sequence[str], assets: Path) -> TwoTower:
-    tree = dict(plan.spec)
+def _build(spec: Mapping[str, Any], name: str, overrides: Sequence[str], assets: Path) -> TwoTower:
+    tree = dict(spec)
     for side in ("image", "text"):
         tree[side] = tree[side] | {"encoder": {**tree[side]["encoder"], "model": name}}
     for path, value in map(parse_override, overrides):

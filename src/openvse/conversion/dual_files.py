@@ -1,8 +1,12 @@
-"""The files of a published dual encoder, in a folder or on the hub, and its weights; no code in them is run."""
+"""The files of a published dual encoder, in a folder, on the hub or in its cache, and its weights.
+
+No code in them is run.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +14,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from openvse.conversion.checkpoint_file import read_checkpoint
-from openvse.conversion.hub import HubFolder
-from openvse.conversion.memory import expect_memory
-from openvse.conversion.weights import Weights, dense_weights
+from openvse.conversion.checkpoint import read_checkpoint
+from openvse.conversion.weights import Weights, dense_weights, expect_memory
 from openvse.errors import CheckpointError
 
 CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"
@@ -22,16 +24,30 @@ INDEX = ".index.json"  # the end of the name of a list of weights in several fil
 WEIGHTS = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _SINGLE = 4  # bytes of a number in single precision
+SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja")  # configurations, preprocessing, tokenizers
+LARGE = (".safetensors", ".bin")
+_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def is_hub_id(source: str) -> bool:
+    """Return whether a name has the form of a hub id, ``owner/name``.
+
+    Example:
+        >>> is_hub_id("openai/clip-vit-base-patch32"), is_hub_id("runs/clip/model.pth"), is_hub_id("../clip")
+        (True, False, False)
+    """
+    return bool(_ID.fullmatch(source)) and not source.startswith((".", "/"))
 
 
 @dataclass(frozen=True)
-class LocalFolder:
-    """A folder of this machine with the files of a published model.
+class ModelFiles:
+    """The files of a published model: in a folder of this machine, or on the hub, where a file is fetched when needed.
 
     Attributes:
-        folder: the path of the folder.
-        name: the name of the folder, which a converted model states as its source.
-        revision: None, because the revision is not known.
+        folder: the folder; of a model of the hub it is the snapshot in the hub's cache, which has the configurations
+            and the tokenizer.
+        name: the name of the folder or the hub id, which a converted model states as its source.
+        revision: the commit on the hub; None for a folder of this machine.
     """
 
     folder: Path
@@ -39,9 +55,84 @@ class LocalFolder:
     revision: str | None = None
 
     def find(self, name: str) -> Path | None:
-        """Return a file of the folder, or None if it has no file of this name."""
-        path = self.folder / name
-        return path if path.is_file() else None
+        """Return a file, which is downloaded if the hub has it and its cache lacks it; None if there is no such file.
+
+        An interrupted download continues where it stopped.
+
+        Raises:
+            CheckpointError: the file cannot be fetched, or is larger than this machine's memory.
+        """
+        there = self.folder / name
+        if there.is_file():
+            return there
+        return None if self.revision is None else self._fetch(name)
+
+    def _fetch(self, name: str) -> Path | None:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError
+
+        try:
+            self._expect_memory(name)
+            return Path(hf_hub_download(self.name, name, revision=self.revision))
+        except EntryNotFoundError:
+            return None  # the model does not have it, or the cache lacks it and the hub cannot be reached
+        except CheckpointError:
+            raise
+        except Exception as error:  # the hub's client fails in many ways
+            raise _unreachable(self.name, error) from error
+
+    def _expect_memory(self, name: str) -> None:
+        """Raise CheckpointError if the hub states that the weights exceed this machine's memory."""
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+        from huggingface_hub.constants import HF_HUB_OFFLINE
+
+        if HF_HUB_OFFLINE or not name.endswith(LARGE):
+            return
+        try:
+            size = get_hf_file_metadata(hf_hub_url(self.name, name, revision=self.revision)).size
+        except Exception:  # the download itself finds out why
+            return
+        expect_memory(size or 0, f"the weights of {self.name}")
+
+
+def open_hub_model(repo_id: str, *, revision: str | None = None) -> ModelFiles:
+    """Find a model of the hub; its configurations and tokenizer are downloaded if the cache lacks them.
+
+    Args:
+        repo_id: ``owner/name``.
+        revision: a branch, tag or commit; None is the main branch.
+
+    Raises:
+        CheckpointError: the model does not exist, or neither the hub nor its cache has it.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        snapshot = snapshot_download(repo_id, revision=revision, allow_patterns=list(SMALL_FILES))
+    except Exception as error:  # the hub's client fails in many ways
+        raise _unreachable(repo_id, error) from error
+    folder = Path(snapshot)
+    return ModelFiles(folder, repo_id, folder.name)
+
+
+def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return CheckpointError(
+            f"{repo_id} can only be downloaded after you accept its terms: accept them on its page, run "
+            f"'hf auth login', and try again"
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return CheckpointError(f"{repo_id} is neither a folder nor a public model of the hub: check the name")
+    offline = isinstance(error, LocalEntryNotFoundError)
+    reason = "" if offline else f" ({' '.join(str(error).split())[:120]})"
+    return CheckpointError(
+        f"{repo_id} is not in the hub's cache ({HF_HUB_CACHE}), and the hub cannot be reached{reason}: on a machine "
+        f"with access run 'hf download {repo_id} --local-dir FOLDER', copy the folder here, and run 'openvse "
+        f"convert FOLDER MODEL'"
+    )
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -59,7 +150,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return tree
 
 
-def find_weights(place: LocalFolder | HubFolder, names: tuple[str, ...]) -> list[Path]:
+def find_weights(place: ModelFiles, names: tuple[str, ...]) -> list[Path]:
     """Return the files of the weights: all parts of the first of these names that exists.
 
     Raises:
@@ -73,7 +164,7 @@ def find_weights(place: LocalFolder | HubFolder, names: tuple[str, ...]) -> list
     raise CheckpointError(f"it holds no weights (none of {', '.join(names)}): download all of its files")
 
 
-def _parts(place: LocalFolder | HubFolder, index: Path) -> list[Path]:
+def _parts(place: ModelFiles, index: Path) -> list[Path]:
     listed = read_json(index).get("weight_map")
     names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
     paths = [(name, place.find(name)) for name in names if Path(name).name == name]
@@ -85,7 +176,7 @@ def _parts(place: LocalFolder | HubFolder, index: Path) -> list[Path]:
     return [path for _, path in paths if path is not None]
 
 
-def read_weights(paths: list[Path]) -> Weights:
+def read_dual_weights(paths: list[Path]) -> Weights:
     """Read weights; they are memory-mapped, so that each takes memory only when it is used.
 
     Raises:

@@ -1,24 +1,13 @@
-"""Published dual encoders to start with, by short name, and the folder in which each is converted once."""
+"""Published dual encoders to start with, by short name."""
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-
-from openvse.errors import ModelError
-from openvse.files import locked
-
-CACHE_VARIABLE = "OPENVSE_CACHE"
-"""The environment variable that sets another folder for converted models."""
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedModel:
     """A dual encoder on the Hugging Face hub.
 
     Attributes:
@@ -40,13 +29,13 @@ class Published:
     licence: str
 
 
-def _clip(source: str, what: str, side: int, millions: int, width: int) -> Published:
-    return Published(source, what, side, millions, width, "English", "MIT")
+def _clip(source: str, what: str, side: int, millions: int, width: int) -> PublishedModel:
+    return PublishedModel(source, what, side, millions, width, "English", "MIT")
 
 
 _SIGLIP, _SIGLIP2 = "google/siglip-", "google/siglip2-"
 
-PUBLISHED: Mapping[str, Published] = {
+PUBLISHED: Mapping[str, PublishedModel] = {
     "clip-b32": _clip("openai/clip-vit-base-patch32", "CLIP ViT-B/32", 224, 151, 512),
     "clip-b16": _clip("openai/clip-vit-base-patch16", "CLIP ViT-B/16", 224, 150, 512),
     "clip-l14": _clip("openai/clip-vit-large-patch14", "CLIP ViT-L/14", 224, 428, 768),
@@ -54,59 +43,23 @@ PUBLISHED: Mapping[str, Published] = {
     "laion-h14": _clip(
         "laion/CLIP-ViT-H-14-laion2B-s32B-b79K", "OpenCLIP ViT-H/14, LAION-2B", 224, 986, 1024
     ),
-    "siglip-b16": Published(
+    "siglip-b16": PublishedModel(
         f"{_SIGLIP}base-patch16-224", "SigLIP B/16", 224, 203, 768, "English", "Apache-2.0"
     ),
-    "siglip-so400m": Published(
+    "siglip-so400m": PublishedModel(
         f"{_SIGLIP}so400m-patch14-384", "SigLIP So400m/14", 384, 878, 1152, "English", "Apache-2.0"
     ),
-    "siglip2-b16": Published(
+    "siglip2-b16": PublishedModel(
         f"{_SIGLIP2}base-patch16-224", "SigLIP 2 B/16", 224, 375, 768, "many", "Apache-2.0"
     ),
-    "altclip": Published(
+    "altclip": PublishedModel(
         "BAAI/AltCLIP", "AltCLIP ViT-L/14", 224, 864, 768, "English, Chinese", "CreativeML OpenRAIL-M"
     ),
-    "chinese-clip-b16": Published(
+    "chinese-clip-b16": PublishedModel(
         "OFA-Sys/chinese-clip-vit-base-patch16", "Chinese-CLIP ViT-B/16", 224, 188, 512, "Chinese", "MIT"
     ),
-    "align": Published(
+    "align": PublishedModel(
         "kakaobrain/align-base", "ALIGN, EfficientNet-B7", 289, 172, 640, "English", "see its page"
     ),
 }
 """The models; those that most users should try first are at the top."""
-
-
-def converted_models() -> Path:
-    """Return the folder for converted models that have a short name."""
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named).expanduser() / "models"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openvse" / "models"
-
-
-def published_folder(name: str) -> Path | None:
-    """Return the model folder of a short name, which the first call converts; None for any other name.
-
-    The folder appears only when it is complete. An interrupted download continues where it stopped.
-
-    Raises:
-        ModelError: the model cannot be downloaded or converted, or another process is converting it.
-    """
-    if name not in PUBLISHED:
-        return None
-    folder = converted_models() / name / "model"
-    if folder.is_dir():
-        return folder
-    from openvse.conversion.convert import convert
-    from openvse.errors import CheckpointError
-
-    source = PUBLISHED[name].source
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder.parent, "converted model", ModelError):
-        if not folder.is_dir():
-            _logger.warning("%s: %s is converted once, into %s", name, source, folder)
-            try:
-                convert(source, folder)
-            except CheckpointError as error:
-                raise ModelError(f"{name} is {source}, which cannot be used: {error}") from error
-    return folder

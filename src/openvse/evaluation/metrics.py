@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -177,15 +177,20 @@ def _places(ranks: Ranks | None) -> dict[str, Places]:
 def resampled_sums(
     totals: Float[np.ndarray, "U C"], resamples: int, generator: np.random.Generator
 ) -> Float[np.ndarray, "R C"]:
-    """Sum the rows drawn for each resample, holding a bounded number of weights at a time."""
-    count = len(totals)
+    """Sum the rows drawn for each resample."""
+    weights = resampled_weights(len(totals), resamples, generator)
+    return np.concatenate([drawn @ totals for drawn in weights])
+
+
+def resampled_weights(
+    count: int, resamples: int, generator: np.random.Generator
+) -> Iterator[Float[np.ndarray, "R U"]]:
+    """Yield how often each resample draws each of ``count`` units; a block holds a bounded number of weights."""
     step = max(1, _RESAMPLED_AT_ONCE // count)
     chances = np.full(count, 1.0 / count)
-    weights = (
-        generator.multinomial(count, chances, size=min(step, resamples - start))
-        for start in range(0, resamples, step)
-    )
-    return np.concatenate([drawn.astype(np.float64) @ totals for drawn in weights])
+    for start in range(0, resamples, step):
+        drawn = generator.multinomial(count, chances, size=min(step, resamples - start))
+        yield drawn.astype(np.float64)
 
 
 def _misses(relevant: Int[np.ndarray, "Q"], candidates: int, k: int) -> Float[np.ndarray, "Q"]:

@@ -1,9 +1,9 @@
-"""Comparison of an export with its model, before it is put into its place."""
+"""Comparison of an export with its model before it is put into its place, and the effect of int8 on retrieval."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,24 +12,28 @@ from typing import Any
 import numpy as np
 import torch
 
+from openvse.corpus import Corpus
 from openvse.encoders import TextEncoder
 from openvse.encoders.base import Encoder
 from openvse.errors import ModelError
+from openvse.evaluation.arrays import evaluate
 from openvse.exporting.reading import PROBES, SHAPES, probe_image
 from openvse.functional import position_mask
 from openvse.model import Tower, TwoTower
-from openvse.runtime import Description, OnnxModel
+from openvse.runtime import ArraySet, Description, OnnxModel
 from openvse.runtime.description import Side
+from openvse.similarities import Order
 from openvse.types import EmbeddingSet, Inputs
 
 TOLERANCE = 1e-4
 """The largest difference of a number of a float32 embedding; embeddings have unit length."""
 _LOWEST_COSINE = 0.9  # below it an int8 embedding is of no use
 _BATCH = 3
+_METRICS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
 
 
 @dataclass(frozen=True)
-class Difference:
+class Deviation:
     """How far embeddings of an export are from those of the model.
 
     Attributes:
@@ -85,7 +89,7 @@ def checked_sizes(longest: int | None) -> list[int]:
     return sorted({*(size for size in sizes if size <= longest), longest})
 
 
-def check_side(model: TwoTower, folder: Path, description: Description, name: str) -> Difference:
+def check_side(model: TwoTower, folder: Path, description: Description, name: str) -> Deviation:
     """Compare a program with its tower at several set sizes.
 
     Raises:
@@ -98,14 +102,14 @@ def check_side(model: TwoTower, folder: Path, description: Description, name: st
     parts = []
     for size, inputs in zip(sizes, examples(tower, side, sizes), strict=True):
         embedded: EmbeddingSet = tower(inputs)
-        found = difference(f"{name} tower", embedded.vectors.numpy(), run(inputs))
+        found = deviation(f"{name} tower", embedded.vectors.numpy(), run(inputs))
         at = "" if side.longest is None else f" with {size} {side.inputs[0]}"
-        _judge(found, description.precision == "int8", f"the exported {name} tower{at}")
+        judge(found, f"the exported {name} tower{at}", is_int8=description.precision == "int8")
         parts.append(found)
     return _worst(parts)
 
 
-def check_readers(model: TwoTower, folder: Path) -> list[Difference]:
+def check_readers(model: TwoTower, folder: Path) -> list[Deviation]:
     """Compare what a runtime makes of sentences and images with what the model makes of them.
 
     Raises:
@@ -114,7 +118,7 @@ def check_readers(model: TwoTower, folder: Path) -> list[Difference]:
     runtime = OnnxModel(folder)
     with without_warnings():
         found = [
-            difference(
+            deviation(
                 "sentences",
                 model.encode_text(PROBES[:-1]).vectors.numpy(),
                 runtime.encode_text(PROBES[:-1]).vectors,
@@ -123,12 +127,12 @@ def check_readers(model: TwoTower, folder: Path) -> list[Difference]:
     if runtime.description.image.reading is not None:
         images = [probe_image(number, size) for number, size in enumerate(SHAPES)]
         found.append(
-            difference(
+            deviation(
                 "images", model.encode_image(images).vectors.numpy(), runtime.encode_image(images).vectors
             )
         )
     for each in found:
-        _judge(each, False, f"the export, for {each.what},")
+        judge(each, f"the export, for {each.what},")
     return found
 
 
@@ -145,17 +149,17 @@ def without_warnings() -> Iterator[None]:
             logger.disabled = False
 
 
-def difference(what: str, ours: np.ndarray, theirs: np.ndarray) -> Difference:
+def deviation(what: str, ours: np.ndarray, theirs: np.ndarray) -> Deviation:
     """Compare embeddings ``[B, K, D]`` of the model with those of an export."""
     if ours.shape != theirs.shape:
-        return Difference(what, float("inf"), -1.0, len(ours))
+        return Deviation(what, float("inf"), -1.0, len(ours))
     norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
     cosines = (ours * theirs).sum(axis=-1) / np.maximum(norms, 1e-12)
-    return Difference(what, float(np.abs(ours - theirs).max()), float(cosines.min()), len(ours))
+    return Deviation(what, float(np.abs(ours - theirs).max()), float(cosines.min()), len(ours))
 
 
-def _worst(parts: Sequence[Difference]) -> Difference:
-    return Difference(
+def _worst(parts: Sequence[Deviation]) -> Deviation:
+    return Deviation(
         parts[0].what,
         max(each.largest for each in parts),
         min(each.cosine for each in parts),
@@ -163,16 +167,24 @@ def _worst(parts: Sequence[Difference]) -> Difference:
     )
 
 
-def _judge(found: Difference, is_int8: bool, what: str) -> None:
+def judge(found: Deviation, what: str, *, is_int8: bool = False, tolerance: float = TOLERANCE) -> None:
+    """Raise ModelError if embeddings of an export are too far from those of the model.
+
+    Args:
+        found: how far they are.
+        what: the name of what was exported, which begins the message.
+        is_int8: whether the weights are integers, so that only the cosine counts.
+        tolerance: the largest difference of a number of a float32 embedding.
+    """
     if is_int8 and not found.cosine >= _LOWEST_COSINE:
         raise ModelError(
             f"{what} gives embeddings in int8 whose cosine with those of the model falls to {found.cosine:.2f}: leave "
             f"out --int8"
         )
-    if not is_int8 and not found.largest <= TOLERANCE:
+    if not is_int8 and not found.largest <= tolerance:
         raise ModelError(
             f"{what} gives embeddings that differ from those of the model by {found.largest:.1e} (allowed: "
-            f"{TOLERANCE:g}), so it is not written: report it"
+            f"{tolerance:g}), so it is not written: report it"
         )
 
 
@@ -196,3 +208,42 @@ def _runner(folder: Path, description: Description, name: str) -> Any:
         return runtime.run(name, arrays)
 
     return run_onnx
+
+
+@dataclass(frozen=True)
+class Effect:
+    """How the rounding changes retrieval.
+
+    Attributes:
+        name: the data set and its split.
+        num_images: the number of images.
+        num_texts: the number of sentences.
+        before: recalls in per cent and RSUM in float32.
+        after: the same in int8.
+    """
+
+    name: str
+    num_images: int
+    num_texts: int
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+
+
+def effect_of(rounded: OnnxModel, images: ArraySet, texts: ArraySet, corpus: Corpus) -> Effect:
+    """Return how retrieval in a corpus changes.
+
+    Args:
+        rounded: the model in int8.
+        images: the embeddings of the corpus in float32.
+        texts: likewise.
+        corpus: the images with their captions.
+    """
+    after = rounded.encode_image(corpus.image_paths), rounded.encode_text(corpus.captions)
+    measured = []
+    for pair in ((images, texts), after):
+        similarity = Order() if rounded.description.score == "order" else None
+        report = evaluate(
+            pair[0].vectors, pair[1].vectors, corpus.relevance, similarity=similarity, resamples=0
+        )
+        measured.append({name: float(report.metrics[name]) for name in _METRICS})
+    return Effect(corpus.name, len(corpus), len(corpus.captions), *measured)

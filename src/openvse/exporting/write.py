@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 
 from openvse import __version__
 from openvse.backbones.adapters import without_adapters
 from openvse.corpus import Corpus
 from openvse.errors import ModelError
-from openvse.exporting.checking import Difference, check_readers, check_side, examples
-from openvse.exporting.forms import check_tower, longest_text, program_of, reads_features
-from openvse.exporting.int8 import SUFFIX, Effect, effect_of, quantize
-from openvse.exporting.programs import traced, write_onnx, write_program
-from openvse.exporting.reading import describe_preprocessing, describe_tokenizer
+from openvse.exporting.checking import (
+    Deviation,
+    Effect,
+    check_readers,
+    check_side,
+    deviation,
+    effect_of,
+    examples,
+    judge,
+    without_warnings,
+)
+from openvse.exporting.programs import (
+    check_tower,
+    longest_text,
+    program_of,
+    quantize,
+    reads_features,
+    traced,
+    write_onnx,
+    write_program,
+)
+from openvse.exporting.reading import PROBES, describe_preprocessing, describe_tokenizer
 from openvse.files import replacing_files
 from openvse.model import CALIBRATION, TwoTower, evaluating
 from openvse.model.base import Model
@@ -25,10 +44,13 @@ from openvse.runtime import EXPORT, Description, OnnxModel, is_export
 from openvse.runtime.arrays import Kind
 from openvse.runtime.description import ProgramFormat, Side
 from openvse.similarities import Order, ScaledCosine, SetMax, Similarity
+from openvse.specs import TowerSpec
 
 Format: TypeAlias = Literal["onnx", "torch_export", "sentence_transformers"]
 LONGEST = 200
 """The largest set of stored features, or of tokens of an encoder without a limit of its own, by default."""
+_INT8 = "-int8"  # follows the fingerprint of a model whose weights were rounded
+_OF_SENTENCES = 1e-5  # the largest difference of a number, where the text tower itself is written
 _SUFFIXES: Mapping[str, str] = {"onnx": ".onnx", "torch_export": ".pt2"}
 
 
@@ -47,7 +69,7 @@ class Exported:
     folder: Path
     format: Format
     bytes: int
-    differences: tuple[Difference, ...]
+    differences: tuple[Deviation, ...]
     effect: Effect | None = None
 
 
@@ -93,11 +115,38 @@ def export(
     plain = without_adapters(model)
     with evaluating(plain), torch.no_grad():
         if format == "sentence_transformers":
-            from openvse.exporting.sentence_model import export_sentences
-
-            difference = export_sentences(plain, target)
-            return Exported(target, format, _size(target), (difference,))
+            return Exported(target, format, _size(target), (_export_sentences(plain, target),))
         return _export_programs(plain, target, format, int8, longest, on)
+
+
+def _export_sentences(model: TwoTower, folder: Path) -> Deviation:
+    """Write the text tower as a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads.
+
+    Raises:
+        ModelError: the library is not installed, the tower makes several embeddings of a sentence, or the written model
+            does not give the embeddings of the tower.
+    """
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise ModelError(
+            "the format sentence_transformers needs the library: pip install 'openvse[sentence-transformers]'"
+        ) from error
+    from openvse.sentences import TextTower
+
+    spec = model.spec.model_dump(mode="json")
+    tower = copy.deepcopy(model.text).cpu()
+    with replacing_files(folder, last=("modules.json",)) as partial:
+        module = TextTower(tower, TowerSpec.model_validate(spec["text"]), int(spec["embed_dim"]))
+        SentenceTransformer(modules=[module], device="cpu").save(str(partial))
+        loaded: Any = SentenceTransformer(str(partial), trust_remote_code=True, device="cpu")
+        sentences = list(PROBES[:-1])
+        with without_warnings():
+            ours = model.encode_text(sentences).vectors.numpy()
+        theirs = np.asarray(loaded.encode(sentences, show_progress_bar=False))[:, None]
+        found = deviation("sentences", ours, theirs)
+        judge(found, "the written SentenceTransformer", tolerance=_OF_SENTENCES)
+    return found
 
 
 def _export_programs(
@@ -131,14 +180,14 @@ def _export_programs(
 
 def _round(
     model: TwoTower, folder: Path, description: Description, on: Corpus | None
-) -> tuple[Description, Effect | None, list[Difference]]:
+) -> tuple[Description, Effect | None, list[Deviation]]:
     """Round the weights of the programs in a folder to int8, and find out what this changes."""
     exact = OnnxModel(folder)
     texts = None if on is None else exact.encode_text(on.captions)
     images = None if on is None else exact.encode_image(on.image_paths)
     for side in (description.image, description.text):
         quantize(folder / side.file)
-    rounded = replace(description, precision="int8", fingerprint=f"{description.fingerprint}{SUFFIX}")
+    rounded = replace(description, precision="int8", fingerprint=f"{description.fingerprint}{_INT8}")
     (folder / EXPORT).write_text(rounded.to_json(), encoding="utf-8")
     (folder / CALIBRATION).unlink(missing_ok=True)  # the curve is that of other scores
     found = [check_side(model, folder, rounded, side) for side in ("image", "text")]

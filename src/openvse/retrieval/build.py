@@ -1,4 +1,4 @@
-"""Builds a retrieval model from its recipe."""
+"""Builds a model of retrieval from its recipe, and the objective of each of its phases."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from openvse.assembly import build_aggregator, build_image_encoder, build_part, 
 from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import RecipeError
 from openvse.model import JoinedMember, Start, Tower, TwoTower, assemble, joined_members
+from openvse.objectives import TERMS, Objective, Term
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SIMILARITIES, Similarity
-from openvse.specs import TwoTowerSpec
+from openvse.specs import Part, PhaseSpec, TwoTowerSpec, apply_override, validated
 
 
 # Encoders use a gradient to find the trainable parameters of a backbone, also if the caller is in inference mode.
@@ -86,3 +88,69 @@ def _check_lengths(spec: TwoTowerSpec, similarity: Similarity, towers: Sequence[
             f"their length, as do frame_levels and graph_levels: set unit_length: true of tokens, or similarity: "
             f"fused; the other two need similarity: hierarchical"
         )
+
+
+def build_objective(
+    recipe: RetrievalRecipe, phase: PhaseSpec | None = None, *, model: TwoTower | None = None
+) -> Objective:
+    """Build the objective of a recipe with the overrides of a phase.
+
+    Args:
+        recipe: the recipe with the terms.
+        phase: the phase with the overrides.
+        model: the model of the same recipe; if given, a term that cannot act on its embeddings is refused.
+
+    Raises:
+        RecipeError: a term, part or option is unknown, a weight is not a number, or a term does not suit the parts of
+            the model.
+    """
+    tree = recipe.to_dict()
+    for path, value in (phase.objective if phase else {}).items():
+        tree = apply_override(tree, f"objective.{path}", value)
+    terms: dict[str, Term] = {}
+    weights: dict[str, float] = {}
+    relative_to: dict[str, str] = {}
+    for name, part in validated(RetrievalRecipe, tree).objective.items():
+        where = f"objective.{name}"
+        options = part.options
+        weights[name] = _weight(options, where)
+        if (other := options.pop("relative_to", None)) is not None:
+            relative_to[name] = str(other)
+        terms[name] = build_part(TERMS, Part(name=part.name, **options), where)
+        if model is not None:
+            _check_fit(terms[name], f"{where}: {part.name}", recipe, model)
+    return Objective(terms, weights, relative_to)
+
+
+def _check_fit(term: Term, who: str, recipe: RetrievalRecipe, model: TwoTower) -> None:
+    """Raise RecipeError for a term that needs embeddings which the parts of the model do not yield."""
+    image, text = model.image.aggregator, model.text.aggregator
+    if term.needs_residual and not (image.yields_residual or text.yields_residual):
+        raise RecipeError(
+            f"{who} acts on residuals, and neither image.aggregator {recipe.image.aggregator.name} nor "
+            f"text.aggregator {recipe.text.aggregator.name} yields any: use pie_net on at least one side, or "
+            f"remove the term"
+        )
+    if term.needs_source and not (image.yields_source and text.yields_source):
+        raise RecipeError(
+            f"{who} reconstructs what the codes were made of: set image.aggregator and text.aggregator to autoencoder"
+        )
+    if term.scores_views and not image.fixed_k:
+        raise RecipeError(
+            f"{who} needs the same number of embeddings for every image, and image.aggregator "
+            f"{recipe.image.aggregator.name} yields as many as an image has elements: choose one with a fixed "
+            f"number, such as multi_view"
+        )
+    if term.scores_views and not model.similarity.is_cosine:
+        raise RecipeError(
+            f"{who} scores views by their cosine, and similarity {recipe.similarity.name} is another: set "
+            f"similarity: set_max, or use contrast in place of the term"
+        )
+
+
+def _weight(options: dict[str, Any], where: str) -> float:
+    """Separate the weight of a term, which every term has, from its options."""
+    weight = options.pop("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise RecipeError(f"recipe: {where}.weight should be a number, got {weight!r}")
+    return float(weight)

@@ -12,12 +12,12 @@ from jaxtyping import Float, Int
 from openvse.batches import with_features
 from openvse.corpus import Corpus, seen_in_training
 from openvse.errors import DataError
-from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row, Shown
+from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row
 from openvse.evaluation.parts import Outcomes, QueryOutcomes
 from openvse.evaluation.win_loss import largest_changes
 from openvse.features import open_store
 from openvse.model import TwoTower
-from openvse.retrieval.evaluate import embed_requested, open_captioned, report_on
+from openvse.retrieval.evaluate import SIDES, embed_requested, open_captioned, report_on, shown_item
 from openvse.training.kind import LoadedRun, Request
 from openvse.types import FeatureSource
 
@@ -48,8 +48,7 @@ class ComparedTowers:
 
     def examples(self, first: Row, second: Row, count: int) -> list[Examples]:
         """Return the queries whose ranks differ most; what is found is that of the first run of each row."""
-        sides = (("t2i", "Texts asking for images"), ("i2t", "Images asking for texts"))
-        return [self._examples(title, side, first, second, count) for side, title in sides]
+        return [self._examples(title, side, first, second, count) for side, title in SIDES]
 
     def _examples(self, title: str, side: str, first: Row, second: Row, count: int) -> Examples:
         ranks = tuple(-row.queries()[side] for row in (first, second))
@@ -82,20 +81,15 @@ class ComparedTowers:
         right: Int[np.ndarray, "R"] = asked[asking == query]
         first = [int(each.found[number, 0]) for each in found]
         return Example(
-            query=self._shown(query, is_image=side == "i2t"),
-            right=self._shown(int(right[0]), is_image=side != "i2t"),
+            query=shown_item(self.corpus, query, is_image=side == "i2t"),
+            right=shown_item(self.corpus, int(right[0]), is_image=side != "i2t"),
             found=(
-                self._shown(first[0], is_image=side != "i2t"),
-                self._shown(first[1], is_image=side != "i2t"),
+                shown_item(self.corpus, first[0], is_image=side != "i2t"),
+                shown_item(self.corpus, first[1], is_image=side != "i2t"),
             ),
             results=(_place(ranks[0][number], runs[0]), _place(ranks[1][number], runs[1])),
             hits=(first[0] in right, first[1] in right),
         )
-
-    def _shown(self, position: int, *, is_image: bool) -> Shown:
-        if is_image:
-            return Shown(self.corpus.image_ids[position], self.corpus.image_paths[position])
-        return Shown(self.corpus.captions[position])
 
 
 def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> ComparedTowers:

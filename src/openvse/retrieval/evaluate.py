@@ -1,11 +1,14 @@
-"""The evaluation of two-tower models on a data set."""
+"""The evaluation of two-tower models on a data set, and what a report shows of it: the best and the worst queries."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int
 
 from openvse.corpus import Corpus, seen_in_training
 from openvse.datasets import open_corpus
@@ -23,17 +26,24 @@ from openvse.evaluation import (
     measure_reliability,
     shown_images,
 )
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings
 from openvse.evaluation.judged import JudgedReport
+from openvse.evaluation.parts import QueryOutcomes
 from openvse.evaluation.protocols import TestProtocol
+from openvse.evaluation.win_loss import Shown
 from openvse.features import open_store, open_token_states
 from openvse.files import replacing
 from openvse.model import Model, TwoTower
 from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
 from openvse.similarities import Similarity
-from openvse.training.kind import Request, check_data, published_for, under_protocol
+from openvse.training.kind import Request, expect_data, published_for, under_protocol
 from openvse.types import FeatureSource
 
 RELIABILITY = "reliability.png"
+SHOWN = 4
+"""The number of first results that a report shows of each query."""
+SIDES = (("t2i", "Texts asking for images"), ("i2t", "Images asking for texts"))
+"""The directions, with the titles of their queries."""
 
 _logger = logging.getLogger(__name__)
 
@@ -86,11 +96,11 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         raise OpenVSEError("--exchanged is for models that answer questions: leave it out for retrieval")
     request, protocol = under_protocol(request, "retrieval")
     corpus = open_captioned(request)
-    check_data(protocol, corpus.name)
+    expect_data(protocol, corpus.name)
     judge = _judge(protocol, models, request)
     chosen = corpus if request.split == "all" else corpus.split(request.split)
-    paths = _one_store_each(request.features, len(models))
-    stores = [open_store(path, model.image.encoder) for model, path in zip(models, paths, strict=True)]
+    _check_stores(request, len(models))
+    stores = [open_store(request.store(n), model.image.encoder) for n, model in enumerate(models)]
     embedded = embed_requested(models, chosen, stores, request)
     leaks = leakage_lines(models, embedded.corpus)
     if judge is not None:
@@ -216,20 +226,13 @@ def leakage_lines(models: Sequence[Model], corpus: Corpus) -> tuple[str, ...]:
     return tuple(filter(None, found))
 
 
-def _one_store_each(stores: Sequence[Path], num_models: int) -> list[Path | None]:
-    """Return the store of each model: its own, the one for all, or none.
-
-    Raises:
-        OpenVSEError: the number of stores does not fit.
-    """
-    if len(stores) not in (0, 1, num_models):
+def _check_stores(request: Request, num_models: int) -> None:
+    """Raise OpenVSEError if the feature stores are neither one for all models nor one for each."""
+    if len(request.features) not in (0, 1, num_models):
         raise OpenVSEError(
-            f"--features is given {len(stores)} times for {num_models} model(s): give it once for all of them, "
-            f"or once per model, in their order"
+            f"--features is given {len(request.features)} times for {num_models} model(s): give it once for all of "
+            f"them, or once per model, in their order"
         )
-    if len(stores) == 1:
-        return [stores[0]] * num_models
-    return [*stores] or [None] * num_models
 
 
 def _published(models: Sequence[TwoTower], num_images: int, folds: int) -> dict[str, dict[str, float]]:
@@ -237,3 +240,108 @@ def _published(models: Sequence[TwoTower], num_images: int, folds: int) -> dict[
     if len(models) > 1:
         return {}
     return published_for(models[0].provenance, {"num_images": num_images, "folds": folds})
+
+
+def findings_of(evaluation: RetrievalEvaluation, count: int) -> Findings:
+    """Return what a report shows of an evaluation.
+
+    Args:
+        evaluation: an evaluation of one model that has kept first results (``Request.keep``).
+        count: the number of best and of worst queries of each direction.
+
+    Raises:
+        OpenVSEError: it follows a protocol of judged pairs, which has no report.
+    """
+    report = evaluation.report
+    if not isinstance(report, Report):
+        raise OpenVSEError(
+            f"protocol {report.protocol} has figures of its own kind: use 'openvse evaluate' for it"
+        )
+    return Findings(
+        data=report.protocol.name,
+        size={"num_images": report.protocol.num_images, "folds": report.protocol.folds},
+        metrics=report.metrics,
+        intervals=report.intervals,
+        beside={**report.published, **({"chance": report.chance} if report.chance else {})},
+        notes=tuple(report.protocol_lines()),
+        problems=report.problems,
+        reliability=report.reliability,
+        queries=tuple(_queries(evaluation, report, count)) if count else (),
+    )
+
+
+def _queries(evaluation: RetrievalEvaluation, report: Report, count: int) -> Iterator[AnsweredQueries]:
+    if report.outcomes is None or evaluation.corpus is None:
+        return
+    for side, title in SIDES:
+        found = report.outcomes.i2t if side == "i2t" else report.outcomes.t2i
+        yield _Direction(evaluation.corpus, side, found).queries(title, count)
+
+
+class _Direction:
+    """The queries of one direction, with what each of them has found."""
+
+    def __init__(self, corpus: Corpus, side: str, found: QueryOutcomes) -> None:
+        self._corpus, self._found, self._asks_with_image = corpus, found, side == "i2t"
+        pairs = corpus.relevance
+        asking, asked = (pairs.images, pairs.texts) if side == "i2t" else (pairs.texts, pairs.images)
+        order = np.argsort(asking, kind="stable")
+        self._asked = asked[order]
+        self._starts = np.searchsorted(asking[order], np.arange(asking.max() + 2))
+
+    def queries(self, title: str, count: int) -> AnsweredQueries:
+        """Return those that are right at once by the widest margin, and those whose right answer is farthest."""
+        ranks = self._found.ranks
+        margins = np.where(ranks == 1, self._margins(), -np.inf)
+        best = [number for number in np.argsort(-margins, kind="stable").tolist() if ranks[number] == 1]
+        worst = [number for number in np.argsort(-ranks, kind="stable").tolist() if ranks[number] > 1]
+        return AnsweredQueries(
+            title,
+            tuple(map(self._shown, self._different(best, count))),
+            tuple(map(self._shown, self._different(worst, count))),
+        )
+
+    def _right(self, number: int) -> Int[np.ndarray, "R"]:
+        query = int(self._found.queries[number])
+        return self._asked[self._starts[query] : self._starts[query + 1]]
+
+    def _margins(self) -> Float[np.ndarray, "Q"]:
+        """Return by how much the first result of each query scores better than the first wrong one after it."""
+        scores = self._found.scores
+        margins = np.zeros(len(scores))
+        for number, found in enumerate(self._found.found):
+            wrong = np.flatnonzero(~np.isin(found, self._right(number)))
+            margins[number] = scores[number, 0] - scores[number, wrong[0] if len(wrong) else -1]
+        return margins
+
+    def _different(self, numbers: Sequence[int], count: int) -> Iterator[int]:
+        """Yield queries in their order, at most one for each image, so that its captions do not fill the list."""
+        seen: set[int] = set()
+        for number in numbers:
+            image = int(self._found.queries[number]) if self._asks_with_image else int(self._right(number)[0])
+            if image not in seen and len(seen) < count:
+                seen.add(image)
+                yield number
+
+    def _shown(self, number: int) -> AnsweredQuery:
+        right, rank = self._right(number), int(self._found.ranks[number])
+        found = self._found.found[number, :SHOWN].tolist()
+        hits = tuple(position in right for position in found)
+        return AnsweredQuery(
+            query=shown_item(self._corpus, int(self._found.queries[number]), is_image=self._asks_with_image),
+            found=tuple(
+                shown_item(self._corpus, position, is_image=not self._asks_with_image) for position in found
+            ),
+            hits=hits,
+            right=None
+            if any(hits)
+            else shown_item(self._corpus, int(right[0]), is_image=not self._asks_with_image),
+            result="right at once" if rank == 1 else f"right at {rank:,}",
+        )
+
+
+def shown_item(corpus: Corpus, position: int, *, is_image: bool) -> Shown:
+    """Return an image or a sentence of a corpus for a page that shows it."""
+    if is_image:
+        return Shown(corpus.image_ids[position], corpus.image_paths[position])
+    return Shown(corpus.captions[position])

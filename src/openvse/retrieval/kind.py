@@ -45,7 +45,7 @@ class Retrieval(TaskKind):
 
     def findings(self, evaluation: Evaluation, count: int) -> Findings:
         """Return the figures, and the best and the worst queries of both directions."""
-        from openvse.retrieval.findings import findings_of
+        from openvse.retrieval.evaluate import findings_of
 
         return findings_of(cast("RetrievalEvaluation", evaluation), count)
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from openvse.specs import Part, RunRecipe, Strict, TrainingSpec, TwoTowerSpec
 
 
-class Published(Strict):
+class PublishedRecalls(Strict):
     """Results of the paper that a recipe follows; evaluation shows them too if its protocol is the same.
 
     Attributes:
@@ -36,7 +36,7 @@ class RetrievalRecipe(TwoTowerSpec, RunRecipe):
 
     task: Literal["retrieval"] = "retrieval"
     objective: dict[str, Part] = Field(min_length=1)
-    published: tuple[Published, ...] = ()
+    published: tuple[PublishedRecalls, ...] = ()
 
     @field_validator("objective", mode="before")
     @classmethod
@@ -55,7 +55,7 @@ class RetrievalRecipe(TwoTowerSpec, RunRecipe):
     @field_validator("published", mode="before")
     @classmethod
     def _nothing_published(cls, value: Any) -> Any:
-        return () if value is None else value  # the form in the folders of the first models
+        return () if value is None else value  # so a recipe drops those of its base
 
     @field_validator("training")
     @classmethod

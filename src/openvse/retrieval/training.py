@@ -21,13 +21,12 @@ from openvse.corpus import Corpus, SharedTexts
 from openvse.datasets import open_corpus
 from openvse.encoders import TextEncoder, TokenStatesEncoder
 from openvse.errors import RecipeError, TrainingError
-from openvse.evaluation import ALONE, Member, Processes, Report, chance_metrics, embed_corpus, evaluate
+from openvse.evaluation import ALONE, Member, Processes, chance_metrics, embed_corpus, evaluate
 from openvse.features import FeatureStore
 from openvse.model import Model, TwoTower, tower_curves
 from openvse.objectives import Objective
-from openvse.retrieval.build import build_model
+from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
-from openvse.retrieval.objective import build_objective
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.training.collapse import EQUAL_EMBEDDINGS
 from openvse.training.distributed import gather_batch
@@ -38,10 +37,10 @@ from openvse.training.inputs import (
     data_of,
     open_features,
     open_text_features,
+    small_split_warning,
     source_of,
     spread,
 )
-from openvse.training.split_size import small_split_warning
 from openvse.training.task import Step, Task
 from openvse.types import Batch, FeatureSource, ScoredBatch
 
@@ -111,9 +110,7 @@ class RetrievalTask(Task[Batch]):
     def validate(self) -> dict[str, float]:
         """Rank the validation split, by all processes together."""
         together = Processes(self.accelerator.process_index, self.accelerator.num_processes)
-        report = self._rank(self.model, self._features, self._text_features, together)
-        self.intervals, self.replicates = report.intervals, report.replicates
-        return dict(report.metrics)
+        return self._rank(self.model, self._features, self._text_features, together)
 
     def validate_start(self, start: Model) -> dict[str, float]:
         """Rank the validation split by the start, from the stores that its encoders can read."""
@@ -122,9 +119,7 @@ class RetrievalTask(Task[Batch]):
         own = self.model.image.encoder, self.model.text.encoder
         features = self._features if start.image.encoder.fingerprint in (None, own[0].fingerprint) else None
         texts = self._text_features if _same_states(start.text.encoder, own[1]) else None
-        report = self._rank(start.to(self.model.device), features, texts)
-        self.intervals, self.replicates = report.intervals, report.replicates
-        return dict(report.metrics)
+        return self._rank(start.to(self.model.device), features, texts)
 
     def _rank(
         self,
@@ -132,13 +127,14 @@ class RetrievalTask(Task[Batch]):
         features: FeatureSource | None,
         text_features: FeatureStore | None,
         processes: Processes = ALONE,
-    ) -> Report:
+    ) -> dict[str, float]:
+        """Rank the validation split by a model, and keep what its report has besides metrics."""
         embedded = embed_corpus(
             model, self._validation, features, text_features=text_features, processes=processes
         )
         member = Member(embedded.images, embedded.texts, model.similarity)
         self._counted = count_scores(member, embedded.corpus)
-        return evaluate(
+        report = evaluate(
             member.images,
             member.texts,
             embedded.corpus.relevance,
@@ -146,6 +142,8 @@ class RetrievalTask(Task[Batch]):
             see=None if self._counted is None else self._counted.counts.see,
             processes=processes,
         )
+        self.intervals, self.replicates = report.intervals, report.replicates
+        return dict(report.metrics)
 
     def calibrate(self, model: Model) -> None:
         """Fit the curve from score to probability to the scores of the last validation, if it had enough images."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from openvse.runtime.arrays import ArraySet
 from openvse.runtime.description import EXPORT, Description, is_export, read_description
 from openvse.runtime.model import OnnxModel
-from openvse.runtime.pixels import Preprocessing
-from openvse.runtime.tokenizers import RuntimeTokenizer, read_tokenizer
+from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
 
 __all__ = [
     "EXPORT",

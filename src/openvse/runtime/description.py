@@ -30,7 +30,7 @@ class Side:
         inputs: the names of its inputs: ``pixels``; or ``features`` and ``mask``; or ``tokens`` and ``mask``.
         longest: the largest set of features or tokens that the program takes; None for pixels.
         width: the width of stored features; None for pixels and tokens.
-        reading: how pixels are made of an image, or tokens of a sentence; see ``pixels`` and ``tokenizers``. None for
+        reading: how pixels are made of an image, or tokens of a sentence; see ``runtime.reading``. None for
             stored features.
     """
 

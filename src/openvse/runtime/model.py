@@ -17,8 +17,7 @@ from openvse.media.images import ImageLike, one_or_many, read_image
 from openvse.model.calibration import Calibration, read_calibration
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.runtime.description import Side, read_description
-from openvse.runtime.pixels import Preprocessing
-from openvse.runtime.tokenizers import RuntimeTokenizer, read_tokenizer
+from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
 
 _logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import TypeVar
 import torch
 from pydantic import ValidationError
 
-from openvse.conversion.memory import expect_memory
-from openvse.conversion.published import published_folder
-from openvse.errors import CheckpointError, ModelError, nearest
+from openvse.conversion.convert import published_folder
+from openvse.conversion.weights import expect_memory
+from openvse.errors import ModelError, nearest
 from openvse.model import Model, TwoTower, read_config, read_weights
 from openvse.model.folder import CONFIG, WEIGHTS
 from openvse.specs import describe
@@ -37,7 +37,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
     """
     folder = find_model(source, revision=revision)
     config = read_config(folder)
-    _expect_memory(folder / WEIGHTS)
+    expect_memory((folder / WEIGHTS).stat().st_size, f"the weights of {folder}", ModelError)
     if config.task not in TASKS:
         raise ModelError(
             f"{folder / CONFIG}: the model is for the task {config.task!r}{nearest(config.task, TASKS.names())}, which "
@@ -102,13 +102,6 @@ def load_same(source: str, fingerprint: str, device: str) -> TwoTower:
     if model.fingerprint != fingerprint:
         raise ModelError("the model of a worker is another one: give all machines the same model")
     return model
-
-
-def _expect_memory(weights: Path) -> None:
-    try:
-        expect_memory(weights.stat().st_size, f"the weights of {weights.parent}")
-    except CheckpointError as error:
-        raise ModelError(str(error)) from error
 
 
 def _download(repo_id: str, revision: str | None) -> Path:

@@ -15,7 +15,7 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 
 from openvse.backbones.adapters import adapt, require_peft
-from openvse.conversion.memory import expect_memory
+from openvse.conversion.weights import expect_memory
 from openvse.errors import CheckpointError, TrainingError
 from openvse.features import ExtractionProgress
 from openvse.files import locked, made, write_whole
@@ -26,8 +26,8 @@ from openvse.tasks import kind_of
 from openvse.tasks.load import find_model, load
 from openvse.tasks.recipes import START, parse_recipe
 from openvse.training.checkpoint import CHECKPOINT, Progress
+from openvse.training.environment import chosen_precision, computes_bf16, precision_of
 from openvse.training.inputs import RunInputs
-from openvse.training.precision import chosen_precision, computes_bf16, precision_of
 from openvse.training.records import Silent, Watcher
 from openvse.training.task import AnyTask
 from openvse.training.trainer import Trainer

@@ -1,17 +1,28 @@
-"""The results of a run's start and of the run: before, after, and the difference with its interval."""
+"""A run that starts from a model: the start is measured first, and kept if training does not improve it.
+
+The results of both are reported with their difference and its interval.
+"""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from openvse.evaluation.paired import paired_differences
-from openvse.output.documents import CONFIDENCE, markdown_table
+from openvse.errors import OpenVSEError
+from openvse.evaluation.paired import Difference, paired_differences
+from openvse.model import Start
+from openvse.output.documents import CONFIDENCE, markdown_table, write_report
+from openvse.training.checkpoint import Progress
+from openvse.training.records import MetricsLog, Watcher
+from openvse.training.task import AnyTask
 
 _MODELS = ("before", "after")
 _SHOWN = ("rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "accuracy")
@@ -33,23 +44,6 @@ class Measured:
     replicates: Mapping[str, Float[np.ndarray, "R"]]
 
 
-@dataclass(frozen=True)
-class Difference:
-    """The change of a metric.
-
-    Attributes:
-        before: the metric of the start.
-        after: the metric of the best epoch.
-        change: after minus before.
-        interval: the interval of the change by the paired bootstrap.
-    """
-
-    before: float
-    after: float
-    change: float
-    interval: tuple[float, float]
-
-
 @dataclass
 class BeforeAfter:
     """The start and the best trained epoch so far, on the same validation split.
@@ -67,20 +61,15 @@ class BeforeAfter:
         before, after = self.before, self.after
         if before is None or after is None:
             return {}
-        names = sorted(before.replicates.keys() & after.replicates.keys())
-        one, other = ({name: each.replicates[name] for name in names} for each in (before, after))
-        compared = paired_differences(before.metrics, after.metrics, one, other)
-        return {
-            name: Difference(each.first, each.second, each.change, each.interval)
-            for name, each in compared.items()
-        }
+        one, other = (dict(sorted(each.replicates.items())) for each in (before, after))
+        return paired_differences(before.metrics, after.metrics, one, other)
 
     def record(self) -> dict[str, Any]:
         """Return the differences as plain values, for a log and for a model's provenance."""
         return {
             name: {
-                "before": each.before,
-                "after": each.after,
+                "before": each.first,
+                "after": each.second,
                 "difference": each.change,
                 "interval": list(each.interval),
             }
@@ -93,8 +82,8 @@ class BeforeAfter:
         return [
             [
                 _title(name),
-                f"{found[name].before:.1f}",
-                f"{found[name].after:.1f}",
+                f"{found[name].first:.1f}",
+                f"{found[name].second:.1f}",
                 f"{found[name].change:+.1f}",
                 "{:+.1f} to {:+.1f}".format(*found[name].interval),
             ]
@@ -147,3 +136,86 @@ def _header(after: Measured | None) -> Sequence[str]:
 def _title(metric: str) -> str:
     side, _, k = metric.partition("_r")
     return f"{_TITLES[side]} R@{k}" if k and side in _TITLES else _TITLES.get(metric, metric)
+
+
+class FromStart:
+    """Compares the epochs of a run with the model that it started from, in the process that validates.
+
+    Args:
+        start: the model from which the run begins.
+        task: the task, which measures models.
+        folder: the folder of the run.
+        watcher: the object that is notified.
+
+    Attributes:
+        compared: the results before and after; part of the checkpoint.
+    """
+
+    def __init__(self, start: Start, task: AnyTask, folder: Path, watcher: Watcher) -> None:
+        self.start, self.task, self.folder, self.watcher = start, task, folder, watcher
+        self.compared = BeforeAfter()
+
+    def measure(self, log: MetricsLog | None) -> float | None:
+        """Measure the start, make it the best model so far, and return its score; None if it cannot be measured."""
+        model = self.start.model
+        try:
+            metrics = self.task.validate_start(model)
+        except OpenVSEError as error:
+            self.watcher.note(f"before: the start is not measured on validation: {error}")
+            return None
+        finally:
+            model.to("cpu")
+        self.compared.before = Measured(0, metrics, dict(self.task.replicates))
+        self.watcher.note(f"before: {self.task.summary(metrics)}")
+        if log is not None:
+            log.write("before", 0, 0, metrics)
+        self.task.calibrate(model)
+        model.save(self.folder / "best")
+        return metrics[self.task.metric]
+
+    def offer(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Record the validation of an epoch; the best one is the result after training."""
+        after, metric = self.compared.after, self.task.metric
+        if after is None or metrics[metric] > after.metrics[metric]:
+            self.compared.after = Measured(epoch, metrics, dict(self.task.replicates))
+
+    def give_way(self, progress: Progress) -> None:
+        """Empty ``best/`` of a start that is no longer the best model: it may have other files."""
+        if progress.best_epoch == 0:
+            shutil.rmtree(self.folder / "best", ignore_errors=True)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return what a model's folder records about its start and the changes since then."""
+        return {**self.start.provenance(), "changes": self.compared.record()}
+
+    def conclude(self, log: MetricsLog | None, progress: Progress) -> None:
+        """Report and write the results before and after and their difference, at the end of a run."""
+        if not (found := self.compared.differences()):
+            return
+        changes = {name: each.change for name, each in found.items()}
+        bounds = {
+            f"{name}_{side}": bound
+            for name, each in found.items()
+            for side, bound in zip(("low", "high"), each.interval, strict=True)
+        }
+        if log is not None:
+            log.write("difference", progress.epoch, progress.global_step, {**changes, **bounds})
+        written = {
+            "start": self.start.provenance(),
+            "best_epoch": progress.best_epoch,
+            "metrics": self.compared.record(),
+        }
+        write_report(
+            self.folder,
+            "before_after",
+            markdown=f"# Before and after\n\n{self.compared.to_markdown()}\n",
+            json=json.dumps(written, indent=2) + "\n",
+        )
+        self.watcher.note(self.compared.to_text())
+        metric = self.task.metric
+        if progress.best_epoch == 0 and metric in found:
+            self.watcher.warn(
+                f"no epoch is above the start ({metric} {found[metric].first:.1f}, the best epoch "
+                f"{found[metric].second:.1f}): best/ keeps the start. "
+                f"Lower optimizer.learning_rate, train fewer parts, or give more data"
+            )

@@ -12,7 +12,7 @@ import torch
 
 from openvse.errors import TrainingError
 from openvse.files import replacing, stops_wait
-from openvse.training.plateau import Plateau
+from openvse.training.schedule import Plateau
 
 FORMAT_VERSION = 1
 
@@ -69,10 +69,7 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
         state = torch.load(path, map_location="cpu", weights_only=True)
         version = state.pop("format_version")
         position = state.pop("progress")
-        if "best_rsum" in position:  # its name when retrieval was the only task
-            position["best_score"] = position.pop("best_rsum")
-        plateau = Plateau(**position.pop("plateau", {}))
-        progress = Progress(**position, plateau=plateau)
+        progress = Progress(**position | {"plateau": Plateau(**position["plateau"])})
     except (
         RuntimeError,
         EOFError,

@@ -218,7 +218,7 @@ def under_protocol(request: Request, task: str) -> tuple[Request, TestProtocol |
     return replace(request, split=split, folds=protocol.folds, every=every), protocol
 
 
-def check_data(protocol: TestProtocol | None, name: str) -> None:
+def expect_data(protocol: TestProtocol | None, name: str) -> None:
     """Raise OpenVSEError if a data set is not the one of a protocol."""
     if protocol is not None and name != protocol.data:
         raise OpenVSEError(

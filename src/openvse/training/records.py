@@ -6,12 +6,11 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from openvse.encoders import Coverage
 from openvse.files import write_whole, writing
 
 if TYPE_CHECKING:
@@ -131,44 +130,30 @@ class MetricsLog:
             self._board = _Board(folder / "tensorboard", last_step + 1)
 
     def write(self, kind: str, epoch: int, global_step: int, values: Mapping[str, float]) -> None:
-        """Add one record; a reader only sees complete lines."""
-        self._append({"kind": kind, "epoch": epoch, "global_step": global_step, **values})
+        """Add one record of numbers, to TensorBoard too; a reader only sees complete lines."""
+        self.note(kind, epoch, global_step, values)
         with writing(self._path.with_name("tensorboard")):
             self._board.write(global_step, {f"{kind}/{name}": value for name, value in values.items()})
 
-    def write_curves(self, epoch: int, global_step: int, curves: Mapping[str, Sequence[float]]) -> None:
-        """Add one record of curves (``"kind": "curves"``); they are not scalars, so TensorBoard does not get them."""
-        self._append({"kind": "curves", "epoch": epoch, "global_step": global_step, **curves})
+    def note(self, kind: str, epoch: int, global_step: int, values: Mapping[str, object]) -> None:
+        """Add a record that is not for TensorBoard.
 
-    def write_coverage(self, coverage: Coverage) -> None:
-        """Add the record of the words that the text encoder knows (``"kind": "vocabulary"``)."""
-        self._append({"kind": "vocabulary", "epoch": 0, "global_step": 0, **asdict(coverage)})
-
-    def write_environment(self, epoch: int, global_step: int, facts: Mapping[str, str]) -> None:
-        """Add the record of a session (``"kind": "environment"``): software, machine and start; not for TensorBoard."""
-        self._append({"kind": "environment", "epoch": epoch, "global_step": global_step, **facts})
-
-    def write_cost(self, epoch: int, global_step: int, seconds: float, memory: int | None) -> None:
-        """Add the record of what training has cost up to an epoch's end (``"kind": "time"``): seconds, peak bytes."""
-        known = {} if memory is None else {"memory_bytes": memory}
-        self._append(
-            {"kind": "time", "epoch": epoch, "global_step": global_step, "seconds": seconds, **known}
-        )
-
-    def write_phase(self, epoch: int, global_step: int, phase: int, changes: Mapping[str, object]) -> None:
-        """Add the record of a phase that begins (``"kind": "phase"``), with the settings that it changes."""
-        self._append(
-            {"kind": "phase", "epoch": epoch, "global_step": global_step, "phase": phase, "sets": changes}
-        )
+        Args:
+            kind: ``environment`` for software, machine and start of a session; ``vocabulary`` for the words that the
+                text encoder knows; ``phase`` for a phase that begins, with the settings that it changes; ``curves`` for
+                learned values; ``time`` for what training has cost up to an epoch's end, in seconds and peak bytes.
+            epoch: the epoch, from 1.
+            global_step: the number of steps of the run that are done.
+            values: what the record holds.
+        """
+        record = {"kind": kind, "epoch": epoch, "global_step": global_step, **values}
+        with writing(self._path), self._path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
 
     def close(self) -> None:
         """Close the file of TensorBoard."""
         with writing(self._path.with_name("tensorboard")):
             self._board.close()
-
-    def _append(self, record: Mapping[str, object]) -> None:
-        with writing(self._path), self._path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
 
 
 class _Board:

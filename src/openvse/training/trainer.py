@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,46 @@ from torch import nn
 from openvse.errors import TrainingError
 from openvse.model import Start
 from openvse.specs import RunRecipe
-from openvse.training.average import WeightAverage
+from openvse.training.before_after import FromStart
 from openvse.training.checkpoint import CHECKPOINT, Progress, load_checkpoint, save_checkpoint
-from openvse.training.clock import EpochClock
 from openvse.training.collapse import CollapseDetector
-from openvse.training.environment import environment, peak_memory
-from openvse.training.from_start import FromStart
-from openvse.training.optimizer import build_optimizer, check_prefixes, freeze
-from openvse.training.phase_changes import announcement, phase_changes
-from openvse.training.precision import precision_of
+from openvse.training.environment import environment, peak_memory, precision_of
+from openvse.training.optimizer import WeightAverage, build_optimizer, check_prefixes, freeze
 from openvse.training.records import EpochReport, MetricsLog, StepReport, Watcher
-from openvse.training.schedule import Schedule
+from openvse.training.schedule import Schedule, announcement, phase_changes
 from openvse.training.task import AnyTask, Step
+
+
+class EpochClock:
+    """Measures the steps of one epoch; validation and the time between two sessions do not count.
+
+    Args:
+        seconds: the training time before the clock started, in seconds.
+        step: the number of batches of the epoch that were done when the clock started.
+    """
+
+    def __init__(self, seconds: float, step: int) -> None:
+        self._seconds_before, self._reported_step = seconds, step
+        self._start = self._now = self._report = self._checkpoint = time.monotonic()
+
+    def tick(self) -> float:
+        """Read the time at the end of a step, and return the seconds of training so far."""
+        self._now = time.monotonic()
+        return self._seconds_before + self._now - self._start
+
+    def steps_per_s(self, step: int) -> float:
+        """Return the steps per second since the last call; ``step`` batches of the epoch are done."""
+        speed = (step - self._reported_step) / max(self._now - self._report, 1e-9)
+        self._report, self._reported_step = self._now, step
+        return speed
+
+    def checkpoint_is_due(self, every_s: float) -> bool:
+        """Return whether the last checkpoint, or the start, is at least ``every_s`` seconds ago."""
+        return self._now - self._checkpoint >= every_s
+
+    def checkpoint_written(self) -> None:
+        """Start to measure the time to the next checkpoint."""
+        self._checkpoint = time.monotonic()
 
 
 class Trainer:
@@ -88,10 +118,10 @@ class Trainer:
         try:
             if log is not None and done.epoch < self.schedule.num_epochs:
                 facts = environment(self.accelerator.device) | {"precision": precision_of(self.accelerator)}
-                log.write_environment(done.epoch, done.global_step, facts)
+                log.note("environment", done.epoch, done.global_step, facts)
             if done.global_step == 0:
                 if log is not None and self.task.coverage is not None:
-                    log.write_coverage(self.task.coverage)
+                    log.note("vocabulary", 0, 0, asdict(self.task.coverage))
                 if self.begun is not None:
                     self._measure_start(self.begun, log)
                 # So best/ never exists without a checkpoint, and a full disk is noticed before the first epoch.
@@ -212,9 +242,10 @@ class Trainer:
         if log is not None:
             log.write("validation", progress.epoch, progress.global_step, metrics)
             if curves := self.task.curves():
-                log.write_curves(progress.epoch, progress.global_step, curves)
+                log.note("curves", progress.epoch, progress.global_step, curves)
             memory = peak_memory(self.accelerator.device)
-            log.write_cost(progress.epoch, progress.global_step, progress.seconds, memory)
+            cost = {"seconds": progress.seconds} | ({} if memory is None else {"memory_bytes": memory})
+            log.note("time", progress.epoch, progress.global_step, cost)
         summary = self.task.summary(metrics)
         self.watcher.epoch(EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds, summary))
         if self.begun is not None and progress.epoch == self.schedule.num_epochs:
@@ -254,7 +285,8 @@ class Trainer:
         if log is not None:
             sets = {key: new for key, (_, new) in phase_changes(self.recipe, index).items()}
             # The settings are valid from the next step on; a run that is resumed before it announces them again.
-            log.write_phase(epoch + 1, self.progress.global_step + 1, index + 1, sets)
+            begins_at = epoch + 1, self.progress.global_step + 1
+            log.note("phase", *begins_at, {"phase": index + 1, "sets": sets})
         if len(self.objectives):
             self.objectives[index].load_state_dict(self.objectives[index - 1].state_dict(), strict=False)
 

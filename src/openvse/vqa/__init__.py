@@ -10,13 +10,11 @@ if TYPE_CHECKING:
     from openvse.vqa.accuracy import answer_accuracy, exact_match
     from openvse.vqa.answerer import Answerer
     from openvse.vqa.answers import AnswerVocabulary
-    from openvse.vqa.baselines import most_frequent_answers
     from openvse.vqa.build import build_answerer
-    from openvse.vqa.evaluator import evaluate_answers
+    from openvse.vqa.evaluator import evaluate_answers, most_frequent_answers
     from openvse.vqa.explain import Explained
-    from openvse.vqa.predict import Prediction, predict_batches, question_dataset
+    from openvse.vqa.predict import Prediction, predict_batches, question_dataset, read_results, write_results
     from openvse.vqa.report import AnswerProtocol, AnswerReport
-    from openvse.vqa.results import read_results, write_results
     from openvse.vqa.wordnet import WordNet, find_wordnet
 
 __all__ = [
@@ -54,10 +52,10 @@ __getattr__, __dir__ = lazy_names(
         "evaluate_answers": "openvse.vqa.evaluator",
         "exact_match": "openvse.vqa.accuracy",
         "find_wordnet": "openvse.vqa.wordnet",
-        "most_frequent_answers": "openvse.vqa.baselines",
+        "most_frequent_answers": "openvse.vqa.evaluator",
         "predict_batches": "openvse.vqa.predict",
         "question_dataset": "openvse.vqa.predict",
-        "read_results": "openvse.vqa.results",
-        "write_results": "openvse.vqa.results",
+        "read_results": "openvse.vqa.predict",
+        "write_results": "openvse.vqa.predict",
     },
 )

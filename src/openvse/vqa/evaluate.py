@@ -1,8 +1,8 @@
-"""The evaluation of a model that answers questions on a data set."""
+"""The evaluation of a model that answers questions on a data set, and what a report shows of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,15 +10,17 @@ import numpy as np
 
 from openvse.corpus import QuestionSet, seen_in_training
 from openvse.datasets import open_questions
-from openvse.errors import DataError, OpenVSEError
+from openvse.errors import DataError, ModelError, OpenVSEError
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings
+from openvse.evaluation.win_loss import Shown
 from openvse.features import open_store, open_token_states
-from openvse.training.kind import Request, check_data, published_for, under_protocol
+from openvse.training.kind import Request, expect_data, published_for, under_protocol
 from openvse.types import FeatureSource
 from openvse.vqa.answerer import Answerer
-from openvse.vqa.evaluator import evaluate_answers
-from openvse.vqa.predict import predict
+from openvse.vqa.answers import are_votes, main_answers
+from openvse.vqa.evaluator import evaluate_answers, score_answers
+from openvse.vqa.predict import predict, write_results
 from openvse.vqa.report import AnswerReport
-from openvse.vqa.results import write_results
 from openvse.vqa.wordnet import WordNet, find_wordnet
 
 PREDICTIONS = "predictions.json"
@@ -86,7 +88,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         require_images=model.sees and store is None,
         allow_outside=request.allow_outside,
     )
-    check_data(protocol, questions.name)
+    expect_data(protocol, questions.name)
     chosen = questions if request.split == "all" else questions.split(request.split)
     kept, answers, probabilities = answer_questions(model, chosen, store, request)
     left_out = len(chosen) - len(kept)
@@ -146,3 +148,66 @@ def _store(model: Answerer, features: Sequence[Path]) -> FeatureSource | None:
     if len(features) > 1:
         raise OpenVSEError("--features is given several times for one model: give it once")
     return open_store(features[0], model.image.encoder)
+
+
+def findings_of(evaluation: AnswersEvaluation, count: int) -> Findings:
+    """Return what a report shows of an evaluation.
+
+    Args:
+        evaluation: the evaluation of a model.
+        count: the number of right and of wrong answers to show.
+
+    Raises:
+        ModelError: there are no answers to compare with.
+    """
+    report = evaluation.report
+    if report is None:
+        raise ModelError("the questions have no answers to compare with: give data that have")
+    limits = {"best answers of the vocabulary": report.ceiling} if report.ceiling else {}
+    return Findings(
+        data=report.protocol.name,
+        size={"num_questions": len(evaluation.questions)},
+        metrics=report.scores,
+        intervals=report.intervals,
+        beside={**report.published, **report.baselines, **limits},
+        notes=tuple(report.protocol_lines()),
+        problems=report.problems,
+        queries=(_queries(evaluation, count),) if count else (),
+    )
+
+
+def _queries(evaluation: AnswersEvaluation, count: int) -> AnsweredQueries:
+    asked = np.flatnonzero([bool(question.answers) for question in evaluation.questions.questions])
+    answers = [evaluation.answers[number] for number in asked.tolist()]
+    scored = score_answers(evaluation.questions.select(asked), answers)
+    worth = scored.columns["accuracy"]
+    sure = np.argsort(-np.array(evaluation.probabilities)[asked], kind="stable").tolist()
+    votes = are_votes([question.answers for question in scored.questions.questions])
+
+    def shown(number: int) -> AnsweredQuery:
+        question, is_right = scored.questions.questions[number], bool(worth[number] >= 1)
+        probability = evaluation.probabilities[int(asked[number])]
+        right = Shown(", ".join(main_answers(question.answers, votes=votes)))
+        return AnsweredQuery(
+            query=Shown(question.text, question.path),
+            found=(Shown(answers[number]),),
+            hits=(is_right,),
+            right=None if is_right else right,
+            result=f"accuracy {worth[number]:.2f}, probability {probability:.2f}",
+        )
+
+    images = scored.questions.images_of().tolist()
+    best = _different([number for number in sure if worth[number] >= 1], images, count)
+    worst = _different([number for number in sure if worth[number] == 0], images, count)
+    return AnsweredQueries(
+        "Questions, the most confident answers first", *(tuple(map(shown, some)) for some in (best, worst))
+    )
+
+
+def _different(numbers: Sequence[int], images: Sequence[int], count: int) -> Iterator[int]:
+    """Yield at most one question about each image."""
+    seen: set[int] = set()
+    for number in numbers:
+        if images[number] not in seen and len(seen) < count:
+            seen.add(images[number])
+            yield number

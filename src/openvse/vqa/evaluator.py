@@ -1,8 +1,8 @@
-"""Computes a report from predicted answers and questions."""
+"""Computes a report from predicted answers and questions, with baselines that do not see the image."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,19 +10,16 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.corpus import QuestionSet
+from openvse.encoders.word_splitters import split_words
 from openvse.errors import DataError
-from openvse.output.documents import CONFIDENCE
-from openvse.vqa.accuracy import answer_accuracy, exact_match
-from openvse.vqa.answers import AnswerVocabulary, answer_scores, are_votes
-from openvse.vqa.baselines import most_frequent_answers
+from openvse.evaluation.metrics import Replicates, percentile_intervals, resampled_weights
+from openvse.vqa.accuracy import THRESHOLDS, answer_accuracy, exact_match, wups
+from openvse.vqa.answers import AnswerVocabulary, answer_scores, are_votes, main_answers
 from openvse.vqa.report import AnswerProtocol, AnswerReport, QuestionType, Scores
 from openvse.vqa.wordnet import WordNet
-from openvse.vqa.wups import THRESHOLDS, wups
 
 KINDS = ("yes/no", "number", "other")
 """The types of answers in VQA 2.0, in the order of its tables."""
-
-_RESAMPLED_AT_ONCE = 1 << 22
 
 
 def evaluate_answers(
@@ -47,8 +44,7 @@ def evaluate_answers(
         questions: Q questions; those without an answer are left out.
         predictions: an answer to each question, in any spelling.
         training: the training questions, which add their most frequent answers as baselines.
-        vocabulary: the answers of the model, which add the share of questions without a known answer, and the best
-            possible scores.
+        vocabulary: the answers of the model; they add the share of questions without a known answer, and the ceiling.
         wordnet: WordNet, which adds WUPS if the answers are sets.
         resamples: the number of resampled data sets for the intervals; 0 for none.
         seed: the seed of the draws.
@@ -62,6 +58,7 @@ def evaluate_answers(
     scored = questions.select(np.array(answered := _answered(questions, predictions), dtype=np.int64))
     scorer = _Scorer(scored, wordnet)
     columns = scorer.columns([predictions[number] for number in answered])
+    drawn = score_replicates(columns, scored.images_of(), resamples=resamples, seed=seed)
     others = _baselines(training, scored, None if exchanged is None else [exchanged[n] for n in answered])
     protocol = AnswerProtocol(
         name=questions.name,
@@ -76,7 +73,7 @@ def evaluate_answers(
     return AnswerReport(
         scores=_means(columns),
         protocol=protocol,
-        intervals=score_intervals(columns, scored.images_of(), resamples=resamples, seed=seed),
+        intervals=score_intervals(drawn),
         baselines={label: _means(scorer.columns(answers)) for label, answers in others.items()},
         unknown=None if vocabulary is None else _unknown(vocabulary, scored),
         ceiling={} if vocabulary is None else _ceiling(vocabulary, scored, scorer),
@@ -105,7 +102,7 @@ class ScoredAnswers:
         """Return the mean of each score in percent."""
         return _means(self.columns)
 
-    def replicates(self, *, resamples: int, seed: int) -> dict[str, Float[np.ndarray, "R"]]:
+    def replicates(self, *, resamples: int, seed: int) -> Replicates:
         """Return the mean scores on every resample; see ``score_replicates``."""
         return score_replicates(self.columns, self.questions.images_of(), resamples=resamples, seed=seed)
 
@@ -191,6 +188,46 @@ def _answered(questions: QuestionSet, predictions: Sequence[str]) -> list[int]:
     return answered
 
 
+def most_frequent_answers(
+    training: QuestionSet, questions: QuestionSet, *, num_words: int = 0
+) -> tuple[str, ...]:
+    """Answer each question with the most frequent answer to training questions that begin with the same words.
+
+    A training question counts once, for its most frequent answer; if answers are not votes, it counts once for each
+    of them. Of equally frequent answers, the first in alphabetical order is taken. If no training question begins
+    with these words, one word less is compared.
+
+    Args:
+        training: questions with answers.
+        questions: Q questions.
+        num_words: the number of first words that must agree; with 0, all questions get the same answer.
+
+    Returns:
+        An answer to each question, in its normal form.
+
+    Raises:
+        DataError: no training question has an answer.
+    """
+    votes = are_votes(question.answers for question in training.questions)
+    counts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for question in training.questions:
+        words = tuple(split_words(question.text))
+        for answer in main_answers(question.answers, votes=votes):
+            for length in range(min(num_words, len(words)) + 1):
+                counts[words[:length]][answer] += 1
+    if not counts:
+        raise DataError(f"{training.name}: no question has an answer; give training questions with answers")
+    best = {
+        start: min(answers, key=lambda answer: (-answers[answer], answer))
+        for start, answers in counts.items()
+    }
+    starts = [tuple(split_words(question.text)[:num_words]) for question in questions.questions]
+    return tuple(
+        next(best[start[:length]] for length in range(len(start), -1, -1) if start[:length] in best)
+        for start in starts
+    )
+
+
 def _baselines(
     training: QuestionSet | None, questions: QuestionSet, exchanged: Sequence[str] | None
 ) -> dict[str, tuple[str, ...]]:
@@ -221,54 +258,35 @@ def _ceiling(vocabulary: AnswerVocabulary, questions: QuestionSet, scorer: _Scor
     return {name: score for name, score in scores.items() if not name.startswith("wups")}
 
 
-def score_intervals(
-    columns: Mapping[str, Float[np.ndarray, "Q"]],
-    images: Int[np.ndarray, "Q"],
-    *,
-    resamples: int,
-    seed: int,
-) -> dict[str, tuple[float, float]]:
-    """Return percentile intervals of mean scores, in percent; images are drawn along with their questions.
-
-    Args:
-        columns: each score of each question; NaN if a question does not count.
-        images: the image of each question, numbered from 0.
-        resamples: the number of resampled data sets; 0 returns nothing.
-        seed: the seed of the draws.
-
-    The questions about an image are not independent evidence. Drawing images is the same as weighting them by
-    multinomial counts, so that a block of resamples is a matrix product.
-    """
-    drawn = score_replicates(columns, images, resamples=resamples, seed=seed)
-    tails = 50.0 * (1.0 - CONFIDENCE), 50.0 * (1.0 + CONFIDENCE)
-    values = {name: row[~np.isnan(row)] for name, row in drawn.items()}
-    bounds = {name: np.percentile(row, tails) for name, row in values.items() if len(row)}
-    return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
-
-
 def score_replicates(
     columns: Mapping[str, Float[np.ndarray, "Q"]],
     images: Int[np.ndarray, "Q"],
     *,
     resamples: int,
     seed: int,
-) -> dict[str, Float[np.ndarray, "R"]]:
+) -> Replicates:
     """Return each mean score in percent on every resample; NaN where no question that counts was drawn.
 
-    The arguments are those of ``score_intervals``. The same images and seed draw the same resamples, so that the
-    replicates of two models are pairs.
+    The questions about an image are not independent evidence, so images are drawn along with their questions. The same
+    images and seed draw the same resamples, so that the replicates of two models are pairs.
+
+    Args:
+        columns: each score of each question; NaN if a question does not count.
+        images: the image of each question, numbered from 0.
+        resamples: the number of resampled data sets; 0 returns nothing.
+        seed: the seed of the draws.
     """
     if not resamples:
         return {}
-    num_images = int(images.max()) + 1
     worth = np.column_stack([np.bincount(images, np.nan_to_num(column)) for column in columns.values()])
     asked = np.column_stack([np.bincount(images, ~np.isnan(column)) for column in columns.values()])
-    generator = np.random.default_rng(seed)
-    block = max(1, _RESAMPLED_AT_ONCE // num_images)
-    means = []
-    for start in range(0, resamples, block):
-        size = min(block, resamples - start)
-        weights = generator.multinomial(num_images, np.full(num_images, 1 / num_images), size=size)
-        with np.errstate(invalid="ignore"):  # a kind of which no question was drawn
-            means.append(100.0 * (weights @ worth) / (weights @ asked))
-    return dict(zip(columns, np.concatenate(means).T, strict=True))
+    weights = resampled_weights(len(worth), resamples, np.random.default_rng(seed))
+    with np.errstate(invalid="ignore"):  # a kind of which no question was drawn
+        means = np.concatenate([100.0 * (drawn @ worth) / (drawn @ asked) for drawn in weights])
+    return dict(zip(columns, means.T, strict=True))
+
+
+def score_intervals(replicates: Replicates) -> dict[str, tuple[float, float]]:
+    """Return the percentile interval of each mean score over the resamples that have it, in percent."""
+    known = {name: drawn[~np.isnan(drawn)] for name, drawn in replicates.items()}
+    return percentile_intervals([{name: drawn for name, drawn in known.items() if len(drawn)}])

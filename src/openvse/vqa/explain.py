@@ -1,9 +1,12 @@
-"""Answers with the attention weights behind them, for the parts of the image and for the words."""
+"""Answers with the attention weights behind them, and one web page that shows them on the image and its words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
+from importlib.resources import files
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -11,9 +14,35 @@ from torch import Tensor
 
 from openvse.encoders import UnknownWord
 from openvse.encoders.located import locate
-from openvse.media.videos import ClipSource
+from openvse.media.videos import ClipSource, read_poster
 from openvse.model import evaluating
+from openvse.output.documents import html_page, image_uri
 from openvse.vqa.answerer import Answerer, Guess
+
+IMAGE_PX = 960
+"""The longer side of the image: twice its size on the page, for dense screens."""
+
+VEIL = 0.82
+"""The darkness of a part without any weight."""
+
+STEPS_OF_TWO = 2.0
+"""The range of the scale of weights on either side of the even share: two doublings, so a quarter to four times."""
+
+NEARLY_EVEN = 1.25
+"""If the largest weight is below this multiple of the even share, attention counts as even."""
+
+WHOLE = [0.0, 0.0, 1.0, 1.0]
+"""The box of a class token, which represents the whole image; drawing its veil would darken the cells."""
+
+BOXES_SHOWN = 5
+"""The largest number of outlined regions; they overlap, and those with small weights say little."""
+
+_LEGEND = """<div class="legend" role="img" aria-label="the scale of weights">
+<div class="scales"><span class="of-cells"></span><span class="of-words"></span></div>
+<div class="ticks">
+<span>a quarter of the even share, or less</span><span>even</span><span>four times, or more</span>
+</div>
+</div>"""
 
 
 @dataclass(frozen=True)
@@ -74,3 +103,144 @@ def explain(
             one = replace(one, word_weights=of_words, boxes=boxes, image_weights=of_image, tiled=tiled)
         explained.append(one)
     return explained
+
+
+def answer_page(image: Path, answered: Sequence[Explained]) -> str:
+    """Return an HTML page with each question, its answers, and the weights over image and words.
+
+    Weights are shown relative to the even share, which each of N parts would have if all were equal: the smaller the
+    weight of a grid cell, the darker it is, from clear at four times the even share to darkest at a quarter of it, on
+    a logarithmic scale. If attention is even, all cells are therefore equally dim. The regions with the largest
+    weights are outlined, with stronger lines for larger weights. Words are shaded on the same scale.
+
+    Args:
+        image: the file of the image.
+        answered: the result of ``explain``.
+
+    Raises:
+        BadImageError: the image cannot be decoded.
+    """
+    shown = read_poster(image)
+    shown.thumbnail((IMAGE_PX, IMAGE_PX))
+    style = files("openvse.vqa").joinpath("answer_page.css").read_text(encoding="utf-8")
+    photo = (
+        f".photo {{ aspect-ratio: {shown.width} / {shown.height}; "
+        f"background-image: url({image_uri(shown, quality=85)}); }}\n"
+    )
+    sections = "\n".join(_section(one) for one in answered)
+    if any(one.word_weights is not None for one in answered):
+        sections = f"{_LEGEND}\n{sections}"
+    return html_page(f"openvse ask: {image.name}", sections, note=_note(answered), style=style + photo)
+
+
+def _note(answered: Sequence[Explained]) -> str:
+    note = "Each answer has its own probability; they need not add up to 100 %."
+    if any(one.word_weights is not None for one in answered):
+        note += (
+            " Bright parts of the image and shaded words have the largest weights in the sums that the answer is "
+            "made of; where all are alike, attention is even. A part has read the question and the other parts by "
+            "then: its weight says where the model took it from, not why."
+        )
+    return note
+
+
+def _section(one: Explained) -> str:
+    weighed = "" if one.word_weights is None else _words(one.words, one.word_weights.mean(dim=0))
+    mean = None if one.image_weights is None else one.image_weights.mean(dim=0)
+    count = 1 if one.word_weights is None else len(one.word_weights)
+    caption = _caption("mean of the reductions" if count > 1 else "weights", mean)
+    if mean is not None and one.boxes is None:
+        caption += "; the positions of the parts are not known"
+    first = f"<figure>{_photo(one, mean)}<figcaption>{caption}</figcaption>{weighed}</figure>"
+    rows = "\n".join(
+        f'<tr><td>{escape(guess.answer)}</td><td><div class="bar" style="width: {100 * guess.probability:.1f}%">'
+        f"</div></td><td>{100 * guess.probability:.1f} %</td></tr>"
+        for guess in one.guesses
+    )
+    return (
+        f'<section>\n<h2>{escape(one.question)}</h2>\n<div class="first">{first}<table>{rows}</table></div>\n'
+        f"{_reductions(one)}</section>"
+    )
+
+
+def _reductions(one: Explained) -> str:
+    """Return a small image for each of several reductions."""
+    if one.word_weights is None or one.image_weights is None or len(one.word_weights) == 1:
+        return ""
+    figures = "\n".join(
+        f"<figure>{_photo(one, image)}<figcaption>{_caption(str(number), image)}</figcaption>"
+        f"{_words(one.words, words)}</figure>"
+        for number, (image, words) in enumerate(zip(one.image_weights, one.word_weights, strict=True), 1)
+    )
+    return f'<div class="reductions">{figures}</div>\n'
+
+
+def _caption(name: str, weights: Float[Tensor, "N"] | None) -> str:
+    if weights is None:
+        return "this model shows no weights"
+    largest, even = float(weights.max()), 1 / len(weights)
+    verdict = "nearly even; " if len(weights) > 1 and largest < NEARLY_EVEN * even else ""
+    return (
+        f"{name}: {verdict}at most {100 * largest:.1f} % a part, {largest / even:.1f} times the even share "
+        f"of {100 * even:.1f} %"
+    )
+
+
+def brightness(weights: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    """Return weights that sum to 1 on the scale: 0 at a quarter of the even share, 1/2 at it, 1 at four times it.
+
+    If there is only one part, or no weight at all, there is nothing to compare, and all parts are bright.
+    """
+    count, total = len(weights), float(weights.sum())
+    if count == 1 or total <= 0:
+        return torch.ones_like(weights)
+    doublings = torch.log2(weights * count / total)
+    return ((doublings + STEPS_OF_TWO) / (2 * STEPS_OF_TWO)).clamp(0, 1)
+
+
+def _photo(one: Explained, weights: Float[Tensor, "N"] | None) -> str:
+    """Return the image with its weights over it; without weights if the positions of the parts are unknown."""
+    shapes = ""
+    if weights is not None and one.boxes is not None:
+        shapes = _veils(one.boxes, weights) if one.tiled else _outlines(one.boxes, weights)
+    return f'<svg class="photo" viewBox="0 0 1 1" preserveAspectRatio="none" role="img">{shapes}</svg>'
+
+
+def _veils(boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]) -> str:
+    return "".join(
+        _rectangle(box, "veil", f"fill-opacity={VEIL * (1 - share):.3f}", weight)
+        for box, weight, share in _by_share(boxes, weights)
+        if box != WHOLE or len(boxes) == 1
+    )
+
+
+def _outlines(boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]) -> str:
+    heaviest = sorted(_by_share(boxes, weights), key=lambda shared: shared[1])[-BOXES_SHOWN:]
+    return "".join(
+        _rectangle(box, "box", f"stroke-opacity={share:.3f}", weight) for box, weight, share in heaviest
+    )
+
+
+def _by_share(
+    boxes: Float[Tensor, "N 4"], weights: Float[Tensor, "N"]
+) -> list[tuple[list[float], float, float]]:
+    """Return each box with its weight, and the place of the weight on the scale."""
+    return list(zip(boxes.tolist(), weights.tolist(), brightness(weights).tolist(), strict=True))
+
+
+def _rectangle(box: list[float], kind: str, opacity: str, weight: float) -> str:
+    left, top, right, bottom = box
+    name, value = opacity.split("=")
+    return (
+        f'<rect class="{kind}" x="{left:.4f}" y="{top:.4f}" width="{right - left:.4f}" height="{bottom - top:.4f}" '
+        f'{name}="{value}"><title>{100 * weight:.1f} %</title></rect>'
+    )
+
+
+def _words(words: Sequence[str], weights: Float[Tensor, "M"]) -> str:
+    spans = " ".join(
+        f'<span style="background: rgba(var(--shade), {0.75 * bright:.3f})" title="{100 * weight:.1f} %">'
+        f"{escape(word)}</span>"
+        for word, weight, bright in zip(words, weights.tolist(), brightness(weights).tolist(), strict=True)
+    )
+    return f'<p class="words">{spans}</p>'

@@ -46,7 +46,7 @@ class VQA(TaskKind):
 
     def findings(self, evaluation: Evaluation, count: int) -> Findings:
         """Return the figures, and the questions that the model answers right or wrong most confidently."""
-        from openvse.vqa.findings import findings_of
+        from openvse.vqa.evaluate import findings_of
 
         return findings_of(cast("AnswersEvaluation", evaluation), count)
 

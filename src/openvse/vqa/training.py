@@ -25,10 +25,10 @@ from openvse.training.inputs import (
     data_of,
     open_features,
     open_text_features,
+    small_split_warning,
     source_of,
     spread,
 )
-from openvse.training.split_size import small_split_warning
 from openvse.training.task import Step, Task
 from openvse.types import FeatureSource, QuestionBatch
 from openvse.vqa.answerer import Answerer
@@ -125,9 +125,8 @@ class AnsweringTask(Task[QuestionBatch]):
             raise DataError("no validation question can be answered, as not one image can be used")
         worth, of_image = np.concatenate(right), np.unique(np.concatenate(images), return_inverse=True)[1]
         self._chance = 100 * by_frequency / len(worth)
-        drawn = {"accuracy": worth}, of_image
-        self.intervals = score_intervals(*drawn, resamples=1000, seed=0)
-        self.replicates = score_replicates(*drawn, resamples=1000, seed=0)
+        self.replicates = score_replicates({"accuracy": worth}, of_image, resamples=1000, seed=0)
+        self.intervals = score_intervals(self.replicates)
         return {"accuracy": 100 * float(worth.sum(dtype=np.float64)) / len(worth), "loss": loss / len(worth)}
 
     def summary(self, metrics: Mapping[str, float]) -> str:

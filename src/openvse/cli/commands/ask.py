@@ -37,9 +37,8 @@ def ask(
     from openvse.cli.progress import note
     from openvse.cli.queries import refuse_image_questions
     from openvse.tasks.load import load_as
-    from openvse.vqa.answer_page import answer_page
     from openvse.vqa.answerer import Answerer
-    from openvse.vqa.explain import explain
+    from openvse.vqa.explain import answer_page, explain
 
     refuse_image_questions(questions)
     loaded = load_as(Answerer, model, device=device)

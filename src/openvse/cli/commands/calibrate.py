@@ -79,7 +79,7 @@ def folder_of(model: str) -> Path:
     Raises:
         ModelError: the model is not in a folder of this machine.
     """
-    from openvse.conversion.published import published_folder
+    from openvse.conversion.convert import published_folder
     from openvse.tasks.load import find_model
 
     if Path(model).is_dir():
