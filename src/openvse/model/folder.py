@@ -2,7 +2,7 @@
 
 ``config.json`` of format 2 holds ``library_name``, ``format_version``, ``task``, the model's spec under ``model``, and
 ``provenance``, which is not checked: the version of openvse, the recipe's name, the data set with the number of images
-in each split, the results on validation. Format 1 held the whole recipe of the run instead of the spec.
+in each split, the results on validation.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ FORMAT_VERSION = 2
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 
-_OF_A_RECIPE = {"name": "recipe", "description": "description", "seed": "seed", "published": "published"}
-"""Keys of a format-1 recipe that tell the origin of the model, with their names in provenance."""
-
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -36,7 +33,7 @@ class ModelConfig:
 
     Attributes:
         task: a name in the registry of tasks.
-        spec: the parts of the model, not checked yet; in a folder of format 1 it has further keys.
+        spec: the parts of the model, not checked yet.
         provenance: the origin of the model.
     """
 
@@ -85,7 +82,7 @@ def read_config(folder: Path) -> ModelConfig:
     """Return the description of a model from its folder.
 
     Raises:
-        ModelError: the folder has no model, is incomplete, or comes from a newer openvse.
+        ModelError: the folder has no model, is incomplete, or has another format.
     """
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
@@ -102,18 +99,14 @@ def read_config(folder: Path) -> ModelConfig:
                 f"name {folder} in a recipe as a tower's model"
             ) from error
         raise ModelError(f"{folder / CONFIG} is damaged ({error}): save the model again") from error
-    if version not in (1, FORMAT_VERSION):
+    if version != FORMAT_VERSION:
         raise ModelError(
-            f"{folder} has model format {version}, this openvse ({__version__}) reads 1 to {FORMAT_VERSION}: "
-            f"update openvse"
+            f"{folder} has model format {version}, this openvse ({__version__}) reads {FORMAT_VERSION}: update "
+            f"openvse, or train or convert the model again"
         )
-    tree = config.get("recipe" if version == 1 else "model")
+    tree, provenance = config.get("model"), config.get("provenance")
     if not isinstance(tree, dict):
         raise ModelError(f"{folder / CONFIG} does not say what the model is made of: save the model again")
-    if version == 1:
-        provenance = {ours: tree[key] for key, ours in _OF_A_RECIPE.items() if tree.get(key)}
-        return ModelConfig(str(tree.get("task", "retrieval")), tree, provenance)
-    provenance = config.get("provenance")
     return ModelConfig(str(config.get("task")), tree, provenance if isinstance(provenance, dict) else {})
 
 
