@@ -1,4 +1,4 @@
-"""Models of format 2, a store, an index of format 3 and a recipe that an earlier openvse wrote are read as it read them.
+"""Models of format 2, a store, an index of format 3 and a recipe of an earlier openvse are read as it read them.
 
 ``expected.json`` holds what openvse computed then: fingerprints, embeddings, answers, features and hits. ``resnet``
 reads images, ``stored_counting`` stored features; ``answerer`` answers questions, ``question_only`` without an image.
