@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
+from openvse.backbones.efficientnet_lite import EfficientNetLite0
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Inputs
 from tests.seeing import see

@@ -11,7 +11,7 @@ import yaml
 
 import openvse
 from openvse.errors import ModelError
-from openvse.model.card import model_card
+from openvse.model.folder import model_card
 from openvse.retrieval.build import build_model
 from openvse.tasks.load import load
 from openvse.tasks.recipes import parse_recipe

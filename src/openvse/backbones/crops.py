@@ -14,7 +14,7 @@ from PIL.Image import Image, Transpose
 from torch import Tensor, nn
 
 from openvse.backbones.base import Backbone, all_real
-from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
+from openvse.backbones.efficientnet_lite import EfficientNetLite0
 from openvse.errors import RecipeError
 from openvse.functional import masked_mean
 from openvse.media.windows import pixel_windows, window_boxes

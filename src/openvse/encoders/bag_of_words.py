@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
+from openvse.encoders.augmentations import TokenAugmentation, TokenMode
 from openvse.encoders.vocabulary import MASK, SPECIALS
 from openvse.encoders.word_splitters import WordSplitter, WordsSplitter
 from openvse.encoders.words_encoder import MAX_WORDS, WordsEncoder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from openvse.encoders.coverage import Coverage, UnknownWord
+from openvse.encoders.vocabulary import Coverage, UnknownWord
 from openvse.registry import Configured
 from openvse.types import Features, Inputs
 

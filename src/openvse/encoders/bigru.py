@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import nn
 
-from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
+from openvse.encoders.augmentations import TokenAugmentation, TokenMode
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START
 from openvse.encoders.word_splitters import WordSplitter, WordsSplitter
 from openvse.encoders.words_encoder import MAX_WORDS, WordsEncoder

@@ -10,13 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from openvse.backbones.installed import in_package
+from openvse.backbones.pretrained import in_package
 from openvse.encoders.base import TextEncoder
-from openvse.encoders.coverage import Coverage, UnknownWord
-from openvse.encoders.packaged_vectors import read_packaged_vectors
-from openvse.encoders.vocabulary import END, SPECIALS, START, UNKNOWN, Vocabulary
+from openvse.encoders.vocabulary import END, SPECIALS, START, UNKNOWN, Coverage, UnknownWord, Vocabulary
 from openvse.encoders.word_splitters import Splitter
-from openvse.encoders.word_vectors import read_word_vectors
+from openvse.encoders.word_vectors import read_packaged_vectors, read_word_vectors
 from openvse.errors import DataError, RecipeError
 
 _logger = logging.getLogger(__name__)

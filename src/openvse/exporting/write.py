@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from openvse import __version__
-from openvse.backbones.adapters import without_adapters
+from openvse.backbones.fine_tuning import without_adapters
 from openvse.corpus import Corpus
 from openvse.errors import ModelError
 from openvse.exporting.checking import Difference, check_readers, check_side, examples

@@ -98,7 +98,8 @@ class _Sum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, None, Tensor]:
         """Give each element the gradient of its rank, and each weight that of its element."""
-        of_local, of_weights = _sum_gradients(*ctx.saved_tensors, given.contiguous())
+        local, mask, weights, ids = ctx.saved_tensors
+        of_local, of_weights = _sum_gradients(local, mask, weights, ids, given.contiguous())
         return of_local, None, of_weights.to(ctx.kind)
 
 
@@ -116,7 +117,8 @@ class _Sort(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, None]:
         """Give each element the gradient of its rank."""
-        return _sort_gradient(*ctx.saved_tensors, given.contiguous()), None
+        mask, ids = ctx.saved_tensors
+        return _sort_gradient(mask, ids, given.contiguous()), None
 
 
 def _with_rows(local: Float[Tensor, "B N L"]) -> Float[Tensor, "B N L"]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from openvse.encoders.coverage import UnknownWord
-from openvse.encoders.vocabulary import Vocabulary
+from openvse.encoders.vocabulary import UnknownWord, Vocabulary
 from openvse.encoders.word_splitters import WORD_SPLITTERS
 from openvse.errors import ModelError
 

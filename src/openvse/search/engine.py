@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from openvse.encoders.coverage import UnknownWord
+from openvse.encoders.vocabulary import UnknownWord
 from openvse.errors import DataError, ModelError
 from openvse.index.conditions import Condition, allowed_items, parse_conditions
 from openvse.index.index import Index

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.encoders.coverage import UnknownWord
+from openvse.encoders.vocabulary import UnknownWord
 from openvse.errors import DataError, EngineError, IndexFormatError
 from openvse.index.conditions import Condition, parse_conditions
 from openvse.index.database import encode_id

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from openvse.encoders import UnknownWord
-from openvse.encoders.located import locate
+from openvse.encoders.image_encoder import locate
 from openvse.media.videos import ClipSource
 from openvse.model import evaluating
 from openvse.vqa.answerer import Answerer, Guess
