@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,7 +14,7 @@ from PIL.Image import Image, Transpose
 from torch import Tensor, nn
 
 from openvse.backbones.fine_tuning import checkpoint_blocks, set_backbone_mode
-from openvse.functional import compact
+from openvse.functional import compact, masked_mean
 from openvse.media.images import read_image
 from openvse.media.segments import ClipSegment
 from openvse.media.videos import ClipSource, SamplingMode, read_poster
@@ -153,6 +153,37 @@ class Backbone(Configured, nn.Module, ABC):
         """Write the files that the network needs besides its weights, such as its configuration, to a folder."""
 
 
+class NestedBackbone(Backbone):
+    """Shows parts of an item (windows, frames) to an inner backbone, and takes the mean feature of each.
+
+    Args:
+        inner: the inner backbone, which decides whether this one trains.
+        fingerprint: see ``Backbone``.
+    """
+
+    def __init__(self, inner: Backbone, *, fingerprint: str) -> None:
+        super().__init__(
+            nn.ModuleDict({"backbone": inner}),
+            feature_dim=inner.feature_dim,
+            fingerprint=fingerprint,
+            fine_tune=inner.fine_tune,
+        )
+
+    @property
+    def inner(self) -> Backbone:
+        """The backbone that sees the parts."""
+        return cast(Backbone, self.backbone)
+
+    def mean_features(self, pixels: Float[Tensor, "B ... 3 H W"]) -> Float[Tensor, "B C"]:
+        """Return the mean feature that the inner backbone yields for each part."""
+        seen = self.inner(Inputs(pixels, None))
+        return masked_mean(seen.local, seen.mask)
+
+    def save_assets(self, folder: Path) -> None:
+        """Write the files that the inner backbone needs."""
+        self.inner.save_assets(folder)
+
+
 def all_real(local: Float[Tensor, "B N C"]) -> Features:
     """Return features without padding."""
     return Features(local, torch.ones(local.shape[:2], dtype=torch.bool, device=local.device))
@@ -161,6 +192,13 @@ def all_real(local: Float[Tensor, "B N C"]) -> Features:
 def cells(grid: Float[Tensor, "B C H W"]) -> Features:
     """Return the cells of a feature map, row by row."""
     return all_real(grid.flatten(2).transpose(1, 2))
+
+
+def cell_boxes(side: int, device: torch.device | None = None) -> Float[Tensor, "N 4"]:
+    """Return left, top, right and bottom of the cells of a square map as fractions of the image, row by row."""
+    starts = torch.arange(side, device=device) / side
+    top, left = torch.meshgrid(starts, starts, indexing="ij")
+    return torch.stack([left, top, left + 1 / side, top + 1 / side], dim=-1).flatten(0, 1)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,13 @@ from openvse.lazy import lazy_names
 if TYPE_CHECKING:
     from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
     from openvse.encoders.bag_of_words import BagOfWords
-    from openvse.encoders.base import Encoder, TextEncoder
+    from openvse.encoders.base import Encoder, TextEncoder, TokenStatesEncoder
     from openvse.encoders.bigru import BiGRU
     from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
     from openvse.encoders.image_encoder import ImageEncoder
     from openvse.encoders.projections import PROJECTIONS, Projection
     from openvse.encoders.role_graph import RoleGraphEncoder
     from openvse.encoders.text_encoders import TEXT_ENCODERS
-    from openvse.encoders.token_states import TokenStatesEncoder
     from openvse.encoders.transformers_text import TransformersText
 
 __all__ = [
@@ -62,7 +61,7 @@ __getattr__, _names = lazy_names(
         "RoleGraphEncoder": "openvse.encoders.role_graph",
         "TEXT_ENCODERS": "openvse.encoders.text_encoders",
         "TextEncoder": "openvse.encoders.base",
-        "TokenStatesEncoder": "openvse.encoders.token_states",
+        "TokenStatesEncoder": "openvse.encoders.base",
         "TransformersText": "openvse.encoders.transformers_text",
     },
 )

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from openvse.backbones import Backbone
+from openvse.backbones.base import cell_boxes
 from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
 from openvse.encoders.base import Encoder
 from openvse.encoders.global_vectors import GlobalVector
@@ -148,7 +149,4 @@ def grid_cells(count: int) -> Float[Tensor, "N 4"] | None:
     before = count - side * side
     if before > 1:
         return None
-    edges = torch.arange(side + 1) / side
-    top, left = torch.meshgrid(edges[:-1], edges[:-1], indexing="ij")
-    cells = torch.stack([left, top, left + 1 / side, top + 1 / side], dim=-1).flatten(0, 1)
-    return torch.cat([torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(before, 4), cells])
+    return torch.cat([torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(before, 4), cell_boxes(side)])

@@ -22,8 +22,8 @@ from openvse.backbones.fine_tuning import (
 )
 from openvse.backbones.pretrained import load_backbone, load_or_explain, model_source
 from openvse.encoders.augmentations import TokenAugmentation, TokenMode
+from openvse.encoders.base import TokenStatesEncoder, digest_of
 from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
-from openvse.encoders.token_states import TokenStatesEncoder, digest_of
 from openvse.encoders.vocabulary import Coverage, UnknownWord
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import keep_at_least_one, masked_mean
