@@ -16,7 +16,7 @@ from openvse.errors import RecipeError, choices, nearest
 from openvse.specs import Part, TowerSpec, describe
 
 DECIDED = {"backbone", "embed_dim"}  # arguments of the encoder that are not in a recipe
-REPLACED = {
+REPLACED = {  # keys of the first recipes, and the option of today that each stands for
     "size_augmentation": "augmentation",
     "augmentation_rate": "augmentation",
     "pooled": "global_vector",
