@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openvse.datasets import open_corpus
-from openvse.encoders.role_graphs import tag_words
+from openvse.encoders.role_graph import tag_words
 from openvse.encoders.word_splitters import split_words
 
 COLORS = [

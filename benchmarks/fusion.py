@@ -16,7 +16,7 @@ from torch import Tensor
 
 from _measure import environment, median_times, peak_memory, table
 from openvse.functional import position_mask
-from openvse.fusion import Fusion, ScoreAttention, pairs, score_pairs
+from openvse.fusion import Fusion, ScoreAttentionFusion, pairs, score_pairs
 from openvse.objectives import Contrast, Hardest, Hinge
 from openvse.similarities import Fused, score_blocks
 from openvse.types import EmbeddingSet, ScoredBatch
@@ -36,7 +36,7 @@ def tokens(items: int, most: int, width: int) -> EmbeddingSet:
 def fusion_of(width: int) -> Fusion:
     """Return score attention, ready to score."""
     torch.manual_seed(0)
-    return ScoreAttention(embed_dim=width, num_heads=HEADS).eval()
+    return ScoreAttentionFusion(embed_dim=width, num_heads=HEADS).eval()
 
 
 @torch.inference_mode()
@@ -58,7 +58,7 @@ def one_by_one(fusion: Fusion, images: EmbeddingSet, texts: EmbeddingSet) -> Ten
 def blocks(sizes: tuple[int, int, int]) -> None:
     """Score many images against many texts, a block at a time, and forget the scores."""
     images, texts, width = sizes
-    similarity = Fused(embed_dim=width, fusion=partial(ScoreAttention, num_heads=HEADS)).eval()
+    similarity = Fused(embed_dim=width, fusion=partial(ScoreAttentionFusion, num_heads=HEADS)).eval()
     for _ in score_blocks(similarity, tokens(images, FEW_CELLS, width), tokens(texts, WORDS, width), 64):
         pass
 

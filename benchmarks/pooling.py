@@ -1,7 +1,6 @@
 """GPO against mean and max pooling: what learning the pooling costs, forward and with its gradient.
 
     python benchmarks/pooling.py
-    OPENVSE_KERNELS=triton python benchmarks/pooling.py --device cuda
 
 The last column is the same sum by rank written plainly in PyTorch: sort, multiply, sum.
 """

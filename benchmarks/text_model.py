@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from _measure import environment, median_times, table
-from openvse.encoders.length_groups import in_length_groups
-from openvse.encoders.transformers_text import TransformersText
+from openvse.encoders.transformers_text import TransformersText, in_length_groups
 from openvse.functional import position_mask
 
 BATCH, LONGEST = 128, 27

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from openvse.assembly.image_encoder import make_image_encoder
+from openvse.assembly.towers import make_image_encoder
 from openvse.backbones import Backbone
 from openvse.encoders import ImageEncoder
 from openvse.specs import Part

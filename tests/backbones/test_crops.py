@@ -203,11 +203,11 @@ def test_frames_of_a_clip_may_be_seen_in_windows() -> None:
     clip = np.stack([np.full((20, 30, 3), value, np.uint8) for value in (10, 90, 250)])
     clip[:, :5, :5] = 255
     frames = Frames(backbone=partial(Crops, backbone=Small, windows=((2, 0.5),)), stored_frames=9).eval()
-    assert frames.stored_images == 36 and frames.image.feature_dim == WIDTH
+    assert frames.stored_images == 36 and frames.inner.feature_dim == WIDTH
     found = features_of(frames, clip, clip[:1])
     assert found.mask.sum(dim=1).tolist() == [3, 1]
     for place, frame in enumerate(clip):
-        windows = features_of(frames.image, frame).local[0]
+        windows = features_of(frames.inner, frame).local[0]
         torch.testing.assert_close(found.local[0, place], windows.mean(dim=0))
     assert torch.equal(frames.preprocess(read_image(clip[0])), frames.read(clip)[0])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from openvse.backbones.frame_limit import FrameLimit
+from openvse.backbones.base import FrameLimit
 from openvse.functional import pad
 from openvse.media.videos import evenly_spread
 

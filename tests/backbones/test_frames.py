@@ -65,7 +65,7 @@ def test_a_clip_has_a_feature_for_each_frame(paths: list[Path]) -> None:
     seen = backbone(inputs)
     assert seen.local.shape == (3, 8, WIDTH)
     assert not seen.local.requires_grad and torch.equal(seen.mask, inputs.mask)
-    image = backbone.image
+    image = backbone.inner
     for clip, path in enumerate(paths):
         for place, frame in enumerate(read_frames(path)):
             four = see(image, image.preprocess(frame).unsqueeze(0))[0]
@@ -77,7 +77,7 @@ def test_padding_costs_the_backbone_nothing(paths: list[Path]) -> None:
     backbone = frames().eval()
     inputs = backbone.collate([backbone.read(path) for path in paths])
     through = []
-    backbone.image.net.register_forward_pre_hook(lambda _, args: through.append(len(args[0])))
+    backbone.inner.net.register_forward_pre_hook(lambda _, args: through.append(len(args[0])))
     backbone(inputs)
     assert sum(through) == 11
 

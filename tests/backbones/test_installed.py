@@ -11,8 +11,7 @@ import pytest
 import torch
 from transformers.utils import logging
 
-from openvse.backbones.installed import in_package, model_source, package_folder
-from openvse.backbones.pretrained import identify, load_backbone
+from openvse.backbones.pretrained import identify, in_package, load_backbone, model_source, package_folder
 from openvse.backbones.transformers_vision import TransformersVision
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import ModelError

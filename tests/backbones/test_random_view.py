@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from openvse.backbones.random_view import random_view
+from openvse.backbones.base import random_view
 
 
 def ramp(width: int = 100, height: int = 60) -> Image.Image:

@@ -5,7 +5,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from openvse.backbones import ResNet
-from openvse.backbones.resnet_network import ResNetNetwork
+from openvse.backbones.resnet import ResNetNetwork
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Inputs
 from tests.seeing import see

@@ -93,7 +93,7 @@ def test_frames_of_a_clip_may_share_windows() -> None:
     frames = Frames(backbone=make, stored_frames=9).eval()
     clip = np.random.default_rng(0).integers(0, 255, (2, 20, 30, 3), np.uint8)
     found = frames(frames.collate([frames.read(clip)]))
-    crops = frames.image
+    crops = frames.inner
     alone = crops(crops.collate([crops.preprocess(Image.fromarray(frame)) for frame in clip]))
     torch.testing.assert_close(found.local[0], alone.local.mean(dim=1), rtol=1e-4, atol=1e-5)
 

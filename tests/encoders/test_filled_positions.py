@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from openvse.encoders.filled_positions import append_last, fill_positions
+from openvse.encoders.transformers_text import append_last, fill_positions
 
 IDS = torch.tensor([[5, 6, 7], [8, 9, 0]])
 MASK = torch.tensor([[True, True, True], [True, True, False]])

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from openvse.encoders import length_groups
-from openvse.encoders.length_groups import in_length_groups
+from openvse.encoders.transformers_text import SMALLEST_GROUP, in_length_groups
 
 
 class Recurrent(nn.Module):
@@ -47,7 +46,7 @@ def test_states_and_gradients_are_those_of_the_whole_batch(batch: tuple[Tensor, 
     values, mask = batch
     model = Recurrent()
     grouped = in_length_groups(model, values, mask)
-    assert len(model.widths) == 70 // length_groups.LEAST
+    assert len(model.widths) == 70 // SMALLEST_GROUP
     assert max(width for _, width in model.widths) == int(ends_of(mask).max())
     assert sum(rows * width for rows, width in model.widths) < 0.8 * mask.numel()
     whole = model(values, mask)
@@ -64,7 +63,7 @@ def test_states_and_gradients_are_those_of_the_whole_batch(batch: tuple[Tensor, 
 def test_few_captions_stay_together(batch: tuple[Tensor, Tensor]) -> None:
     values, mask = batch
     model = Recurrent()
-    in_length_groups(model, values[: 2 * length_groups.LEAST - 1], mask[: 2 * length_groups.LEAST - 1])
+    in_length_groups(model, values[: 2 * SMALLEST_GROUP - 1], mask[: 2 * SMALLEST_GROUP - 1])
     assert len(model.widths) == 1
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from openvse.encoders import RoleGraphEncoder
-from openvse.encoders.role_graphs import ACTION, ROLES, graph_of_tags, key_of, read_role_graphs, tag_words
+from openvse.encoders.role_graph import ACTION, ROLES, graph_of_tags, key_of, read_role_graphs, tag_words
 from openvse.errors import DataError, ModelError, RecipeError
 from openvse.functional import pad
 from openvse.types import Inputs

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import config
 
-from openvse.encoders.size_augmentation import TokenAugmentation
+from openvse.encoders.augmentations import TokenAugmentation
 from openvse.errors import RecipeError
 from openvse.functional import position_mask
 

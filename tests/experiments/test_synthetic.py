@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import openvse.cli.commands  # noqa: F401 - registers the commands
 from openvse.aggregators import GPO
-from openvse.aggregators.gpo_generators import MLP
+from openvse.aggregators.gpo import MLP
 from openvse.cli.app import app
 from openvse.errors import OpenVSEError, TrainingError
 from openvse.experiments import (

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
-from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
+from openvse.backbones.efficientnet_lite import EfficientNetLite0
 from openvse.encoders import TransformersText
 from openvse.errors import OpenVSEError
 from openvse.features import ExtractionProgress, FeatureStore, extract_features, extract_text_features

@@ -12,7 +12,7 @@ from fusion.slow_loop import read_one, scores_one
 from openvse.aggregators import AGGREGATORS
 from openvse.assembly import build_part
 from openvse.errors import RecipeError
-from openvse.fusion import FUSIONS, Fusion, Pooled, ScoreAttention, pairs, score_pairs
+from openvse.fusion import FUSIONS, Fusion, Pooled, ScoreAttentionFusion, pairs, score_pairs
 from openvse.specs import Part
 from openvse.types import EmbeddingSet, Features
 
@@ -220,5 +220,5 @@ def test_dropout_must_be_a_probability_below_one(dropout: float) -> None:
 
 
 def test_classes_stand_without_a_recipe() -> None:
-    assert isinstance(ScoreAttention(embed_dim=16), Fusion)
+    assert isinstance(ScoreAttentionFusion(embed_dim=16), Fusion)
     assert isinstance(Pooled(embed_dim=16), Fusion)

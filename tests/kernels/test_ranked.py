@@ -10,7 +10,7 @@ from torch import Tensor
 
 from openvse import functional
 from openvse.aggregators import GPO, AdPool, Aggregator, FSPool, KMax
-from openvse.kernels import LARGEST, is_usable, load_kernel, ranked_c, sort_elements, sum_ranked
+from openvse.kernels import LARGEST, is_usable, load_kernel, ranked, sort_elements, sum_ranked
 from openvse.types import Features
 
 requires_compiler = pytest.mark.skipif(load_kernel("ranked") is None, reason="no C compiler is installed")
@@ -99,7 +99,7 @@ def test_bfloat16_is_summed_in_single_precision() -> None:
 
 @requires_compiler
 def test_strides_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranked_c, "_VALUES_PER_THREAD", 1)
+    monkeypatch.setattr(ranked, "_VALUES_PER_THREAD", 1)
     wide, mask, weights = torch.randn(7, 20, 90), some_masks(7, 9), torch.rand(7, 9)
     part = wide[:, 2:20:2, 5:75]
     expected = sum_ranked(part.contiguous(), mask, weights)

@@ -17,7 +17,7 @@ from openvse.backbones import Frames, Precomputed, ResNet
 from openvse.encoders import BiGRU, ImageEncoder
 from openvse.encoders.projections import ResidualMLP
 from openvse.errors import ModelError
-from openvse.fusion import ScoreAttention
+from openvse.fusion import ScoreAttentionFusion
 from openvse.model import Tower, TwoTower
 from openvse.search import Index, SearchEngine, build_index
 from openvse.similarities import Fused, SetMax
@@ -84,7 +84,7 @@ def test_its_spec_says_what_a_recipe_would() -> None:
 def test_a_part_in_a_part_in_a_part(tmp_path: Path) -> None:
     frames = Frames(backbone=partial(ResNet, **TINY), num_frames=2)
     image = Tower(ImageEncoder(backbone=frames, embed_dim=8), Tokens(input_dim=8, embed_dim=8))
-    fused = Fused(embed_dim=8, fusion=partial(ScoreAttention, num_heads=2, num_vectors=3))
+    fused = Fused(embed_dim=8, fusion=partial(ScoreAttentionFusion, num_heads=2, num_vectors=3))
     model = TwoTower(image, text_tower(aggregator=Tokens), fused).eval()
     loaded = openvse.load(model.save(tmp_path))
     assert loaded.fingerprint == model.fingerprint
@@ -98,7 +98,7 @@ def test_a_model_that_answers(tmp_path: Path) -> None:
     answers = AnswerVocabulary(["red", "two"], votes=False)
     seen = ImageEncoder(backbone=Precomputed(feature_dim=4), embed_dim=8)
     image = Tower(seen, Tokens(input_dim=8, embed_dim=8))
-    fusion = ScoreAttention(embed_dim=8, num_heads=2)
+    fusion = ScoreAttentionFusion(embed_dim=8, num_heads=2)
     model = Answerer(image, text_tower(aggregator=Tokens), fusion, answers, embed_dim=8, dropout=0.2).eval()
     loaded = openvse.load(model.save(tmp_path))
     assert loaded.fingerprint == model.fingerprint

@@ -25,7 +25,7 @@ def build(**options: Any) -> ImageEncoder:
 
 def test_the_backbone_is_a_part_with_options() -> None:
     built = build(backbone=BACKBONE, fps=4)
-    frames = built.backbone.image
+    frames = built.backbone.inner
     assert isinstance(frames, EfficientNetLite0) and frames.image_size == 32
     assert built.fingerprint == "frames:efficientnet_lite0:random:32:1x1:4fps:64"
     assert [name for name, weight in built.named_parameters() if weight.requires_grad] == [

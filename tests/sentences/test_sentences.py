@@ -17,7 +17,7 @@ from openvse.aggregators import AGGREGATORS
 from openvse.errors import ModelError, RecipeError
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.sentences import Pooling
+from openvse.sentences import SentencePooling
 from openvse.specs import TwoTowerSpec
 
 pytestmark = pytest.mark.slow
@@ -53,7 +53,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sentence_model(bert: Path, pooling: str) -> SentenceTransformer:
     return SentenceTransformer(
-        modules=[Transformer(str(bert)), Pooling(pooling, dim=16), Normalize()], device="cpu"
+        modules=[Transformer(str(bert)), SentencePooling(pooling, dim=16), Normalize()], device="cpu"
     )
 
 
@@ -63,7 +63,7 @@ def test_every_pooling_comes_back(bert: Path, tmp_path: Path, name: str) -> None
     assert model.get_embedding_dimension() == 16
     model.save(str(tmp_path), create_model_card=False)
     again = SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
-    assert isinstance(again[1], Pooling) and again[1].pooling == name
+    assert isinstance(again[1], SentencePooling) and again[1].pooling == name
     one, other = (each.encode(SENTENCES, show_progress_bar=False) for each in (model, again))
     assert np.array_equal(one, other)
     alone = again.encode(SENTENCES[1:2], show_progress_bar=False)
@@ -100,7 +100,7 @@ def test_the_library_trains_a_pooling(bert: Path, tmp_path: Path) -> None:
 )
 def test_poolings_of_another_kind_are_refused(pooling: str, told: str) -> None:
     with pytest.raises(RecipeError, match=told):
-        Pooling(pooling, dim=16)
+        SentencePooling(pooling, dim=16)
 
 
 def text_model(encoder: dict[str, object], aggregator: str = "gpo") -> TwoTower:

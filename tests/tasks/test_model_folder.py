@@ -11,15 +11,13 @@ import yaml
 
 import openvse
 from openvse.errors import ModelError
-from openvse.model.card import model_card
+from openvse.model.folder import model_card
 from openvse.retrieval.build import build_model
 from openvse.tasks.load import load
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import train
 from tests.tiny import tiny_tree, write_tiny_corpus
 from tests.tiny_questions import answering_tree, write_tiny_questions
-
-V1 = Path(__file__).parents[1] / "earlier_versions" / "v1"
 
 
 @pytest.fixture(scope="module")
@@ -68,31 +66,6 @@ def test_answers_have_intervals_too(tmp_path: Path) -> None:
     assert 0 <= low <= config["provenance"]["validation"]["metrics"]["accuracy"] <= high <= 100
 
 
-@pytest.mark.parametrize("section", ["training", "optimizer", "data", "objective"])
-def test_a_key_of_the_run_that_is_unknown_today_does_not_matter_in_format_1(
-    tmp_path: Path, section: str
-) -> None:
-    config = config_of(V1 / "trained")
-    config["recipe"][section]["renamed_since"] = 1
-    config["recipe"]["a_section_of_then"] = {"x": 2}
-    for path in (V1 / "trained").rglob("*"):
-        if path.is_file():
-            target = tmp_path / path.relative_to(V1 / "trained")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert load(tmp_path).fingerprint == load(V1 / "trained").fingerprint
-
-
-def test_a_model_of_format_1_is_saved_in_format_2(tmp_path: Path) -> None:
-    model = load(V1 / "resnet")
-    assert model.provenance["recipe"] == "fixture"
-    again = load(model.save(tmp_path))
-    assert config_of(tmp_path)["format_version"] == 2
-    assert (again.fingerprint, again.spec) == (model.fingerprint, model.spec)
-    assert again.provenance["published"] == model.provenance["published"]
-
-
 def test_provenance_of_any_form_does_not_keep_a_model_from_loading(trained: Path, tmp_path: Path) -> None:
     model = load(trained)
     for provenance in (None, 3, {"data": "x", "validation": [], "published": "none"}):
@@ -103,10 +76,13 @@ def test_provenance_of_any_form_does_not_keep_a_model_from_loading(trained: Path
         assert model_card("me/tiny", loaded.task, loaded.spec, loaded.provenance).startswith("---\n")
 
 
-def test_a_newer_folder_is_refused_with_what_to_do(trained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_folder_of_another_format_is_refused_with_what_to_do(
+    trained: Path, tmp_path: Path, version: int
+) -> None:
     folder = load(trained).save(tmp_path)
-    (folder / "config.json").write_text(json.dumps({**config_of(folder), "format_version": 3}))
-    with pytest.raises(ModelError, match=r"model format 3, this openvse .* reads 1 to 2: update openvse"):
+    (folder / "config.json").write_text(json.dumps({**config_of(folder), "format_version": version}))
+    with pytest.raises(ModelError, match=rf"model format {version}, .* reads 2: update openvse"):
         load(folder)
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from openvse.backbones import adapters
-from openvse.backbones.adapters import Lora, adapt, add_adapters, without_adapters
+from openvse.backbones import fine_tuning
+from openvse.backbones.fine_tuning import Lora, adapt, add_adapters, without_adapters
 from openvse.backbones.transformers_vision import TransformersVision
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import RecipeError
@@ -32,7 +32,7 @@ def test_without_peft_the_command_that_installs_it_is_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(adapters, "find_spec", lambda name: None)
+    monkeypatch.setattr(fine_tuning, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"pip install 'openvse\[lora\]'"):
         train(recipe_of(tiny, bert, None, **LORA), tmp_path / "run")
 

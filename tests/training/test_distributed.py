@@ -15,7 +15,7 @@ from torch import Tensor
 from batches.test_pairs import dataset_of, texts_of
 from openvse.batches.pairs import BatchKey
 from openvse.functional import pad, set_max_scores
-from openvse.fusion import ScoreAttention
+from openvse.fusion import ScoreAttentionFusion
 from openvse.objectives import Contrast, Hardest, Hinge
 from openvse.similarities import Fused
 from openvse.training.distributed import gather_batch
@@ -104,7 +104,7 @@ def fused_loss(images: Tensor, texts: Tensor, similarity: Fused, positives: Tens
 
 def fused() -> Fused:
     torch.manual_seed(0)
-    return Fused(embed_dim=4, fusion=partial(ScoreAttention, num_heads=2)).double().eval()
+    return Fused(embed_dim=4, fusion=partial(ScoreAttentionFusion, num_heads=2)).double().eval()
 
 
 def fused_work(rank: int, folder: str) -> None:

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from openvse.encoders.located import grid_cells
+from openvse.encoders.image_encoder import grid_cells
 from openvse.errors import DataError
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import Features, Inputs

@@ -14,10 +14,7 @@ from openvse.aggregators.fs_pool import FSPool
 from openvse.aggregators.gated import Gated
 from openvse.aggregators.gcn import GCN
 from openvse.aggregators.gem import GeM
-from openvse.aggregators.gpo import GPO
-from openvse.aggregators.gpo_data_dependent import GPODataDependent
-from openvse.aggregators.gpo_generators import GENERATORS, Generator
-from openvse.aggregators.gpo_positions import POSITIONS, Positions
+from openvse.aggregators.gpo import GENERATORS, GPO, POSITIONS, Generator, GPODataDependent, Positions
 from openvse.aggregators.graph_levels import GraphLevels
 from openvse.aggregators.k_max import KMax
 from openvse.aggregators.last_token import LastToken

@@ -1,19 +1,216 @@
-"""The Generalized Pooling Operator, the aggregator of VSE-infinity."""
+"""The Generalized Pooling Operator, the aggregator of VSE-infinity, with the generators and position codes it takes."""
 
 from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from openvse.aggregators.base import RankedPooling
-from openvse.aggregators.gpo_generators import BiGRU, Generator
-from openvse.aggregators.gpo_positions import Positions, SinusoidalPositions
+from openvse.aggregators.base import Pooling, RankedPooling
 from openvse.errors import RecipeError
-from openvse.functional import masked_softmax, position_mask, sort_descending, sum_by_rank
-from openvse.registry import Maker
+from openvse.functional import (
+    interpolate,
+    masked_softmax,
+    position_mask,
+    sinusoidal_positions,
+    sort_descending,
+    sum_by_rank,
+)
+from openvse.layers.recurrence import packed_gru
+from openvse.registry import Maker, Registry
 
+NUM_HEADS = 4
 SHOWN_SIZES = (10, 20, 36, 49)  # of short and long captions, bottom-up-attention regions, 7 x 7 grids
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """Turns the codes of positions 1..N into states, from which one linear map makes the coefficients.
+
+    A generator is made with ``position_dim``, ``hidden_dim`` and ``num_positions``.
+
+    Attributes:
+        width: S, the width of a state.
+        reads_codes: whether the states depend on the codes.
+    """
+
+    width: int
+    reads_codes: bool
+
+    def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
+        """Return a state for each position; the states of a set do not depend on codes beyond its size.
+
+        Args:
+            codes: the position codes of each set.
+            sizes: the sizes of the sets, the largest of which is N.
+        """
+        ...
+
+
+class BiGRUGenerator(nn.GRU):
+    """One layer of a GRU in both directions, which are averaged (VSE-infinity, eq. 5).
+
+    Args:
+        position_dim: width of the codes.
+        hidden_dim: width of a state, per direction.
+        num_positions: not read.
+    """
+
+    reads_codes: bool = True
+
+    def __init__(self, *, position_dim: int, hidden_dim: int, num_positions: int = 0) -> None:
+        super().__init__(position_dim, hidden_dim, batch_first=True, bidirectional=True)
+        self.width = hidden_dim
+
+    def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
+        """Read each set in both directions."""
+        # The backward direction of each size starts at its own last position.
+        return packed_gru(self, codes, position_mask(sizes, codes.shape[1]))[0].mean(dim=0)
+
+
+class Transformer(nn.TransformerEncoderLayer):
+    """One layer of a Transformer encoder with four heads (VSE-infinity, Table 8).
+
+    The paper gives no widths. There are no biases, as most would shift all logits of a set equally, and there is no
+    dropout, so that the coefficients remain a function of the size.
+
+    Args:
+        position_dim: width of the codes and of a state, a multiple of 4.
+        hidden_dim: width of the feed-forward network.
+        num_positions: not read.
+
+    Raises:
+        RecipeError: the width of the codes is not a multiple of the number of heads.
+    """
+
+    reads_codes: bool = True
+
+    def __init__(self, *, position_dim: int, hidden_dim: int, num_positions: int = 0) -> None:
+        if position_dim % NUM_HEADS:
+            raise RecipeError(
+                f"the transformer generator got position_dim = {position_dim}: it must be a multiple of {NUM_HEADS}"
+            )
+        super().__init__(position_dim, NUM_HEADS, hidden_dim, dropout=0.0, batch_first=True, bias=False)
+        self.width = position_dim
+
+    def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
+        """Let the positions of each set attend to one another."""
+        states: Tensor = self(codes, src_key_padding_mask=~position_mask(sizes, codes.shape[1]))
+        return states
+
+
+class MLP(nn.Sequential):
+    """One hidden layer over each position by itself, which does not know the set's size (VSE-infinity, B.3).
+
+    Args:
+        position_dim: width of the codes.
+        hidden_dim: width of the hidden layer.
+        num_positions: not read.
+    """
+
+    reads_codes: bool = True
+
+    def __init__(self, *, position_dim: int, hidden_dim: int, num_positions: int = 0) -> None:
+        super().__init__(nn.Linear(position_dim, hidden_dim), nn.ReLU())
+        self.width = hidden_dim
+
+    def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
+        """Map each position."""
+        states: Tensor = self(codes)
+        return states
+
+
+class Interpolation(nn.Module):
+    """Learned states stretched linearly over the set, whatever its size (VSE-infinity, B.3; the idea of FSPool).
+
+    The linear map that follows commutes with the stretching, so this is the paper's "fixed size vector".
+
+    Args:
+        num_positions: the number of states that are learned.
+        hidden_dim: the width of a state.
+        position_dim: not read, since the codes are not read.
+    """
+
+    reads_codes: bool = False
+
+    def __init__(self, *, num_positions: int, hidden_dim: int, position_dim: int = 0) -> None:
+        super().__init__()
+        # Small, so that pooling starts near the mean.
+        self.knots = nn.Parameter(0.02 * torch.randn(num_positions, hidden_dim))
+        self.width = hidden_dim
+
+    def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
+        """Stretch the states; the codes are not read."""
+        return interpolate(self.knots, sizes)
+
+
+GENERATORS: Registry[Generator] = Registry(
+    "generator",
+    {"bigru": BiGRUGenerator, "interpolation": Interpolation, "mlp": MLP, "transformer": Transformer},
+)
+
+
+@runtime_checkable
+class Positions(Protocol):
+    """Gives each position of a sorted set a code of width P.
+
+    The codes are made with ``num_positions`` and ``position_dim``.
+
+    Attributes:
+        learns: whether the codes are weights.
+    """
+
+    learns: bool
+
+    def codes(self, size: int, like: Tensor) -> Float[Tensor, "N P"]:
+        """Return the codes of positions 1 to ``size``, with the type and on the device of ``like``."""
+        ...
+
+
+class SinusoidalPositions(nn.Module):
+    """Sines and cosines (VSE-infinity, eq. 4).
+
+    Args:
+        position_dim: P.
+        num_positions: not read, as there is no table.
+    """
+
+    learns: bool = False
+
+    def __init__(self, *, position_dim: int, num_positions: int = 0) -> None:
+        super().__init__()
+        self.position_dim = position_dim
+
+    def codes(self, size: int, like: Tensor) -> Float[Tensor, "N P"]:
+        """Return the codes of positions 1 to ``size``."""
+        return sinusoidal_positions(size, self.position_dim, dtype=like.dtype, device=like.device)
+
+
+class LearnedPositions(nn.Embedding):
+    """A learned code for each position; positions beyond the table share its last code (VSE-infinity, B.3, Index).
+
+    Args:
+        num_positions: the number of rows of the table.
+        position_dim: P.
+    """
+
+    learns: bool = True
+
+    def __init__(self, *, num_positions: int, position_dim: int) -> None:
+        super().__init__(num_positions, position_dim)
+
+    def codes(self, size: int, like: Tensor) -> Float[Tensor, "N P"]:
+        """Return the codes of positions 1 to ``size``."""
+        rows = torch.arange(size, device=like.device).clamp(max=self.num_embeddings - 1)
+        codes: Tensor = self(rows)
+        return codes
+
+
+POSITIONS: Registry[Positions] = Registry(
+    "positions", {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions}
+)
 
 
 class GPO(RankedPooling):
@@ -60,7 +257,7 @@ class GPO(RankedPooling):
         position_dim: int = 32,
         hidden_dim: int = 32,
         temperature: float = 0.1,
-        generator: Maker[Generator] = BiGRU,
+        generator: Maker[Generator] = BiGRUGenerator,
         positions: Maker[Positions] = SinusoidalPositions,
         num_positions: int = 128,
         per_dimension: bool = False,
@@ -153,3 +350,50 @@ class GPO(RankedPooling):
                 # Each size is computed by itself, so that not even rounding depends on earlier calls.
                 self._table[size] = self.coefficients(torch.tensor([size], device=sizes.device))[0]
         return nn.utils.rnn.pad_sequence([self._table[size] for size in wanted], batch_first=True)
+
+
+class GPODataDependent(Pooling):
+    """GPO whose generator reads the sorted values along with their positions (VSE-infinity, B.4 and Table 13).
+
+    ``v_d = sum_k theta_k u_kd``, ``theta = softmax_k(f(BiGRU([PE(k), u_k])) / temperature)``, with u_k the k-th
+    largest value of every dimension. The paper gives no formula; the two inputs are concatenated here. As theta
+    depends on the item, not only on its size, it is computed for each item.
+
+    Args:
+        input_dim: L.
+        embed_dim: D = L.
+        position_dim: P, the width of the positional encoding.
+        hidden_dim: the width of the generator's BiGRU, per direction.
+        temperature: the number that divides the generator's output before the softmax.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        embed_dim: int,
+        position_dim: int = 32,
+        hidden_dim: int = 32,
+        temperature: float = 0.1,
+    ) -> None:
+        super().__init__(input_dim=input_dim, embed_dim=embed_dim)
+        self.position_dim = position_dim
+        self.temperature = temperature
+        self.generator = BiGRUGenerator(position_dim=position_dim + input_dim, hidden_dim=hidden_dim)
+        self.score = nn.Linear(hidden_dim, 1, bias=False)
+
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
+        """Sort each dimension and sum with coefficients made from the sorted values."""
+        sizes = mask.sum(dim=1)
+        compiling, weight = torch.compiler.is_compiling(), self.score.weight
+        longest = mask.shape[1] if compiling else int(sizes.max())
+        ranked = sort_descending(local, mask)[..., :longest]
+        codes = sinusoidal_positions(longest, self.position_dim, dtype=weight.dtype, device=weight.device)
+        with torch.autocast(weight.device.type, enabled=False):
+            values = ranked.transpose(1, 2).to(weight.dtype)
+            states = self.generator.read(
+                torch.cat((codes.expand(values.shape[0], -1, -1), values), dim=-1), sizes
+            )
+            logits = self.score(states).squeeze(-1) / self.temperature
+            theta = masked_softmax(logits, position_mask(sizes, longest))
+        return torch.einsum("bln,bn->bl", ranked, theta.to(ranked.dtype))

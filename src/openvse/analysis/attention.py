@@ -14,7 +14,7 @@ from openvse.aggregators.base import Attends
 from openvse.analysis.opening import NamedTowers
 from openvse.batches import own_features, with_features
 from openvse.corpus import Corpus
-from openvse.encoders.located import Located, grid_cells, locate
+from openvse.encoders.image_encoder import Located, grid_cells, locate
 from openvse.errors import OpenVSEError
 from openvse.features import FeatureStore
 from openvse.functional import normalize

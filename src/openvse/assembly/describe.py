@@ -30,7 +30,9 @@ def describe_part(registry: Registry[Any], made: Configured) -> Part:
         ModelError: its class is not registered, or a recipe cannot express one of its options.
     """
     name = _name(registry, type(made))
-    return Part(name=name, **{key: _value(value, f"{name}.{key}") for key, value in _chosen(made).items()})
+    return Part(
+        name=name, **{key: option_as_said(value, f"{name}.{key}") for key, value in _chosen(made).items()}
+    )
 
 
 def describe_image_encoder(encoder: ImageEncoder) -> Part:
@@ -42,7 +44,9 @@ def describe_image_encoder(encoder: ImageEncoder) -> Part:
     backbone = describe_part(BACKBONES, encoder.backbone)
     around = {key: value for key, value in encoder.arguments().items() if key not in ("backbone", *_GIVEN)}
     options = {
-        key: _value(value, f"image.encoder.{key}") for key, value in around.items() if value is not None
+        key: option_as_said(value, f"image.encoder.{key}")
+        for key, value in around.items()
+        if value is not None
     }
     return Part(name=backbone.name, **backbone.options, **options)
 
@@ -71,19 +75,6 @@ def describe_tower(side: str, encoder: ImageEncoder | TextEncoder, aggregator: A
         else describe_part(TEXT_ENCODERS, encoder)
     )
     return TowerSpec(encoder=part, aggregator=describe_part(AGGREGATORS, aggregator))
-
-
-def option_as_said(value: Any, where: str) -> Any:
-    """Return an option of a part as a recipe would say it: plain values, and parts by their names.
-
-    Args:
-        value: as the constructor got it.
-        where: names the option, for messages.
-
-    Raises:
-        ModelError: it is nothing that a recipe can say.
-    """
-    return _value(value, where)
 
 
 def joint_width(encoder: ImageEncoder | TextEncoder) -> int:
@@ -125,12 +116,20 @@ def _unregistered(part: Any, kind: str) -> ModelError:
     )
 
 
-def _value(value: Any, where: str) -> Any:
-    """Return an option in the form of a recipe."""
+def option_as_said(value: Any, where: str) -> Any:
+    """Return an option of a part as a recipe would say it: plain values, and parts by their names.
+
+    Args:
+        value: as the constructor got it.
+        where: names the option, for messages.
+
+    Raises:
+        ModelError: it is nothing that a recipe can say.
+    """
     if isinstance(value, PartMaker | partial | Configured) or isclass(value):
         return _inner_part(value, where)
     if isinstance(value, list | tuple):
-        return [_value(each, where) for each in value]
+        return [option_as_said(each, where) for each in value]
     if isinstance(value, Mapping):
         return _values(value, where)
     if value is None or isinstance(value, bool | int | float | str):
@@ -153,7 +152,7 @@ def _inner_part(value: Any, where: str) -> Any:
 
 
 def _values(options: Mapping[str, Any], where: str) -> dict[str, Any]:
-    return {key: _value(value, f"{where}.{key}") for key, value in options.items()}
+    return {key: option_as_said(value, f"{where}.{key}") for key, value in options.items()}
 
 
 def _registry(part: Any, where: str) -> Registry[Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from openvse.backbones.base import Backbone, all_real, cells
 from openvse.backbones.crops import Crops
-from openvse.backbones.efficientnet_lite import EfficientNetLite
-from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
-from openvse.backbones.efficientnet_lite1 import EfficientNetLite1
-from openvse.backbones.efficientnet_lite2 import EfficientNetLite2
+from openvse.backbones.efficientnet_lite import (
+    EfficientNetLite,
+    EfficientNetLite0,
+    EfficientNetLite1,
+    EfficientNetLite2,
+)
 from openvse.backbones.frames import Frames
 from openvse.backbones.precomputed import Precomputed
 from openvse.backbones.resnet import ResNet

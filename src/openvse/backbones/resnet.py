@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from PIL import Image
-from torch import Tensor
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from openvse.backbones.base import Backbone, cells
-from openvse.backbones.resnet_network import Form, ResNetNetwork, load_network_weights
-from openvse.errors import RecipeError
+from openvse.errors import ModelError, RecipeError
 from openvse.types import Features, Inputs
 
+Form: TypeAlias = Literal["torchvision", "caffe"]
+EXPANSION = 4  # the width of a bottleneck block's output, relative to a basic block's
 STRIDE = 32  # pixels per side of a grid cell
 START_FILE = "start.txt"
 CROP_SHARE = 0.875  # the share of the shorter side that is kept, as ImageNet networks are evaluated
@@ -152,3 +156,181 @@ def _cropped(image: Image.Image, size: int) -> Float[Tensor, "3 H W"]:
 
 def _planes(image: Image.Image) -> Float[Tensor, "3 H W"]:
     return torch.from_numpy(np.array(image, dtype=np.float32)).permute(2, 0, 1)
+
+
+class ResNetNetwork(nn.Module):
+    """Stem and four stages; weights are named as in torchvision, so that its checkpoints fit.
+
+    The Caffe form, that of the bottom-up-attention detector, halves the resolution in the first convolution of a
+    block instead of the second, and its pooling starts at the image's corner without padding.
+
+    Args:
+        blocks: the number of blocks in each stage: (3, 4, 6, 3), (3, 4, 23, 3) and (3, 8, 36, 3) are ResNet-50, -101
+            and -152.
+        bottleneck: whether a block has three convolutions; otherwise two, as in ResNet-18, (2, 2, 2, 2), and -34,
+            (3, 4, 6, 3).
+        form: torchvision or caffe, which exists only with bottlenecks.
+        stem_dim: the channels of the first convolution.
+        inner_dim: the channels inside the first stage's blocks; each further stage has twice as many.
+        groups: the groups of the convolutions inside the blocks; 32 with ``inner_dim`` 256 is ResNeXt 32x8d.
+    """
+
+    def __init__(
+        self,
+        blocks: tuple[int, int, int, int],
+        *,
+        bottleneck: bool = True,
+        form: Form = "torchvision",
+        stem_dim: int = 64,
+        inner_dim: int = 64,
+        groups: int = 1,
+    ) -> None:
+        super().__init__()
+        caffe = form == "caffe"
+        self.conv1 = nn.Conv2d(3, stem_dim, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(stem_dim)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=0 if caffe else 1, ceil_mode=caffe)
+        width = stem_dim
+        for stage, count in enumerate(blocks):
+            output_dim = stem_dim * (EXPANSION if bottleneck else 1) * 2**stage
+            layers = nn.ModuleList()
+            for position in range(count):
+                stride = 2 if stage > 0 and position == 0 else 1
+                layers.append(
+                    Bottleneck(width, inner_dim * 2**stage, output_dim, stride, groups, caffe=caffe)
+                    if bottleneck
+                    else BasicBlock(width, output_dim, stride)
+                )
+                width = output_dim
+            self.add_module(f"layer{stage + 1}", layers)
+        self.output_dim = width
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
+        """Return the last feature map."""
+        cells: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(pixels))))
+        for stage in range(1, 5):
+            for block in cast(nn.ModuleList, self.get_submodule(f"layer{stage}")):
+                cells = block(cells)
+        return cells
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with a shortcut (He et al., CVPR 2016, figure 2).
+
+    Args:
+        input_dim: the number of input channels.
+        output_dim: the number of output channels.
+        stride: the stride; 2 halves the resolution.
+    """
+
+    def __init__(self, input_dim: int, output_dim: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(input_dim, output_dim, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(output_dim)
+        self.conv2 = nn.Conv2d(output_dim, output_dim, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(output_dim)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(input_dim, output_dim, stride)
+
+    def forward(self, cells: Float[Tensor, "B C H W"]) -> Float[Tensor, "B c h w"]:
+        """Add the output of the convolutions to the block's input."""
+        shortcut = cells if self.downsample is None else self.downsample(cells)
+        inner = self.relu(self.bn1(self.conv1(cells)))
+        result: Tensor = self.relu(self.bn2(self.conv2(inner)) + shortcut)
+        return result
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions with a shortcut (He et al., CVPR 2016, figure 5).
+
+    Args:
+        input_dim: the number of input channels.
+        inner_dim: the channels of the 3x3 convolution.
+        output_dim: the number of output channels.
+        stride: the stride; 2 halves the resolution.
+        groups: the groups of the 3x3 convolution.
+        caffe: whether the first convolution has the stride, not the second.
+    """
+
+    def __init__(
+        self, input_dim: int, inner_dim: int, output_dim: int, stride: int, groups: int, *, caffe: bool
+    ) -> None:
+        super().__init__()
+        first, second = (stride, 1) if caffe else (1, stride)
+        self.conv1 = nn.Conv2d(input_dim, inner_dim, 1, stride=first, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner_dim)
+        self.conv2 = nn.Conv2d(inner_dim, inner_dim, 3, stride=second, padding=1, groups=groups, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner_dim)
+        self.conv3 = nn.Conv2d(inner_dim, output_dim, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(output_dim)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(input_dim, output_dim, stride)
+
+    def forward(self, cells: Float[Tensor, "B C H W"]) -> Float[Tensor, "B c h w"]:
+        """Add the output of the convolutions to the block's input."""
+        shortcut = cells if self.downsample is None else self.downsample(cells)
+        inner = self.relu(self.bn1(self.conv1(cells)))
+        inner = self.relu(self.bn2(self.conv2(inner)))
+        result: Tensor = self.relu(self.bn3(self.conv3(inner)) + shortcut)
+        return result
+
+
+def _shortcut(input_dim: int, output_dim: int, stride: int) -> nn.Sequential | None:
+    """Return a layer that fits a block's input to its output if their shapes differ."""
+    if stride == 1 and input_dim == output_dim:
+        return None
+    return nn.Sequential(
+        nn.Conv2d(input_dim, output_dim, 1, stride=stride, bias=False), nn.BatchNorm2d(output_dim)
+    )
+
+
+def load_network_weights(network: ResNetNetwork, path: Path) -> None:
+    """Load weights with torchvision's names, or the detector's, whose two parts number the layers; no pickle is run.
+
+    Raises:
+        ModelError: the file cannot be read, or does not fit the network.
+    """
+    try:
+        read: Any = (
+            load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        )
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        EOFError,
+        KeyError,
+        pickle.UnpicklingError,
+        SafetensorError,
+    ) as error:
+        reason = str(error).strip().partition("\n")[0][:100]
+        raise ModelError(
+            f"weights {path} cannot be read ({reason}): give a .safetensors or .pth file that holds only tensors"
+        ) from error
+    weights = _unnumbered(read) if isinstance(read, dict) and {"base", "top"} <= read.keys() else read
+    wanted = network.state_dict()
+    tensors = {n: w for n, w in (weights if isinstance(weights, dict) else {}).items() if n in wanted}
+    wrong = [n for n in wanted if n not in tensors or tensors[n].shape != wanted[n].shape]
+    wrong = [n for n in wrong if not n.endswith("num_batches_tracked")]
+    if wrong:
+        raise ModelError(
+            f"weights {path} do not fit: {len(wrong)} of {len(wanted)} are missing or of another shape, such as "
+            f"{wrong[0]}: set blocks, stem_dim, inner_dim and groups to those of the file's network"
+        )
+    network.load_state_dict(tensors, strict=False)
+
+
+def _unnumbered(parts: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Name the weights of the detector's file: one part numbers the stem and three stages, another the last stage."""
+    names = {"base.0": "conv1", "base.1": "bn1", "base.4": "layer1", "base.5": "layer2", "base.6": "layer3"}
+    names["top.0"] = "layer4"
+    result = {}
+    for part in ("base", "top"):
+        for name, weight in parts[part].items():
+            number, _, rest = name.partition(".")
+            result[f"{names.get(f'{part}.{number}', part)}.{rest}"] = weight
+    return result

@@ -10,9 +10,15 @@ from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor
 
-from openvse.backbones.installed import model_source
-from openvse.backbones.pretrained import identify, load_or_explain
-from openvse.backbones.vision_files import CheckpointBackbone, load_processor, pixels_of, saved_name
+from openvse.backbones.pretrained import (
+    CheckpointBackbone,
+    identify,
+    load_or_explain,
+    load_processor,
+    model_source,
+    pixels_of,
+    saved_name,
+)
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Features, Inputs
 

@@ -12,12 +12,16 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from openvse.backbones.adapters import lora_of
 from openvse.backbones.base import all_real
-from openvse.backbones.fine_tuning import freeze_unreached
-from openvse.backbones.pretrained import identify, load_backbone
-from openvse.backbones.trained_blocks import TrainedBlocks, require_fine_tune
-from openvse.backbones.vision_files import CheckpointBackbone, load_processor, pixels_of, saved_name
+from openvse.backbones.fine_tuning import TrainedBlocks, freeze_unreached, lora_of, require_fine_tune
+from openvse.backbones.pretrained import (
+    CheckpointBackbone,
+    identify,
+    load_backbone,
+    load_processor,
+    pixels_of,
+    saved_name,
+)
 from openvse.errors import ModelError
 from openvse.types import Features, Inputs
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from openvse.backbones.pretrained import identify, load_or_explain
-from openvse.backbones.vision_files import FINGERPRINT_FILE, load_processor
+from openvse.backbones.pretrained import FINGERPRINT_FILE, identify, load_or_explain, load_processor
 from openvse.conversion.dual_files import (
     CONFIG,
     OPEN_CLIP_CONFIG,

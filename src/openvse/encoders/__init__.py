@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from openvse.encoders.coverage import Coverage, UnknownWord, unknown_line
-from openvse.encoders.vocabulary import Vocabulary
+from openvse.encoders.vocabulary import Coverage, UnknownWord, Vocabulary, unknown_line
 from openvse.encoders.word_splitters import WORD_SPLITTERS, WordSplitter
 from openvse.lazy import lazy_names
 
 if TYPE_CHECKING:
     from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
     from openvse.encoders.bag_of_words import BagOfWords
-    from openvse.encoders.base import Encoder, TextEncoder
+    from openvse.encoders.base import Encoder, TextEncoder, TokenStatesEncoder
     from openvse.encoders.bigru import BiGRU
     from openvse.encoders.global_vectors import GLOBAL_VECTORS, GlobalVector
     from openvse.encoders.image_encoder import ImageEncoder
     from openvse.encoders.projections import PROJECTIONS, Projection
-    from openvse.encoders.registry import TEXT_ENCODERS
     from openvse.encoders.role_graph import RoleGraphEncoder
-    from openvse.encoders.token_states import TokenStatesEncoder
+    from openvse.encoders.text_encoders import TEXT_ENCODERS
     from openvse.encoders.transformers_text import TransformersText
 
 __all__ = [
@@ -61,9 +59,9 @@ __getattr__, _names = lazy_names(
         "PROJECTIONS": "openvse.encoders.projections",
         "Projection": "openvse.encoders.projections",
         "RoleGraphEncoder": "openvse.encoders.role_graph",
-        "TEXT_ENCODERS": "openvse.encoders.registry",
+        "TEXT_ENCODERS": "openvse.encoders.text_encoders",
         "TextEncoder": "openvse.encoders.base",
-        "TokenStatesEncoder": "openvse.encoders.token_states",
+        "TokenStatesEncoder": "openvse.encoders.base",
         "TransformersText": "openvse.encoders.transformers_text",
     },
 )

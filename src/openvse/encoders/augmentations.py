@@ -1,24 +1,28 @@
-"""Augmentations hide local features of images in training, so that pooling learns sets of every size.
+"""Augmentations hide local features of images, or tokens of captions, so that pooling learns sets of every size.
 
-The source is VSE-infinity, section 3.3; the rates for regions and grids are those of its released code. All random
-numbers come from PyTorch's global generator, which the trainer seeds and checkpoints. The augmentation of tokens is
-in ``size_augmentation``.
+The source is VSE-infinity, section 3.3; the rates are those of its released code. All random numbers come from
+PyTorch's global generator, which the trainer seeds and checkpoints.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from openvse.errors import RecipeError
-from openvse.functional import keep_at_least_one
+from openvse.errors import RecipeError, nearest
+from openvse.functional import compact, keep_at_least_one
 from openvse.registry import Configured, Registry
 
 AUGMENTED_GRIDS = 0.8  # share of images whose grids lose cells
 SMALLEST_GRID_RATE = 0.2  # the rate of a grid is between this share of `rate` and `rate`
+
+TokenMode = Literal["none", "drop", "bert_style"]
+MASK_SHARE, RANDOM_SHARE = 0.5, 0.1  # of the chosen tokens; the rest is deleted
 
 
 class Augmentation(Configured, nn.Module, ABC):
@@ -81,3 +85,98 @@ class GridAugmentation(RegionAugmentation):
 AUGMENTATIONS: Registry[Augmentation] = Registry(
     "augmentation", {"grid": GridAugmentation, "none": NoAugmentation, "region": RegionAugmentation}
 )
+
+
+class TokenAugmentation(nn.Module):
+    """Deletes or replaces tokens; the remaining ones move to the front.
+
+    ``drop``: each token is deleted with probability ``rate`` (the paper). ``bert_style``: each is chosen with
+    probability ``rate``; half of the chosen ones become the mask token, a tenth a random token, and the rest
+    are deleted (the released default). ``none``: nothing happens.
+
+    Each token is drawn separately, unless ``continuing`` names the ids that continue the word of the token before
+    them: all pieces of a word are then treated alike, as in the released code for BERT. If a word is replaced at
+    random, each of its pieces becomes a separate random token.
+
+    Args:
+        mode: none, drop or bert_style.
+        rate: the probability that a token is chosen, in [0, 1).
+        mask_id: the id of the mask token; only ``bert_style`` needs it.
+        replacements: the ids from which a random token is drawn.
+        protected: the ids that are never chosen, such as sentence boundaries.
+        continuing: the ids that continue a word; none if every token is a word.
+
+    Raises:
+        RecipeError: the mode is unknown, the rate is outside [0, 1), or ``bert_style`` has no mask token.
+    """
+
+    replacements: Tensor
+    protected: Tensor
+    continuing: Tensor
+
+    def __init__(
+        self,
+        mode: TokenMode,
+        *,
+        rate: float = 0.2,
+        mask_id: int | None,
+        replacements: Sequence[int],
+        protected: Sequence[int] = (),
+        continuing: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        _check(mode, TokenMode, rate)
+        if mode == "bert_style" and (mask_id is None or not replacements):
+            raise RecipeError(
+                "size_augmentation 'bert_style' needs a tokenizer with a mask token: use 'drop'"
+            )
+        self.mode = mode
+        self.rate = rate
+        self.mask_id = mask_id
+        self.register_buffer(
+            "replacements", torch.tensor(list(replacements), dtype=torch.int64), persistent=False
+        )
+        self.register_buffer("protected", torch.tensor(list(protected), dtype=torch.int64), persistent=False)
+        self.register_buffer(
+            "continuing", torch.tensor(list(continuing), dtype=torch.int64), persistent=False
+        )
+
+    def forward(
+        self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]
+    ) -> tuple[Int[Tensor, "B M"], Bool[Tensor, "B M"]]:
+        """Return the augmented ids and their mask, M <= N; in evaluation both are returned unchanged."""
+        if not self.training or self.mode == "none":
+            return ids, mask
+        chosen = (self._draw(ids) < self.rate) & ~torch.isin(ids, self.protected)
+        if self.mode == "bert_style":
+            ids, chosen = self._replace(ids, chosen, self._draw(ids))
+        return compact(ids, keep_at_least_one(~chosen, mask))
+
+    def _draw(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N"]:
+        """Draw a number in [0, 1) for each token, or one for all pieces of a word."""
+        drawn = torch.rand(ids.shape, device=ids.device)
+        if not len(self.continuing):
+            return drawn
+        place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        first = place.masked_fill(torch.isin(ids, self.continuing), 0).cummax(dim=1).values
+        return drawn.gather(1, first)
+
+    def _replace(
+        self, ids: Int[Tensor, "B N"], chosen: Bool[Tensor, "B N"], fate: Float[Tensor, "B N"]
+    ) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
+        """Replace some of the chosen tokens; return the ids and the chosen tokens that remain to be deleted."""
+        masked = chosen & (fate < MASK_SHARE)
+        swapped = chosen & ~masked & (fate < MASK_SHARE + RANDOM_SHARE)
+        drawn = self.replacements[torch.randint(len(self.replacements), ids.shape, device=ids.device)]
+        ids = torch.where(swapped, drawn, ids.masked_fill(masked, self.mask_id or 0))
+        return ids, chosen & ~masked & ~swapped
+
+
+def _check(mode: str, modes: Any, rate: float) -> None:
+    allowed = list(get_args(modes))
+    if mode not in allowed:
+        raise RecipeError(
+            f"unknown size_augmentation {mode!r}{nearest(mode, allowed)} (allowed: {', '.join(allowed)})"
+        )
+    if not 0 <= rate < 1:
+        raise RecipeError(f"augmentation_rate is {rate}: give a probability from 0 to below 1")

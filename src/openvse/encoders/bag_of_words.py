@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
-from openvse.encoders.vocabulary import MASK, SPECIALS
+from openvse.encoders.augmentations import TokenMode
 from openvse.encoders.word_splitters import WordSplitter, WordsSplitter
 from openvse.encoders.words_encoder import MAX_WORDS, WordsEncoder
-from openvse.errors import ModelError
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
 
@@ -65,17 +63,9 @@ class BagOfWords(WordsEncoder):
         self.local_dim = word_dim
         self.read_vocabulary(captions, assets, grow=grow, split=tokenizer(), nearest=unknown == "nearest")
         self.make_words(word_dim, None if assets else word_vectors, freeze=freeze_words)
-        self.augmentation = TokenAugmentation(
-            size_augmentation,
-            rate=augmentation_rate,
-            mask_id=MASK,
-            replacements=range(len(SPECIALS), len(self.vocabulary)),
-            protected=(),
-        )
+        self.augmentation = self.make_augmentation(size_augmentation, augmentation_rate)
 
     def forward(self, inputs: Inputs) -> Features:
         """Look up the embedding of each word."""
-        if inputs.mask is None:
-            raise ModelError("token ids came without a mask: collate them with one")
-        ids, mask = self.augmentation(inputs.values, inputs.mask)
+        ids, mask = self.augmentation(*self.checked(inputs))
         return Features(self.words(ids), mask)

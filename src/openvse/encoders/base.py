@@ -1,14 +1,15 @@
-"""The base of every encoder, which turns Inputs into Features."""
+"""The bases of encoders, which turn Inputs into Features."""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
 
-from openvse.encoders.coverage import Coverage, UnknownWord
+from openvse.encoders.vocabulary import Coverage, UnknownWord
 from openvse.registry import Configured
 from openvse.types import Features, Inputs
 
@@ -50,3 +51,49 @@ class TextEncoder(Encoder):
     def coverage(self, captions: Sequence[str]) -> Coverage | None:
         """Count how many words of many captions the encoder knows; None if it cannot tell."""
         return None
+
+
+_DIGITS = 12  # number of digits of a digest in a fingerprint, as for other checkpoints
+
+
+class TokenStatesEncoder(TextEncoder):
+    """A text encoder whose raw token states can be stored if its text model is frozen.
+
+    ``forward`` takes token ids, or stored states ``float [B, N, C]`` with their mask.
+    """
+
+    @property
+    @abstractmethod
+    def feature_dim(self) -> int:
+        """C, the width of a raw state."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """The text model, weights, tokenizer and length that make the states; a feature store remembers this value."""
+
+    @abstractmethod
+    def token_states(self, inputs: Inputs) -> Features:
+        """Return the raw states of token ids, ``local [B, N, C]``; a feature store holds them without the padding."""
+
+    @abstractmethod
+    def why_not_stored(self) -> str | None:
+        """Return why stored states cannot replace the text model in training, and what to do; None if they can."""
+
+
+def digest_of(weights: nn.Module, *also: Iterable[object], names: Collection[str] | None = None) -> str:
+    """Return a digest of the named parameters of a module and of some plain values.
+
+    The digest depends on the weights in memory, so a saved model has the digest of the checkpoint that it started from.
+
+    Args:
+        weights: the module, in single precision.
+        also: the plain values; their ``repr`` must be the same on every machine.
+        names: the names of the parameters that count; None means all.
+    """
+    digest = hashlib.sha256(repr([list(values) for values in also]).encode())
+    counted = [each for each in weights.named_parameters() if names is None or each[0] in names]
+    for name, parameter in counted:
+        digest.update(f"{name}{list(parameter.shape)}".encode())
+        digest.update(parameter.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:_DIGITS]

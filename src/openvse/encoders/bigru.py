@@ -8,11 +8,11 @@ from typing import Literal
 
 from torch import nn
 
-from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
-from openvse.encoders.vocabulary import END, MASK, SPECIALS, START
+from openvse.encoders.augmentations import TokenMode
+from openvse.encoders.vocabulary import END, START
 from openvse.encoders.word_splitters import WordSplitter, WordsSplitter
 from openvse.encoders.words_encoder import MAX_WORDS, WordsEncoder
-from openvse.errors import ModelError, RecipeError
+from openvse.errors import RecipeError
 from openvse.layers.recurrence import forward_gru, packed_gru, states_at_end
 from openvse.registry import Maker
 from openvse.types import Features, Inputs
@@ -95,19 +95,12 @@ class BiGRU(WordsEncoder):
         self.make_words(word_dim, None if assets else word_vectors, freeze=freeze_words)
         hidden_dim = embed_dim // 2 if self.gives_pooled and bidirectional else embed_dim
         self.gru = nn.GRU(word_dim, hidden_dim, batch_first=True, bidirectional=bidirectional)
-        self.augmentation = TokenAugmentation(
-            size_augmentation,
-            rate=augmentation_rate,
-            mask_id=MASK,
-            replacements=range(len(SPECIALS), len(self.vocabulary)),
-            protected=(START, END) if protect_boundaries else (),
-        )
+        protected = (START, END) if protect_boundaries else ()
+        self.augmentation = self.make_augmentation(size_augmentation, augmentation_rate, protected)
 
     def forward(self, inputs: Inputs) -> Features:
         """Encode token ids: ``local [B, N, L]`` has one feature for each token that augmentation kept."""
-        if inputs.mask is None:
-            raise ModelError("token ids came without a mask: collate them with one")
-        ids, mask = self.augmentation(inputs.values, inputs.mask)
+        ids, mask = self.augmentation(*self.checked(inputs))
         embedded = self.words(ids)
         run = packed_gru if self.bidirectional else forward_gru
         states, final = run(self.gru, embedded, mask)

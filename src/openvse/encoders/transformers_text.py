@@ -1,26 +1,30 @@
-"""Any text model of the ``transformers`` library."""
+"""Any text model of the ``transformers`` library, with its tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from openvse.backbones.adapters import lora_of
-from openvse.backbones.fine_tuning import checkpoint_blocks, freeze_unreached, set_backbone_mode
-from openvse.backbones.pretrained import load_backbone
-from openvse.backbones.trained_blocks import TrainedBlocks, require_fine_tune, same_result
-from openvse.encoders.coverage import Coverage, UnknownWord
-from openvse.encoders.filled_positions import append_last, fill_positions
-from openvse.encoders.length_groups import in_length_groups
+from openvse.backbones.fine_tuning import (
+    TrainedBlocks,
+    checkpoint_blocks,
+    freeze_unreached,
+    lora_of,
+    require_fine_tune,
+    same_result,
+    set_backbone_mode,
+)
+from openvse.backbones.pretrained import load_backbone, load_or_explain, model_source
+from openvse.encoders.augmentations import TokenAugmentation, TokenMode
+from openvse.encoders.base import TokenStatesEncoder, digest_of
 from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
-from openvse.encoders.size_augmentation import TokenAugmentation, TokenMode
-from openvse.encoders.token_states import TokenStatesEncoder, digest_of
-from openvse.encoders.tokenizers import continuing_pieces, load_tokenizer, special_ends
+from openvse.encoders.vocabulary import Coverage, UnknownWord
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import keep_at_least_one, masked_mean
 from openvse.registry import Maker
@@ -32,6 +36,10 @@ PROJECTS_ITS_STATES = "altclip_text_model"  # its last hidden states are not as 
 # Text that tokenizers treat differently.
 PROBE = "Three naïve dogs' 2nd BALL, a re-run: 3.5 km/h (co-op) #42!"
 PROBE_WORDS = 500  # number of words of its own vocabulary that a tokenizer also encodes for its fingerprint
+WORD_PIECE_MARK = "##"  # what WordPiece puts before the pieces that continue a word
+
+SMALLEST_GROUP = 16  # captions of similar length: smaller products are slower
+MOST_GROUPS = 8  # more of them save little padding
 
 
 class TransformersText(TokenStatesEncoder):
@@ -398,3 +406,107 @@ def _start_uniform(projection: nn.Module) -> None:
     for module in projection.modules():
         if isinstance(module, nn.Linear):
             module.reset_parameters()
+
+
+def load_tokenizer(source: str) -> Any:
+    """Load the tokenizer of a hub id, a folder or ``package:NAME``.
+
+    Raises:
+        ModelError: the tokenizer cannot be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    place = model_source(source)
+    return load_or_explain(lambda: AutoTokenizer.from_pretrained(place), what="the tokenizer", source=source)
+
+
+def special_ends(tokenizer: Any) -> tuple[int, int]:
+    """Return the numbers of special tokens that a tokenizer adds before and after every text."""
+    special: list[int] = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+    if 0 not in special:
+        return len(special), 0
+    return special.index(0), special[::-1].index(0)
+
+
+def continuing_pieces(tokenizer: Any) -> list[int]:
+    """Return the ids of the pieces that continue a word, which WordPiece marks."""
+    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    continuing = [index for index, piece in enumerate(pieces) if piece.startswith(WORD_PIECE_MARK)]
+    if not continuing:
+        raise RecipeError(
+            f"augment is 'words', but the tokenizer does not mark the pieces that continue a word with "
+            f"{WORD_PIECE_MARK!r}: set augment: pieces, or use a model with a WordPiece tokenizer such as BERT's"
+        )
+    return continuing
+
+
+def in_length_groups(
+    run: Callable[[Tensor, Tensor], Tensor], values: Shaped[Tensor, "B N *C"], mask: Bool[Tensor, "B N"]
+) -> Float[Tensor, "B N D"]:
+    """Return what a text model makes of captions, up to rounding, by running it on groups of similar length.
+
+    A batch is as wide as its longest caption, and the mean caption of Flickr8k has half of this. On a GPU, many small
+    products take longer than padding, so there the batch stays whole; so it does in an exported program, which must do
+    the same for every batch.
+
+    Args:
+        run: the text model: values ``[b, n, ...]`` and their mask ``[b, n]`` to states ``[b, n, D]``.
+        values: the token ids or states of the captions.
+        mask: which of them the model reads.
+
+    Returns:
+        The states; behind the last token that is read, they are 0.
+    """
+    if torch.compiler.is_compiling() or values.device.type != "cpu" or values.shape[0] < 2 * SMALLEST_GROUP:
+        return run(values, mask)
+    width = mask.shape[1]
+    place = torch.arange(1, width + 1)
+    ends = (mask * place).amax(dim=1).clamp(min=1)
+    order = ends.argsort(stable=True)
+    groups = order.chunk(min(MOST_GROUPS, len(order) // SMALLEST_GROUP))
+    sizes = [int(ends[group[-1]]) for group in groups]
+    states = [
+        F.pad(run(values[group, :size], mask[group, :size]), (0, 0, 0, width - size))
+        for group, size in zip(groups, sizes, strict=True)
+    ]
+    return torch.cat(states)[order.argsort()]
+
+
+def fill_positions(
+    ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"], *, size: int, padding: int, left: bool
+) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B N"]]:
+    """Put the tokens of each caption into ``size`` positions, and fill the other positions with the padding.
+
+    Args:
+        ids: the tokens; real tokens come first.
+        mask: which tokens are real.
+        size: S, the number of positions, at least N.
+        padding: the token that fills the other positions.
+        left: whether the padding is before the caption, not after it.
+
+    Returns:
+        The filled positions, and the position of each token; the positions of tokens that are not real have no meaning.
+    """
+    place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    if left:
+        place = place + (size - mask.sum(dim=1, keepdim=True))
+    # Tokens that are not real go to an extra last position, which is cut off.
+    full = ids.new_full((ids.shape[0], size + 1), padding).scatter(1, place.masked_fill(~mask, size), ids)
+    return full[:, :size], place.clamp(max=size - 1)
+
+
+def append_last(
+    states: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"], last: Float[Tensor, "B C"]
+) -> tuple[Float[Tensor, "B M C"], Bool[Tensor, "B M"]]:
+    """Append one more state after the real states of each caption, M = N + 1.
+
+    Args:
+        states: the states of the tokens; real states come first.
+        mask: which states are real.
+        last: the state to append to each caption.
+    """
+    behind = mask.sum(dim=1)
+    rows = torch.arange(states.shape[0], device=states.device)
+    wider = F.pad(states, (0, 0, 0, 1))
+    wider[rows, behind] = last
+    return wider, torch.arange(wider.shape[1], device=states.device) <= behind.unsqueeze(1)

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from openvse.backbones.installed import in_package
+from openvse.backbones.pretrained import in_package
+from openvse.encoders.augmentations import TokenAugmentation, TokenMode
 from openvse.encoders.base import TextEncoder
-from openvse.encoders.coverage import Coverage, UnknownWord
-from openvse.encoders.packaged_vectors import read_packaged_vectors
-from openvse.encoders.vocabulary import END, SPECIALS, START, UNKNOWN, Vocabulary
+from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Coverage, UnknownWord, Vocabulary
 from openvse.encoders.word_splitters import Splitter
-from openvse.encoders.word_vectors import read_word_vectors
-from openvse.errors import DataError, RecipeError
+from openvse.encoders.word_vectors import read_packaged_vectors, read_word_vectors
+from openvse.errors import DataError, ModelError, RecipeError
+from openvse.types import Inputs
 
 _logger = logging.getLogger(__name__)
 
@@ -77,6 +78,22 @@ class WordsEncoder(TextEncoder):
         if word_vectors is not None:
             self._start_from(word_vectors)
         self.words.requires_grad_(not freeze)
+
+    def make_augmentation(
+        self, mode: TokenMode, rate: float, protected: Sequence[int] = ()
+    ) -> TokenAugmentation:
+        """Make the augmentation of the words in training; those with protected ids are never chosen."""
+        replacements = range(len(SPECIALS), len(self.vocabulary))
+        return TokenAugmentation(
+            mode, rate=rate, mask_id=MASK, replacements=replacements, protected=protected
+        )
+
+    @staticmethod
+    def checked(inputs: Inputs) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
+        """Return token ids and their mask; raise ModelError if there is no mask."""
+        if inputs.mask is None:
+            raise ModelError("token ids came without a mask: collate them with one")
+        return inputs.values, inputs.mask
 
     def tokenize(self, captions: Sequence[str]) -> list[Tensor]:
         """Return the ids of the words of each caption."""

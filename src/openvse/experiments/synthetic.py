@@ -17,8 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from openvse.aggregators import GPO
-from openvse.aggregators.gpo_generators import MLP, Interpolation
-from openvse.aggregators.gpo_positions import LearnedPositions
+from openvse.aggregators.gpo import MLP, Interpolation, LearnedPositions
 from openvse.errors import TrainingError
 from openvse.experiments.patterns import PATTERNS
 from openvse.functional import position_mask, sort_descending

@@ -12,7 +12,7 @@ from PIL import Image
 from openvse.backbones import Backbone
 from openvse.backbones.crops import Crops
 from openvse.backbones.efficientnet_lite import EfficientNetLite
-from openvse.backbones.vision_files import CheckpointBackbone
+from openvse.backbones.pretrained import CheckpointBackbone
 from openvse.encoders import WORD_SPLITTERS, BiGRU, TextEncoder, TransformersText
 from openvse.encoders.transformers_text import PROBE
 from openvse.encoders.words_encoder import VOCABULARY_FILE

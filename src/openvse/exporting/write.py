@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from openvse import __version__
-from openvse.backbones.adapters import without_adapters
+from openvse.backbones.fine_tuning import without_adapters
 from openvse.corpus import Corpus
 from openvse.errors import ModelError
 from openvse.exporting.checking import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from openvse.fusion.base import Fusion, Prepared, Reduced
 from openvse.fusion.pairs import score_listed, score_pairs
 from openvse.fusion.pooled import Pooled
-from openvse.fusion.score_attention import ScoreAttention
+from openvse.fusion.score_attention import ScoreAttentionFusion
 from openvse.registry import Registry
 
-FUSIONS: Registry[Fusion] = Registry("fusion", {"pooled": Pooled, "score_attention": ScoreAttention})
+FUSIONS: Registry[Fusion] = Registry("fusion", {"pooled": Pooled, "score_attention": ScoreAttentionFusion})
 
 __all__ = [
     "FUSIONS",
@@ -16,7 +16,7 @@ __all__ = [
     "Pooled",
     "Prepared",
     "Reduced",
-    "ScoreAttention",
+    "ScoreAttentionFusion",
     "score_listed",
     "score_pairs",
 ]

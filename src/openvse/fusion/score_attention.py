@@ -9,7 +9,7 @@ from openvse.fusion.base import Fusion, Reduced
 from openvse.layers.attention import AttentionScores
 
 
-class ScoreAttention(Fusion):
+class ScoreAttentionFusion(Fusion):
     """``y_k = sum_n S_kn(X, Z) x_n``: X attends to Z for its weights, and the reverse (eq. 3 and 4).
 
     Args:

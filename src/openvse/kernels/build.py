@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import importlib
 import itertools
 import logging
 import os
@@ -15,10 +14,9 @@ import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 
 SWITCH = "OPENVSE_KERNELS"
-"""The environment variable that switches all kernels off if it is 0, and those for a GPU on if it is triton."""
+"""The environment variable that switches the kernels off if it is 0."""
 
 _FLAGS = (
     ("-O3", "-march=native", "-mprefer-vector-width=512"),
@@ -56,22 +54,6 @@ def load_kernel(name: str) -> ctypes.CDLL | None:
         return _compile(source, place)
     except (OSError, subprocess.SubprocessError) as error:
         _logger.debug("the kernel %s is not used: %s", name, error)
-        return None
-
-
-@functools.cache
-def load_triton(name: str) -> ModuleType | None:
-    """Return a module of kernels for a GPU; None unless ``OPENVSE_KERNELS`` is triton, and Triton is installed.
-
-    Args:
-        name: of the module in this package.
-    """
-    if os.environ.get(SWITCH) != "triton":
-        return None
-    try:
-        return importlib.import_module(f"openvse.kernels.{name}")
-    except ImportError as error:
-        _logger.warning("%s=triton has no effect: %s", SWITCH, error)
         return None
 
 

@@ -1,11 +1,15 @@
 """Sets sorted in each dimension, and their sum with weights by rank: no slower than taking the maximum.
 
-On a CPU a kernel in C does it (``ranked_c``), and on a GPU one in Triton, if it is asked for (``ranked_triton``). Both
-are given sets whose elements have their numbers side by side, masks as bytes, and weights in float32.
+The kernel in C (``ranked.c``) is given sets whose elements have their numbers side by side, masks as bytes, and weights
+in float32.
 """
 
 from __future__ import annotations
 
+import ctypes
+import threading
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,27 +17,30 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from openvse.kernels import ranked_c
-from openvse.kernels.build import load_triton
+from openvse.kernels.build import load_kernel
+
+LARGEST = 255
+"""The largest number of elements of an item, because an element's number is kept in one byte."""
+
+_SUFFIX = {torch.float32: "float", torch.bfloat16: "bfloat"}
+_VALUES_PER_THREAD = 1 << 18
 
 
 def is_usable(local: Tensor) -> bool:
-    """Return whether there is a kernel that can sort these sets, and nothing is being compiled or traced."""
+    """Return whether the kernel can sort these sets, and nothing is being compiled or traced.
+
+    The sets must be on the CPU, in float32 or bfloat16, of at most 255 elements.
+    """
     return (
         not torch.compiler.is_compiling()  # first: a comparison of a size would limit the sizes of a program
         and local.numel() > 0
         and type(local) in (Tensor, nn.Parameter)  # neither fake nor functional, as while a graph is traced
         and torch._C._get_tracing_state() is None
-        and (kernel := _kernel(local.device)) is not None
-        and kernel.can_sort(local)
+        and local.device.type == "cpu"
+        and local.dtype in _SUFFIX
+        and local.shape[1] <= LARGEST
+        and load_kernel("ranked") is not None
     )
-
-
-def _kernel(device: torch.device) -> Any:
-    """Return the module that sorts on a device, if there is one."""
-    if device.type == "cpu":
-        return ranked_c
-    return load_triton("ranked_triton") if device.type == "cuda" else None
 
 
 def sort_elements(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
@@ -46,7 +53,7 @@ def sort_elements(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> F
     if torch.is_grad_enabled() and local.requires_grad:
         sorted_elements: Tensor = _Sort.apply(local, mask)  # type: ignore[no-untyped-call]
     else:
-        sorted_elements = _kernel(local.device).sort(_with_rows(local), _bytes(mask), None)
+        sorted_elements = _sorted(_with_rows(local), _bytes(mask), None)
     return sorted_elements
 
 
@@ -72,7 +79,7 @@ def sum_ranked(
         summed: Tensor = _Sum.apply(local, mask, weights)  # type: ignore[no-untyped-call]
     else:
         single = weights.float().contiguous()
-        summed = _kernel(local.device).sum_by_rank(_with_rows(local), _bytes(mask), single, None)
+        summed = _sum_by_rank(_with_rows(local), _bytes(mask), single, None)
     return summed
 
 
@@ -84,15 +91,15 @@ class _Sum(torch.autograd.Function):
         """Sum, and keep which element has which rank."""
         given = _with_rows(local), _bytes(mask), weights.float().contiguous(), _byte_for_each(local)
         ctx.save_for_backward(*given)
-        ctx.kernel, ctx.kind = _kernel(local.device), weights.dtype
-        summed: Tensor = ctx.kernel.sum_by_rank(*given)
-        return summed
+        ctx.kind = weights.dtype
+        return _sum_by_rank(*given)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, None, Tensor]:
         """Give each element the gradient of its rank, and each weight that of its element."""
-        of_local, of_weights = ctx.kernel.sum_gradients(*ctx.saved_tensors, given.contiguous())
+        local, mask, weights, ids = ctx.saved_tensors
+        of_local, of_weights = _sum_gradients(local, mask, weights, ids, given.contiguous())
         return of_local, None, of_weights.to(ctx.kind)
 
 
@@ -104,15 +111,14 @@ class _Sort(torch.autograd.Function):
         """Sort, and keep which element has which rank."""
         real, kept = _bytes(mask), _byte_for_each(local)
         ctx.save_for_backward(real, kept)
-        ctx.kernel = _kernel(local.device)
-        rows: Tensor = ctx.kernel.sort(_with_rows(local), real, kept)
-        return rows
+        return _sorted(_with_rows(local), real, kept)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, None]:
         """Give each element the gradient of its rank."""
-        return ctx.kernel.sort_gradient(*ctx.saved_tensors, given.contiguous()), None
+        mask, ids = ctx.saved_tensors
+        return _sort_gradient(mask, ids, given.contiguous()), None
 
 
 def _with_rows(local: Float[Tensor, "B N L"]) -> Float[Tensor, "B N L"]:
@@ -127,3 +133,76 @@ def _bytes(mask: Bool[Tensor, "B N"]) -> UInt8[Tensor, "B N"]:
 def _byte_for_each(local: Float[Tensor, "B N L"]) -> UInt8[Tensor, "B N L"]:
     """Return the place where a kernel keeps which element has which rank, in a way of its own."""
     return torch.empty(local.shape, dtype=torch.uint8, device=local.device)
+
+
+class _Shape(ctypes.Structure):
+    """The sizes that the C source reads; see there."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("item", "element", "elements", "dims", "ranks"))
+
+
+def _sum_by_rank(
+    local: Float[Tensor, "B N L"],
+    mask: UInt8[Tensor, "B N"],
+    weights: Float[Tensor, "B M"],
+    ids: UInt8[Tensor, "B N L"] | None,
+) -> Float[Tensor, "B L"]:
+    """Return the sum with weights; ``ids`` takes the element of each rank, if it is given."""
+    out = torch.empty(local.shape[0], local.shape[2])
+    _call("sum", local, weights.shape[1], (local, mask, weights, out, ids))
+    return out.to(local.dtype)
+
+
+def _sum_gradients(
+    local: Float[Tensor, "B N L"],
+    mask: UInt8[Tensor, "B N"],
+    weights: Float[Tensor, "B M"],
+    ids: UInt8[Tensor, "B N L"],
+    given: Float[Tensor, "B L"],
+) -> tuple[Float[Tensor, "B N L"], Float[Tensor, "B M"]]:
+    """Give each element the gradient of its rank, and each weight that of its element."""
+    of_local, of_weights = torch.empty(local.shape, dtype=local.dtype), torch.zeros_like(weights)
+    tensors = (local, mask, weights, ids, given.float(), of_local, of_weights)
+    _call("sum_back", local, weights.shape[1], tensors)
+    return of_local, of_weights
+
+
+def _sorted(
+    local: Float[Tensor, "B N L"], mask: UInt8[Tensor, "B N"], ids: UInt8[Tensor, "B N L"] | None
+) -> Float[Tensor, "B N L"]:
+    """Return the sorted sets; ``ids`` takes the element of each rank, if it is given."""
+    out = torch.empty(local.shape, dtype=local.dtype)
+    _call("sort", local, 0, (local, mask, out, ids))
+    return out
+
+
+def _sort_gradient(
+    mask: UInt8[Tensor, "B N"], ids: UInt8[Tensor, "B N L"], given: Float[Tensor, "B N L"]
+) -> Float[Tensor, "B N L"]:
+    """Give each element the gradient of its rank."""
+    of_local = torch.empty_like(given)
+    _call("sort_back", given, 0, (mask, ids, given, of_local))
+    return of_local
+
+
+def _call(
+    name: str, local: Float[Tensor, "B N L"], num_weights: int, tensors: tuple[Tensor | None, ...]
+) -> None:
+    """Run a function of the kernel over all items, by as many threads as PyTorch uses."""
+    library = load_kernel("ranked")
+    assert library is not None
+    function = getattr(library, f"{name}_{_SUFFIX[local.dtype]}")
+    shape = _Shape(local.stride(0), local.stride(1), local.shape[1], local.shape[2], num_weights)
+    given = (ctypes.c_void_p * len(tensors))(*(None if each is None else each.data_ptr() for each in tensors))
+    num_items = len(local)
+    num_threads = min(torch.get_num_threads(), num_items, 1 + local.numel() // _VALUES_PER_THREAD)
+    run = partial(library.run, function, given, ctypes.byref(shape))
+    if num_threads == 1 or library.has_threads():
+        run(ctypes.c_int64(0), ctypes.c_int64(num_items), num_threads)
+        return
+    bounds = [ctypes.c_int64(num_items * part // num_threads) for part in range(num_threads + 1)]
+    threads = [threading.Thread(target=run, args=(*each, 1)) for each in pairwise(bounds)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from openvse.model.base import Model
     from openvse.model.folder import ModelConfig, read_config, read_weights
     from openvse.model.joined import JoinedMember, assemble, join, joined_members
-    from openvse.model.mode import evaluating
     from openvse.model.start import Origin, Start, take_weights
-    from openvse.model.tower import Tower, tower_curves
+    from openvse.model.tower import Tower, evaluating, tower_curves
     from openvse.model.two_tower import TwoTower, embed
 
 __all__ = [
@@ -51,7 +50,7 @@ __getattr__, _names = lazy_names(
         "TwoTower": "openvse.model.two_tower",
         "assemble": "openvse.model.joined",
         "embed": "openvse.model.two_tower",
-        "evaluating": "openvse.model.mode",
+        "evaluating": "openvse.model.tower",
         "join": "openvse.model.joined",
         "joined_members": "openvse.model.joined",
         "read_config": "openvse.model.folder",

@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from openvse.backbones.adapters import without_adapters
+from openvse.backbones.fine_tuning import without_adapters
 from openvse.files import write_whole
-from openvse.model.card import CARD, model_card
-from openvse.model.folder import write_folder
+from openvse.model.folder import CARD, model_card, write_folder
 from openvse.specs import ModelSpec
 
 

@@ -1,18 +1,19 @@
-"""A model on disk: config.json, model.safetensors and the encoders' assets. No pickle is ever read from it.
+"""A model on disk: config.json, model.safetensors, the encoders' assets, and its card. No pickle is ever read from it.
 
 ``config.json`` of format 2 holds ``library_name``, ``format_version``, ``task``, the model's spec under ``model``, and
 ``provenance``, which is not checked: the version of openvse, the recipe's name, the data set with the number of images
-in each split, the results on validation. Format 1 held the whole recipe of the run instead of the spec.
+in each split, the results on validation.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
@@ -20,14 +21,26 @@ from torch import nn
 from openvse import __version__
 from openvse.errors import ModelError
 from openvse.files import replacing_files
+from openvse.output.documents import markdown_table
 from openvse.specs import ModelSpec
 
 FORMAT_VERSION = 2
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+CARD = "README.md"
 
-_OF_A_RECIPE = {"name": "recipe", "description": "description", "seed": "seed", "published": "published"}
-"""Keys of a format-1 recipe that tell the origin of the model, with their names in provenance."""
+_USE = {
+    "retrieval": """model = openvse.load("{name}")
+scores = model.score(model.encode_image(["a.jpg"]), model.encode_text(["a dog on a beach"]))""",
+    "vqa": """model = openvse.load("{name}")
+print(model.ask("kitchen.jpg", ["how many chairs are there?"], top_k=3))""",
+}
+_LIMITS = (
+    "It has seen the words and the kinds of images of its training data, and no others; what those data lack or get "
+    "wrong, it lacks or gets wrong too.",
+    "Scores order the candidates of one query. They are not probabilities and do not compare across models.",
+    "The licence of the training data, where there is one, is stated above; the weights come with no other promise.",
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ class ModelConfig:
 
     Attributes:
         task: a name in the registry of tasks.
-        spec: the parts of the model, not checked yet; in a folder of format 1 it has further keys.
+        spec: the parts of the model, not checked yet.
         provenance: the origin of the model.
     """
 
@@ -85,7 +98,7 @@ def read_config(folder: Path) -> ModelConfig:
     """Return the description of a model from its folder.
 
     Raises:
-        ModelError: the folder has no model, is incomplete, or comes from a newer openvse.
+        ModelError: the folder has no model, is incomplete, or has another format.
     """
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
@@ -102,18 +115,14 @@ def read_config(folder: Path) -> ModelConfig:
                 f"name {folder} in a recipe as a tower's model"
             ) from error
         raise ModelError(f"{folder / CONFIG} is damaged ({error}): save the model again") from error
-    if version not in (1, FORMAT_VERSION):
+    if version != FORMAT_VERSION:
         raise ModelError(
-            f"{folder} has model format {version}, this openvse ({__version__}) reads 1 to {FORMAT_VERSION}: "
-            f"update openvse"
+            f"{folder} has model format {version}, this openvse ({__version__}) reads {FORMAT_VERSION}: update "
+            f"openvse, or train or convert the model again"
         )
-    tree = config.get("recipe" if version == 1 else "model")
+    tree, provenance = config.get("model"), config.get("provenance")
     if not isinstance(tree, dict):
         raise ModelError(f"{folder / CONFIG} does not say what the model is made of: save the model again")
-    if version == 1:
-        provenance = {ours: tree[key] for key, ours in _OF_A_RECIPE.items() if tree.get(key)}
-        return ModelConfig(str(tree.get("task", "retrieval")), tree, provenance)
-    provenance = config.get("provenance")
     return ModelConfig(str(config.get("task")), tree, provenance if isinstance(provenance, dict) else {})
 
 
@@ -132,3 +141,76 @@ def read_weights(modules: nn.Module, folder: Path) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{folder / WEIGHTS} does not fit its config.json: {reason}") from error
+
+
+def model_card(name: str, task: str, spec: ModelSpec, provenance: Mapping[str, Any]) -> str:
+    """Return a model card in Markdown: the training data of the model, its results, how to load it, its limits.
+
+    Args:
+        name: the id of the model on the hub.
+        task: what the model is for.
+        spec: the parts of the model.
+        provenance: the origin of the model; it is not checked, so entries that are missing or malformed are left out.
+    """
+    header = yaml.safe_dump(
+        {"library_name": "openvse", "tags": ["openvse", "visual-semantic-embedding", task]}
+    )
+    use = _USE.get(task, 'model = openvse.load("{name}")').format(name=name)
+    sections = [
+        f"# {name}",
+        str(provenance.get("description") or "") or f"A model for {task}, trained with openvse.",
+        f"## What it is\n\n{_parts(spec)}",
+        _training(provenance),
+        _figures(provenance.get("validation")),
+        f"## Use\n\n```python\nimport openvse\n\n{use}\n```",
+        "## Limits\n\n" + "\n".join(f"- {limit}" for limit in _LIMITS),
+    ]
+    return f"---\n{header}---\n\n" + "\n\n".join(filter(None, sections)) + "\n"
+
+
+def _parts(spec: ModelSpec) -> str:
+    sides = {"Images": spec.image, "Sentences": spec.text}
+    lines = [
+        f"- {side}: encoder `{tower.encoder.name}`, aggregator `{tower.aggregator.name}`"
+        for side, tower in sides.items()
+        if tower is not None
+    ]
+    return "\n".join([*lines, f"- Joint width: {spec.embed_dim}"])
+
+
+def _training(provenance: Mapping[str, Any]) -> str:
+    lines = []
+    if provenance.get("recipe"):
+        lines.append(f"- Recipe: `{provenance['recipe']}`, seed {provenance.get('seed', 0)}")
+    data = provenance.get("data")
+    if isinstance(data, Mapping):
+        splits = data.get("splits")
+        counts = (
+            ""
+            if not isinstance(splits, Mapping)
+            else ", ".join(f"{n} {split}" for split, n in splits.items())
+        )
+        lines.append(f"- Data: {data.get('name', 'not stated')}" + (f" ({counts})" if counts else ""))
+        if data.get("licence"):
+            lines.append(f"- Terms of the data: {data['licence']}")
+    lines.append(f"- openvse {provenance.get('openvse', 'of an unknown version')}")
+    return "## Training\n\n" + "\n".join(lines)
+
+
+def _figures(validation: Any) -> str:
+    """Return a table of the validation results with their intervals; nothing if there are none."""
+    metrics = validation.get("metrics") if isinstance(validation, Mapping) else None
+    if not isinstance(metrics, Mapping) or not metrics:
+        return ""
+    given = validation.get("intervals")
+    intervals: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    rows = [[name, f"{value:.1f}", _interval(intervals.get(name))] for name, value in metrics.items()]
+    table = markdown_table(["metric", "validation", "95 % interval"], rows)
+    epoch = validation.get("epoch", "not stated")
+    return f"## Figures\n\nOn the validation split, which selected the model (epoch {epoch}).\n\n{table}"
+
+
+def _interval(bounds: Any) -> str:
+    if isinstance(bounds, Sequence) and len(bounds) == 2:
+        return f"{bounds[0]:.1f} to {bounds[1]:.1f}"
+    return ""

@@ -19,8 +19,7 @@ from openvse.aggregators import Mean
 from openvse.backbones.base import Backbone, all_real
 from openvse.encoders import ImageEncoder, TextEncoder, UnknownWord
 from openvse.errors import ModelError
-from openvse.model.mode import evaluating
-from openvse.model.tower import Tower
+from openvse.model.tower import Tower, evaluating
 from openvse.model.two_tower import TwoTower
 from openvse.similarities import ScaledCosine, SetMax
 from openvse.specs import Part, TowerSpec, TwoTowerSpec

@@ -1,8 +1,9 @@
-"""One side of a model: an encoder, an aggregator, and scaling to unit length."""
+"""One side of a model: an encoder, an aggregator, and scaling to unit length; and its evaluation mode."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -61,3 +62,23 @@ def tower_curves(towers: Mapping[str, Tower[Any] | None]) -> dict[str, list[floa
         if tower is not None
         for name, curve in tower.aggregator.curves().items()
     }
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode, and afterwards back into its previous mode, also after an error.
+
+    Gradients are not switched off: a caller that does not need them also enters ``torch.inference_mode``.
+
+    Args:
+        module: a model, a tower or an encoder.
+    """
+    if not any(each.training for each in module.modules()):  # setting it anew costs milliseconds
+        yield
+        return
+    was_training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)

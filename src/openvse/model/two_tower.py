@@ -21,8 +21,7 @@ from openvse.media.images import one_or_many
 from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.model.calibration import CALIBRATION, Calibration, read_calibration
-from openvse.model.mode import evaluating
-from openvse.model.tower import Tower, embed_in_chunks
+from openvse.model.tower import Tower, embed_in_chunks, evaluating
 from openvse.similarities import SIMILARITIES, ScaledCosine, Similarity
 from openvse.specs import TwoTowerSpec
 from openvse.types import EmbeddingSet, Inputs

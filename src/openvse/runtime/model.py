@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float
 
-from openvse.encoders.coverage import UnknownWord, unknown_line
+from openvse.encoders.vocabulary import UnknownWord, unknown_line
 from openvse.errors import DataError, ModelError
 from openvse.media.images import ImageLike, one_or_many, read_image
 from openvse.model.calibration import Calibration, read_calibration

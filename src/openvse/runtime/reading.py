@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL.Image import Image, Resampling
 
-from openvse.encoders.coverage import UnknownWord
-from openvse.encoders.vocabulary import Vocabulary
+from openvse.encoders.vocabulary import UnknownWord, Vocabulary
 from openvse.encoders.word_splitters import WORD_SPLITTERS
 from openvse.errors import ModelError
 from openvse.media.windows import pixel_windows

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from openvse.encoders.coverage import UnknownWord
+from openvse.encoders.vocabulary import UnknownWord
 from openvse.errors import DataError
 from openvse.index.conditions import parse_conditions
 from openvse.index.index import Index

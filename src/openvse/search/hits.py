@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from openvse.encoders.coverage import UnknownWord
+from openvse.encoders.vocabulary import UnknownWord
 from openvse.errors import DataError, ModelError
 from openvse.media.segments import ClipSegment
 from openvse.model.calibration import Calibration, check_precision

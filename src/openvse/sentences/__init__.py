@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from openvse.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from openvse.sentences.pooling import Pooling
+    from openvse.sentences.pooling import SentencePooling
     from openvse.sentences.text_tower import TextTower
 
-__all__ = ["Pooling", "TextTower"]
+__all__ = ["SentencePooling", "TextTower"]
 
 # The library takes seconds to import, and is an extra.
 __getattr__, __dir__ = lazy_names(
     "openvse.sentences",
-    {"Pooling": "openvse.sentences.pooling", "TextTower": "openvse.sentences.text_tower"},
+    {"SentencePooling": "openvse.sentences.pooling", "TextTower": "openvse.sentences.text_tower"},
 )

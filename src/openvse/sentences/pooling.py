@@ -15,7 +15,7 @@ from openvse.errors import RecipeError
 from openvse.sentences.folders import WEIGHTS, InFolder
 
 
-class Pooling(InFolder, Module):  # type: ignore[misc]
+class SentencePooling(InFolder, Module):  # type: ignore[misc]
     """A pooling of openvse in the place of the library's own: token embeddings in, a sentence embedding out.
 
     Loading a saved model needs ``trust_remote_code=True``, because the library imports this class by its name. The
@@ -30,7 +30,7 @@ class Pooling(InFolder, Module):  # type: ignore[misc]
             vector.
 
     Examples:
-        >>> Pooling("gpo", dim=8).get_embedding_dimension()
+        >>> SentencePooling("gpo", dim=8).get_embedding_dimension()
         8
     """
 
@@ -58,7 +58,7 @@ class Pooling(InFolder, Module):  # type: ignore[misc]
         save_model(self, str(Path(output_path, WEIGHTS)))
 
     @classmethod
-    def read(cls, folder: Path) -> Pooling:
+    def read(cls, folder: Path) -> SentencePooling:
         """Make a pooling that was saved; the library's ``load`` finds the folder."""
         made = cls(**cls.load_config(str(folder)))
         load_model(made, str(folder / WEIGHTS))

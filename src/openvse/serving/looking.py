@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from openvse.encoders.located import locate
+from openvse.encoders.image_encoder import locate
 from openvse.errors import DataError, ModelError
 from openvse.functional import pad
 from openvse.media.videos import ClipSource

@@ -7,7 +7,7 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from openvse.fusion import Fusion, ScoreAttention, score_listed, score_pairs
+from openvse.fusion import Fusion, ScoreAttentionFusion, score_listed, score_pairs
 from openvse.registry import Maker
 from openvse.similarities.base import Similarity
 from openvse.types import EmbeddingSet
@@ -28,7 +28,7 @@ class Fused(Similarity):
     is_cosine: ClassVar[bool] = False
     reads_unit_vectors: ClassVar[bool] = False
 
-    def __init__(self, *, embed_dim: int, fusion: Maker[Fusion] = ScoreAttention) -> None:
+    def __init__(self, *, embed_dim: int, fusion: Maker[Fusion] = ScoreAttentionFusion) -> None:
         super().__init__()
         self.fusion = fusion(embed_dim=embed_dim)
 

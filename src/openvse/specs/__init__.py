@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from openvse.specs.inherit import FROM_START, inherited, is_complete
 from openvse.specs.load import (
+    FROM_START,
     apply_override,
     describe,
+    inherited,
+    is_complete,
     list_recipes,
     parse_override,
     read_recipe,

@@ -33,7 +33,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
         The model, of any task: a ``TwoTower``, or an ``Answerer`` if it was trained to answer questions.
 
     Raises:
-        ModelError: there is no such folder or hub id, it is damaged, or a newer openvse wrote it.
+        ModelError: there is no such folder or hub id, it is damaged, or it has another format.
     """
     folder = find_model(source, revision=revision)
     config = read_config(folder)

@@ -14,7 +14,7 @@ import yaml
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 
-from openvse.backbones.adapters import adapt, require_peft
+from openvse.backbones.fine_tuning import adapt, require_peft
 from openvse.conversion.weights import expect_memory
 from openvse.errors import CheckpointError, TrainingError
 from openvse.features import ExtractionProgress

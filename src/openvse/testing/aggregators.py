@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,15 +11,14 @@ from torch import Tensor
 
 from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.registry import Maker
-from openvse.testing.contract import hold, make_part, part_name, require, require_close
+from openvse.testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
 from openvse.types import EmbeddingSet, Features, Graph
 
 _LENGTHS = (5, 1, 9, 3)
-_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 def check_aggregator(
-    part: str | Maker[Aggregator], *, options: Mapping[str, Any] = _NO_OPTIONS, width: int = 8
+    part: str | Maker[Aggregator], *, options: Mapping[str, Any] = NO_OPTIONS, width: int = 8
 ) -> None:
     """Check that an aggregator keeps the promises on which encoders, training and search rely.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +15,8 @@ from openvse.specs import Part
 
 PartT = TypeVar("PartT")
 SubjectT = TypeVar("SubjectT")
+
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 class BrokenContractError(AssertionError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,13 +13,12 @@ from openvse.assembly.parts import parameters
 from openvse.functional import normalize, set_max_scores
 from openvse.objectives import CRITERIA, MINERS, TERMS, Criterion, Miner, Objective, Term
 from openvse.registry import Maker
-from openvse.testing.contract import hold, make_part, part_name, require, require_close
+from openvse.testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
 from openvse.types import EmbeddingSet, ScoredBatch
 
 _WIDTH = 5
 _SIZES = ((1, 1), (1, 4), (3, 1), (5, 7), (6, 6))
 _SHIFTS = (0.0, -5.0, 5.0)  # scores far above and below 0 catch a positive that is masked with 0
-_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 # A large margin, so that the negatives of random embeddings violate it.
 _USUAL: Mapping[str, Any] = {
     "miner": "hardest",
@@ -29,7 +27,7 @@ _USUAL: Mapping[str, Any] = {
 }
 
 
-def check_miner(part: str | Maker[Miner], *, options: Mapping[str, Any] = _NO_OPTIONS) -> None:
+def check_miner(part: str | Maker[Miner], *, options: Mapping[str, Any] = NO_OPTIONS) -> None:
     """Check that a miner keeps the promises on which objectives rely.
 
     The chosen negatives are a boolean tensor of the shape of the scores; no positive is chosen, and at least one
@@ -50,7 +48,7 @@ def check_miner(part: str | Maker[Miner], *, options: Mapping[str, Any] = _NO_OP
     hold(made_miner(part, options), MINER_PROMISES, part_name(part))
 
 
-def check_criterion(part: str | Maker[Criterion], *, options: Mapping[str, Any] = _NO_OPTIONS) -> None:
+def check_criterion(part: str | Maker[Criterion], *, options: Mapping[str, Any] = NO_OPTIONS) -> None:
     """Check that a criterion keeps the promises on which objectives rely.
 
     Every positive pair has one finite loss, also without negatives; the gradient raises the score of the positive and
@@ -71,7 +69,7 @@ def check_criterion(part: str | Maker[Criterion], *, options: Mapping[str, Any] 
     hold(made_criterion(part, options), CRITERION_PROMISES, part_name(part))
 
 
-def check_term(part: str | Maker[Term], *, options: Mapping[str, Any] = _NO_OPTIONS) -> None:
+def check_term(part: str | Maker[Term], *, options: Mapping[str, Any] = NO_OPTIONS) -> None:
     """Check that an objective term keeps the promises on which training relies.
 
     Its value is a finite number with a finite gradient, also for a single pair and for equal embeddings; the order of
@@ -92,17 +90,17 @@ def check_term(part: str | Maker[Term], *, options: Mapping[str, Any] = _NO_OPTI
     hold(made_term(part, options), TERM_PROMISES, part_name(part))
 
 
-def made_miner(part: str | Maker[Miner], options: Mapping[str, Any] = _NO_OPTIONS) -> Miner:
+def made_miner(part: str | Maker[Miner], options: Mapping[str, Any] = NO_OPTIONS) -> Miner:
     """Return the miner to check; the arguments are those of ``check_miner``."""
     return make_part(MINERS, part, options, {}).double().eval()
 
 
-def made_criterion(part: str | Maker[Criterion], options: Mapping[str, Any] = _NO_OPTIONS) -> Criterion:
+def made_criterion(part: str | Maker[Criterion], options: Mapping[str, Any] = NO_OPTIONS) -> Criterion:
     """Return the criterion to check; the arguments are those of ``check_criterion``."""
     return make_part(CRITERIA, part, options, {}).double().eval()
 
 
-def made_term(part: str | Maker[Term], options: Mapping[str, Any] = _NO_OPTIONS) -> Term:
+def made_term(part: str | Maker[Term], options: Mapping[str, Any] = NO_OPTIONS) -> Term:
     """Return the term to check; the arguments are those of ``check_term``."""
     accepted = parameters(TERMS.get(part) if isinstance(part, str) else part)
     usual = {name: value for name, value in _USUAL.items() if name in accepted}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,15 +10,14 @@ import torch
 from openvse.functional import normalize
 from openvse.registry import Maker
 from openvse.similarities import SIMILARITIES, Similarity, score_blocks
-from openvse.testing.contract import hold, make_part, part_name, require, require_close
+from openvse.testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
 from openvse.types import EmbeddingSet
 
 _WIDTH = 6
 _COUNTS = ((1, 1), (3, 1), (3, 2))
-_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
-def check_similarity(part: str | Maker[Similarity], *, options: Mapping[str, Any] = _NO_OPTIONS) -> None:
+def check_similarity(part: str | Maker[Similarity], *, options: Mapping[str, Any] = NO_OPTIONS) -> None:
     """Check that a similarity keeps the promises on which evaluation, training and search rely.
 
     Blocks and listed pairs equal the whole matrix; an embedding that does not exist never wins, even if all scores
@@ -40,7 +38,7 @@ def check_similarity(part: str | Maker[Similarity], *, options: Mapping[str, Any
     hold(made_similarity(part, options), SIMILARITY_PROMISES, part_name(part))
 
 
-def made_similarity(part: str | Maker[Similarity], options: Mapping[str, Any] = _NO_OPTIONS) -> Similarity:
+def made_similarity(part: str | Maker[Similarity], options: Mapping[str, Any] = NO_OPTIONS) -> Similarity:
     """Return the similarity to check; the arguments are those of ``check_similarity``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from openvse.encoders import UnknownWord
-from openvse.encoders.located import locate
+from openvse.encoders.image_encoder import locate
 from openvse.media.videos import ClipSource, read_poster
 from openvse.model import evaluating
 from openvse.output.documents import html_page, image_uri
