@@ -38,7 +38,7 @@ from openvse.index.writer import Entry, IndexWriter
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.search import Item
-from openvse.serving.running import allow_many_files
+from openvse.serving.server import allow_many_files
 from openvse.tasks.recipes import parse_recipe
 
 WIDTH = 512

@@ -23,7 +23,7 @@ from openvse.serving.service import Service
 from openvse.serving.sources import EngineSource, IndexSource
 from openvse.stores.engine_address import EngineAddress, read_address
 from tests.runtime.colour_export import COLOURS, write_export
-from tests.serving.conftest import FREE, Place, client_of, png
+from tests.serving.conftest import Place, client_of, png
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact", "ignore:Payload indexes")
 
@@ -42,7 +42,7 @@ def test_an_engine_is_served_like_its_index(
 ) -> None:
     exact = SearchEngine(model, Index.open(own_place.index), engine="exact")
     source = EngineSource(filled(own_place, name, url))
-    with client_of(Service(source, model, Settings(limits=FREE))) as client:
+    with client_of(Service(source, model, Settings())) as client:
         reply = client.get("/api/search", params={"q": "a red dog runs", "top_k": 3}).json()
         assert [hit["id"] for hit in reply["hits"]] == [
             hit.id for hit in exact.search("a red dog runs", 3)[0]
@@ -74,13 +74,13 @@ def test_an_engine_is_served_like_its_index(
 def test_folders_that_are_elsewhere_are_told_and_found(own_place: Place, model: TwoTower) -> None:
     address = filled(own_place, "qdrant", ":memory:")
     moved = own_place.photos.rename(own_place.photos.parent / "moved")
-    with client_of(Service(EngineSource(address), model, Settings(limits=FREE))) as client:
+    with client_of(Service(EngineSource(address), model, Settings())) as client:
         assert client.get("/api/info").json()["shows"] is False
         hit = client.get("/api/search", params={"q": "grass"}).json()["hits"][0]
         gone = client.get(hit["thumbnail"])
         assert gone.status_code == 404 and "say where the first one is with --images" in gone.json()["error"]
     source = EngineSource(address, images=moved)
-    with client_of(Service(source, model, Settings(limits=FREE))) as client:
+    with client_of(Service(source, model, Settings())) as client:
         assert client.get("/api/info").json()["shows"] is True
         assert client.get(hit["thumbnail"]).status_code == 200
 
@@ -89,7 +89,7 @@ def test_an_engine_that_fails_is_opened_anew(
     own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = EngineSource(filled(own_place, "qdrant", ":memory:"))
-    settings = Settings(limits=FREE, reload_s=0.02)
+    settings = Settings(reload_s=0.02)
     broken = True
     ask = StoreEngine.ask
 
@@ -125,7 +125,7 @@ def test_engines_are_closed_after_a_reload_and_at_the_end(
         closed.append(self)
 
     monkeypatch.setattr(SearchEngine, "close", close)
-    service = Service(own_place.index, model, Settings(limits=FREE, reload_s=60.0))
+    service = Service(own_place.index, model, Settings(reload_s=60.0))
     first = service.catalog.engine
     with client_of(service):
         (own_place.photos / "001.jpg").unlink()
@@ -167,7 +167,7 @@ def painted(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_an_exported_model_is_served(painted: tuple[Path, Path], place: Place) -> None:
     export, index = painted
-    with client_of(Service(index, OnnxModel(export), Settings(limits=FREE))) as client:
+    with client_of(Service(index, OnnxModel(export), Settings())) as client:
         for name in COLOURS:
             reply = client.get("/api/search", params={"q": f"something {name}", "top_k": 2}).json()
             assert reply["hits"][0]["id"] == f"{name}.png" and reply["more"]
@@ -190,7 +190,7 @@ def test_an_exported_model_is_served(painted: tuple[Path, Path], place: Place) -
 def test_an_engine_is_served_with_an_exported_model(painted: tuple[Path, Path]) -> None:
     export, index = painted
     address = filled(Place(index, index), "qdrant", ":memory:")
-    with client_of(Service(EngineSource(address), OnnxModel(export), Settings(limits=FREE))) as client:
+    with client_of(Service(EngineSource(address), OnnxModel(export), Settings())) as client:
         hits = client.get("/api/search", params={"q": "green"}).json()["hits"]
         assert [hit["rank"] for hit in hits] == [1, 2, 3] and hits[0]["id"] == "green.png"
         like = client.get("/api/search", params={"q": "red", "like": hits[0]["key"], "avoid": "blue"}).json()

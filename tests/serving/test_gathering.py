@@ -14,9 +14,8 @@ import pytest
 from openvse.errors import DataError
 from openvse.model import TwoTower
 from openvse.search import Index, Query
-from openvse.serving.batching import BusyError, Gatherer
+from openvse.serving.batching import BusyError, Gatherer, RememberingModel
 from openvse.serving.index_catalog import IndexCatalog
-from openvse.serving.remembering import RememberingModel
 from openvse.serving.searching import Ask, search_together
 from tests.serving.conftest import Place
 

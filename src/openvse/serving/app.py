@@ -20,9 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from openvse import __version__
 from openvse.errors import EngineError, IndexFormatError, OpenVSEError
 from openvse.serving.batching import BusyError
-from openvse.serving.bounds import Bounds
 from openvse.serving.catalog import MissingError
-from openvse.serving.guard import Guard, Replies
+from openvse.serving.layers import Bounds, Guard, Replies, is_local
 from openvse.serving.routes import api, plain
 from openvse.serving.service import Service
 
@@ -95,7 +94,7 @@ async def _tell(request: Request, error: Exception) -> JSONResponse:
         case EngineError():
             service: Service = request.app.state.service
             service.lose(error)
-            if not service.settings.is_local:  # where the engine is, is no concern of theirs
+            if not is_local(request):  # the message says where the engine is
                 error = BusyError("the engine of this server does not answer: try again in a moment")
             status = 503
         case MissingError():

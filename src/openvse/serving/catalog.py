@@ -14,7 +14,7 @@ from openvse.errors import DataError, OpenVSEError
 from openvse.media.names import escaped
 from openvse.model import Calibration
 from openvse.search import Chances, Condition, Hit, Query
-from openvse.serving.remembering import RememberingModel
+from openvse.serving.batching import RememberingModel
 from openvse.stores.points import Facts
 
 _VALUES_SHOWN = 12

@@ -8,8 +8,8 @@ from pathlib import Path
 from openvse.errors import DataError, IndexFormatError
 from openvse.media.names import escaped
 from openvse.search.store_engine import StoreEngine
+from openvse.serving.batching import RememberingModel
 from openvse.serving.catalog import About, Catalog, MissingError, fields_of
-from openvse.serving.remembering import RememberingModel
 from openvse.stores.engine_address import EngineAddress
 from openvse.stores.points import Facts
 

@@ -10,8 +10,8 @@ from openvse.errors import IndexFormatError
 from openvse.index.database import Database
 from openvse.media.names import escaped
 from openvse.search import ArrayEngine, Index, SearchEngine
+from openvse.serving.batching import RememberingModel
 from openvse.serving.catalog import About, Catalog, Field, MissingError, fields_of
-from openvse.serving.remembering import RememberingModel
 from openvse.stores.points import Facts, read_metadata
 
 _FIELDS_FROM = 2000

@@ -20,7 +20,7 @@ from openvse.vqa.explain import Explained
 
 
 @dataclass(frozen=True)
-class Looked:
+class ScoreMap:
     """The parts of an image and of a sentence, and what each adds to the score.
 
     The numbers of a pooling that is linear in the sorted elements (mean, maximum, GPO) add up to the score, apart from
@@ -56,7 +56,7 @@ class Looked:
         }
 
 
-def look(model: TwoTower, image: ClipSource, sentence: str) -> Looked:
+def look(model: TwoTower, image: ClipSource, sentence: str) -> ScoreMap:
     """Return what each part of an image and each word of a sentence add to their score.
 
     With v the pooled embedding before it is scaled, t the unit embedding of the sentence and x_n the local features,
@@ -90,7 +90,7 @@ def look(model: TwoTower, image: ClipSource, sentence: str) -> Looked:
     if len(shares) != len(boxes) or not shares.isfinite().all():
         raise ModelError("the parts of the image that this model reads have no known places")
     pieces = model.text.encoder.pieces(sentence)
-    return Looked(boxes, shares, tiled, pieces, of_words[: len(pieces)], view)
+    return ScoreMap(boxes, shares, tiled, pieces, of_words[: len(pieces)], view)
 
 
 def _plain(inputs: Inputs) -> Inputs:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from functools import partial
 from mimetypes import guess_type
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, File, Path, Query, Request, Response, UploadFile
-from starlette.responses import JSONResponse
+from starlette.responses import FileResponse, JSONResponse
+from starlette.types import Receive, Scope, Send
 
-from openvse.serving.catalog import MissingError
-from openvse.serving.guard import COOKIE, is_token, session_of
-from openvse.serving.parts import file_reply
+from openvse.media.videos import ClipSource
+from openvse.serving.catalog import readable
+from openvse.serving.layers import COOKIE, is_local, is_token, session_of
 from openvse.serving.schemas import (
     FOUND_EXAMPLE,
     Key,
     ManySearches,
     OneSearch,
     PageFields,
-    Question,
+    QuestionBody,
     SearchFields,
     Session,
     Text,
@@ -45,8 +48,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"description": "The token is missing or wrong.", **ERROR},
     404: {"description": "There is no such item.", **ERROR},
     422: {"description": "The request cannot be answered as it is.", **ERROR},
-    429: {"description": "The client asks too often.", **ERROR},
-    503: {"description": "Too many questions wait.", **ERROR},
+    503: {"description": "The server is busy: try again in a moment.", **ERROR},
     504: {"description": "There was no answer in time.", **ERROR},
 }
 UPLOAD_REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -66,15 +68,39 @@ def _shown(example: object) -> dict[int | str, dict[str, Any]]:
     return {200: {"content": {"application/json": {"example": example}}}}
 
 
+class OpenedFile(FileResponse):
+    """An open file, or the parts of it that a Range header asks for; it is closed at the end.
+
+    Starlette opens a file by its name, and another one could be put there after its place was checked. The name that
+    it gets here is that of the open file itself.
+
+    Args:
+        file: the file, open for reading.
+        headers: further headers.
+        media_type: of the file.
+    """
+
+    def __init__(self, file: IO[bytes], headers: Mapping[str, str], media_type: str) -> None:
+        stats = os.fstat(file.fileno())
+        tag = {"etag": f'"{stats.st_mtime_ns:x}-{stats.st_size:x}"'}
+        name = f"/dev/fd/{file.fileno()}"
+        super().__init__(name, headers={**headers, **tag}, media_type=media_type, stat_result=stats)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+
 def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
 async def _searched(
-    service: Service, fields: SearchFields, page: PageFields, upload: UploadFile | None = None
+    service: Service, fields: SearchFields, page: PageFields, image: ClipSource | None = None
 ) -> dict[str, Any]:
-    image = None if upload is None else await service.uploaded(await upload.read())
     ask = await service.looking_up(
         partial(ask_of, fields, page, service.catalog, service.limits, image),
         needed=fields.like is not None or bool(fields.like_id),
@@ -106,7 +132,9 @@ async def search_image(
     request: Request, image: Image, asked: Annotated[OneSearch, Query()]
 ) -> dict[str, Any]:
     """Find the images that resemble one that is sent, or fit it together with a sentence."""
-    return await _searched(_service(request), asked, asked, image)
+    service = _service(request)
+    async with service.uploaded(image) as decoded:
+        return await _searched(service, asked, asked, decoded)
 
 
 @api.get("/items/{key}/similar", tags=["items"], responses=_shown(FOUND_EXAMPLE))
@@ -118,7 +146,7 @@ async def similar(request: Request, key: Item, page: Annotated[PageFields, Query
 @api.get("/info", tags=["server"])
 async def info(request: Request) -> dict[str, Any]:
     """Say what is served: the index, the models, the fields for conditions, and sentences to try."""
-    return _service(request).describe()
+    return _service(request).describe(is_local=is_local(request))
 
 
 @api.get("/items", tags=["items"], responses=_shown({"key": 17, "id": "holiday/0001.jpg"}))
@@ -135,7 +163,7 @@ async def item(request: Request, key: Item) -> dict[str, Any]:
     service = _service(request)
     told = await service.decoding(partial(service.catalog.describe, key))
     path = str(service.catalog.path_of(key))
-    shown = path.encode("utf-8", "backslashreplace").decode() if service.settings.is_local else None
+    shown = readable(path) if is_local(request) else None
     return {**told, "captions": service.captions(key), "path": shown}
 
 
@@ -174,17 +202,14 @@ async def thumbnail(
     responses={
         200: {"content": {"image/*": {}, "video/*": {}}},
         206: {"description": "A part of the file.", "content": {"image/*": {}, "video/*": {}}},
-        416: {"description": "The file has no such part.", **ERROR},
+        400: {"description": "The Range header cannot be understood."},
+        416: {"description": "The file has no such part."},
     },
 )
 async def original(request: Request, key: Item, v: Annotated[str, Query(max_length=64)] = "") -> Response:
     """Return the file of an item as it is, or the part of it that a Range header asks for."""
     service = _service(request)
     path = await service.decoding(partial(service.catalog.file, key))
-    try:
-        file, stats = await service.decoding(partial(open_file, path))
-    except OSError as error:
-        raise MissingError(f"the file of item {key} is no longer there: index the folder again") from error
     kind = guess_type(path.name)[0]
     name = quote(path.name.encode("utf-8", "replace"))
     headers = {
@@ -192,10 +217,8 @@ async def original(request: Request, key: Item, v: Annotated[str, Query(max_leng
         "content-disposition": f"{'inline' if kind in _SHOWN else 'attachment'}; filename*=UTF-8''{name}",
         "cache-control": "private, no-cache",
     }
-    tag = f'"{stats.st_mtime_ns:x}-{stats.st_size:x}"'
-    asked = request.headers.get("range", "") if request.headers.get("if-range", tag) == tag else ""
-    shown = kind if kind in _SHOWN else "application/octet-stream"
-    return file_reply(file, stats.st_size, tag, headers, shown, asked)
+    file = await service.decoding(partial(open_file, path))
+    return OpenedFile(file, headers, kind if kind in _SHOWN else "application/octet-stream")
 
 
 @api.get("/items/{key}/looked", tags=["explanations"])
@@ -209,7 +232,7 @@ async def looked(
 
 
 @api.post("/items/{key}/ask", tags=["explanations"])
-async def ask_item(request: Request, key: Item, asked: Question) -> dict[str, Any]:
+async def ask_item(request: Request, key: Item, asked: QuestionBody) -> dict[str, Any]:
     """Answer a question about an item, and say which parts of the image the answer came from."""
     service = _service(request)
     path = await service.decoding(partial(service.catalog.file, key))
@@ -222,7 +245,8 @@ async def ask_upload(
 ) -> dict[str, Any]:
     """Answer a question about an image that is sent."""
     service = _service(request)
-    return await service.answer(await service.uploaded(await image.read()), question)
+    async with service.uploaded(image) as decoded:
+        return await service.answer(decoded, question)
 
 
 @plain.get("/health", tags=["server"])

@@ -11,7 +11,10 @@ from openvse.media.videos import ClipSource
 from openvse.search import Query
 from openvse.serving.catalog import Catalog, checked_id
 from openvse.serving.searching import Ask, conditions
-from openvse.serving.settings import Limits
+from openvse.serving.server import Limits
+
+LARGEST_PAGE = 200
+"""The largest number of hits of one page."""
 
 _LARGEST = 2**53
 
@@ -60,7 +63,7 @@ class PageFields(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    top_k: Annotated[int, Field(ge=1, le=200, description="Hits of the page.")] = 50
+    top_k: Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="Hits of the page.")] = 50
     skip: Annotated[int, Field(ge=0, le=10_000, description="Hits before the page.")] = 0
     where: Annotated[
         list[Text],
@@ -98,7 +101,7 @@ class ManySearches(PageFields):
     ]
 
 
-class Question(BaseModel):
+class QuestionBody(BaseModel):
     """A question about an image."""
 
     model_config = ConfigDict(extra="forbid")
@@ -126,10 +129,6 @@ def ask_of(
     texts = [fields.q, *fields.avoid, *page.where]
     if any(len(text) > limits.characters for text in texts):
         raise DataError(f"a text is longer than {limits.characters} characters: give a shorter one")
-    if page.top_k > limits.top_k or page.skip > limits.skip:
-        raise DataError(
-            f"top_k may be at most {limits.top_k} and skip at most {limits.skip}: ask for fewer hits"
-        )
     like = catalog.id_of(fields.like) if fields.like is not None else None
     if fields.like_id:
         like = catalog.id_of(catalog.key(checked_id(fields.like_id)))

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from PIL import Image
+from starlette.datastructures import UploadFile
 
 from openvse.errors import EngineError, ModelError, OpenVSEError
 from openvse.media.images import read_image
-from openvse.media.videos import ClipSource
+from openvse.media.videos import ClipSource, read_poster
+from openvse.output.thumbnails import THUMBNAIL_PX
 from openvse.runtime import OnnxModel
 from openvse.search import Chances, Query, captions_beside
 from openvse.search.kept import Kept
-from openvse.serving.batching import BusyError, Gatherer
-from openvse.serving.catalog import readable
-from openvse.serving.metrics import Metrics
-from openvse.serving.remembering import Embedder, RememberingModel
+from openvse.serving.batching import BusyError, Embedder, Gatherer, RememberingModel
+from openvse.serving.catalog import MissingError, readable
+from openvse.serving.layers import Metrics
+from openvse.serving.schemas import LARGEST_PAGE
 from openvse.serving.searching import Ask, Found, check_precision_reachable, rerank, search_together
-from openvse.serving.settings import Settings
+from openvse.serving.server import Settings
 from openvse.serving.sources import IndexSource, Source
-from openvse.serving.thumbnails import small_image
 
 if TYPE_CHECKING:  # an exported model is served without PyTorch
     from openvse.model import TwoTower
@@ -39,6 +41,9 @@ if TYPE_CHECKING:  # an exported model is served without PyTorch
 _logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
+
+LARGE_PX = 1280
+"""The longer side of the image in the panel of the page."""
 
 _EXAMPLES = 6
 _SLOW_WAITING = 32
@@ -93,6 +98,7 @@ class Service:
         self.is_ready, self.trouble = False, ""
         self._lost = asyncio.Event()
         self._captions: Mapping[str, Sequence[str]] = {}
+        self._uploads = asyncio.Semaphore(self.limits.uploads)
         self._main = ThreadPoolExecutor(1, "openvse-search")
         self._slow = ThreadPoolExecutor(1, "openvse-slow")
         self._decoders = ThreadPoolExecutor(2, "openvse-decode")
@@ -206,9 +212,20 @@ class Service:
         """
         return await self.decoding(work) if needed and self.catalog.about.engine else work()
 
-    async def uploaded(self, content: bytes) -> ClipSource:
-        """Decode an image that a client sent; raise BadImageError for anything else."""
-        return await self.decoding(partial(read_image, content, max_pixels=self.limits.upload_pixels))
+    @asynccontextmanager
+    async def uploaded(self, upload: UploadFile) -> AsyncIterator[ClipSource]:
+        """Decode an image that a client sent, and hold one of the places for uploads while it is in use.
+
+        Raises:
+            BadImageError: it is no image, or too large.
+            TimeoutError: no place was free in time.
+        """
+        await asyncio.wait_for(self._uploads.acquire(), self.limits.answer_s)
+        try:
+            content = await upload.read()
+            yield await self.decoding(partial(read_image, content, max_pixels=self.limits.upload_pixels))
+        finally:
+            self._uploads.release()
 
     async def thumbnail(self, key: int, *, large: bool = False) -> bytes:
         """Return an item as a small WebP."""
@@ -254,15 +271,19 @@ class Service:
         firsts = [text.strip(" .") for name in some for text in self._captions[name][:1]]
         return [text for text in dict.fromkeys(firsts) if len(text.split()) in _WORDS][:_EXAMPLES]
 
-    def describe(self) -> dict[str, Any]:
-        """Return what a client has to know of the server."""
+    def describe(self, *, is_local: bool) -> dict[str, Any]:
+        """Return what a client has to know of the server.
+
+        Args:
+            is_local: whether the client is on this machine; others are not told where engine and folders are.
+        """
         about, limits = self.catalog.about, self.limits
         return {
             "title": self.settings.title,
             "items": len(self.catalog),
             "complete": about.is_complete,
             "created": about.created,
-            "engine": about.engine if self.settings.is_local else "",
+            "engine": about.engine if is_local else "",
             "model": self.names.get("model", ""),
             "embeddings": about.embeddings,
             "width": about.width,
@@ -276,8 +297,8 @@ class Service:
             "examples": self.examples(),
             "fields": [{"name": each.name, "values": list(each.values)} for each in self.catalog.fields],
             "upload_bytes": limits.upload_bytes,
-            "top_k": limits.top_k,
-            "roots": [readable(root) for root in about.roots] if self.settings.is_local else [],
+            "top_k": LARGEST_PAGE,
+            "roots": [readable(root) for root in about.roots] if is_local else [],
         }
 
     async def _follow(self) -> None:
@@ -311,6 +332,7 @@ class Service:
             return False
         before, self.catalog = self.catalog, self._source.open(self._remembering)
         self._main.submit(before.close)  # what is being searched there is answered first
+        self._captions = captions_beside(self.catalog.captioned)
         self._seen, self.trouble = state, ""
         self.metrics.reloads.labels("done").inc()
         return True
@@ -329,8 +351,43 @@ def _reads_images(model: Embedder | Answerer) -> bool:
     return True
 
 
-def open_file(path: Path) -> tuple[IO[bytes], os.stat_result]:
-    """Open a file for reading without following a link, and return it with its size and time; see ``Catalog.file``."""
+def small_image(path: Path, *, large: bool = False) -> bytes:
+    """Return an image, or a frame from the middle of a clip, as a small WebP.
+
+    Args:
+        path: the file.
+        large: whether it is for the panel of the page; otherwise it is for the grid.
+
+    Raises:
+        MissingError: the file cannot be read as an image.
+    """
+    try:
+        image = read_poster(path)
+    except OpenVSEError as error:
+        raise MissingError(
+            f"{path.name} cannot be shown: it is gone, damaged or of an unknown kind"
+        ) from error
+    side = LARGE_PX if large else THUMBNAIL_PX
+    image.thumbnail((side, side))
+    encoded = io.BytesIO()
+    image.save(encoded, "WEBP", quality=82 if large else 78)
+    return encoded.getvalue()
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Open a file whose real place was checked (``Catalog.file``), if it is still the file of that place.
+
+    Raises:
+        MissingError: it is gone or cannot be read, or a link was put there or above it after the check.
+    """
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    file = os.fdopen(os.open(path, flags), "rb")
-    return file, os.fstat(file.fileno())
+    gone = f"{path.name} is no longer there: index the folder again"
+    try:
+        file = os.fdopen(os.open(path, flags), "rb")
+    except OSError as error:
+        raise MissingError(gone) from error
+    place = Path(f"/dev/fd/{file.fileno()}")
+    if place.is_symlink() and place.readlink() != path:  # the system knows where the open file is (Linux)
+        file.close()
+        raise MissingError(gone)
+    return file

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from openvse.index.manifest import MANIFEST, read_manifest
 from openvse.search import Index
+from openvse.serving.batching import RememberingModel
 from openvse.serving.catalog import Catalog
 from openvse.serving.engine_catalog import EngineCatalog
 from openvse.serving.index_catalog import IndexCatalog
-from openvse.serving.remembering import RememberingModel
 from openvse.stores.engine_address import EngineAddress
 
 _ASK_AGAIN_S = 15.0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from openvse.cli import serve_options as given
+import typer
+
 from openvse.cli.app import app
 from openvse.cli.index_options import EngineUrl
 from openvse.cli.options import Device, Quiet, Threads
@@ -21,29 +22,121 @@ if TYPE_CHECKING:
     from openvse.vqa.answerer import Answerer
 
 
+_ACCESS, _LIMITS = "Who may ask", "Limits"
+
+ServedIndex: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="INDEX_OR_URL",
+        help="The folder of an index of images; or an engine that an index has filled: qdrant://HOST:6333, "
+        "postgresql://USER@HOST/DATABASE, or the folder of a Qdrant Edge shard.",
+        show_default=False,
+    ),
+]
+ServedModel: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="The model of the index, or its export; by default the model that the index names. An engine needs it.",
+        show_default=False,
+    ),
+]
+ServedImages: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--images",
+        help="With an engine: where the first of the indexed folders is on this machine.",
+        show_default=False,
+    ),
+]
+SecondModel: TypeAlias = Annotated[
+    str | None, typer.Option(help="A second model, which can rank the first hits of a sentence again.")
+]
+RankedAgain: TypeAlias = Annotated[int, typer.Option(min=1, max=200, help="How many hits it ranks again.")]
+AnswerModel: TypeAlias = Annotated[
+    str | None, typer.Option(help="A model that answers questions about the images.")
+]
+Title: TypeAlias = Annotated[str, typer.Option(help="Heading of the page.")]
+Examples: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--example",
+        help="A sentence that the page suggests; by default captions. You can repeat this option.",
+    ),
+]
+Host: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="Address to listen on; only this machine reaches the default.", rich_help_panel=_ACCESS
+    ),
+]
+Port: TypeAlias = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.", rich_help_panel=_ACCESS)
+]
+Token: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        envvar="OPENVSE_TOKEN",
+        show_envvar=True,
+        show_default=False,
+        help="A secret that every request has to show. Other users of this machine can see options, so rather set "
+        "the variable.",
+        rich_help_panel=_ACCESS,
+    ),
+]
+AllowPublic: TypeAlias = Annotated[
+    bool,
+    typer.Option("--allow-public", help="Let other machines ask without a token.", rich_help_panel=_ACCESS),
+]
+Names: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--name",
+        help="A further name by which clients address this machine, such as photos.local. You can repeat this option.",
+        rich_help_panel=_ACCESS,
+    ),
+]
+MaxUpload: TypeAlias = Annotated[
+    float, typer.Option(min=0.1, max=1000, help="Largest upload in MB.", rich_help_panel=_LIMITS)
+]
+Timeout: TypeAlias = Annotated[
+    float, typer.Option(min=1, help="Seconds after which a question is given up.", rich_help_panel=_LIMITS)
+]
+Gather: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=1024,
+        help="Maximum queries per model call; 1 disables batching.",
+        rich_help_panel=_LIMITS,
+    ),
+]
+ThumbnailMemory: TypeAlias = Annotated[
+    int,
+    typer.Option("--thumbnails", min=1, help="Memory for small images in MB.", rich_help_panel=_LIMITS),
+]
+
+
 @app.command()
 def serve(
-    index: given.ServedIndex,
-    model: given.ServedModel = None,
-    images: given.ServedImages = None,
-    rerank: given.SecondModel = None,
-    rerank_top: given.RankedAgain = 20,
-    answer: given.AnswerModel = None,
+    index: ServedIndex,
+    model: ServedModel = None,
+    images: ServedImages = None,
+    rerank: SecondModel = None,
+    rerank_top: RankedAgain = 20,
+    answer: AnswerModel = None,
     engine: SearchEngineOption = None,
     engine_url: EngineUrl = None,
-    title: given.Title = "openvse",
-    example: given.Examples = None,
-    host: given.Host = "127.0.0.1",
-    port: given.Port = 8000,
-    token: given.Token = "",
-    allow_public: given.AllowPublic = False,
-    name: given.Names = None,
-    proxy: given.Proxies = None,
-    rate: given.Rate = 20.0,
-    max_upload: given.MaxUpload = 20.0,
-    timeout: given.Timeout = 30.0,
-    gather: given.Gather = 64,
-    thumbnails: given.ThumbnailMemory = 64,
+    title: Title = "openvse",
+    example: Examples = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = "",
+    allow_public: AllowPublic = False,
+    name: Names = None,
+    max_upload: MaxUpload = 20.0,
+    timeout: Timeout = 30.0,
+    gather: Gather = 64,
+    thumbnails: ThumbnailMemory = 64,
     device: Device = "cpu",
     threads: Threads = None,
     quiet: Quiet = False,
@@ -54,20 +147,18 @@ def serve(
     server when what was asked is answered. An index that is updated meanwhile is served in its new state.
     """
     from openvse.serving import Limits, Settings
-    from openvse.serving.running import listen, require_packages, run
+    from openvse.serving.server import listen, require_packages, run
 
     require_packages()
     limits = Limits(
-        rate=rate,
-        burst=max(1.0, 3 * rate),
         upload_bytes=round(max_upload * 1e6),
         answer_s=timeout,
         together=gather,
         thumbnail_bytes=thumbnails * 1_000_000,
     )
-    access = Settings(host, port, token, allow_public, tuple(name or ()), tuple(proxy or ()))
-    settings = replace(
-        access, title=title, examples=tuple(example or ()), rerank_top=rerank_top, limits=limits
+    shown = title, tuple(example or ())
+    settings = Settings(
+        host, port, token, allow_public, tuple(name or ()), *shown, rerank_top=rerank_top, limits=limits
     )
     opened, settings = listen(settings)
     with opened:
