@@ -1,8 +1,7 @@
-"""The application: the addresses, the page, errors as one line, and the layers around them."""
+"""The application: routes, page, error replies, and the layers around them."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -25,8 +24,6 @@ from openvse.serving.layers import Bounds, Guard, Replies, is_local
 from openvse.serving.routes import api, plain
 from openvse.serving.service import Service
 
-_logger = logging.getLogger(__name__)
-
 PAGE = Path(str(files("openvse.serving").joinpath("page")))
 """The folder of the page's files."""
 
@@ -37,7 +34,7 @@ _ABOUT = (
 
 
 def create_app(service: Service) -> ASGIApp:
-    """Return the application of a service, with all that protects it."""
+    """Return the application of a service, inside its layers."""
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -73,7 +70,7 @@ def create_app(service: Service) -> ASGIApp:
 
 
 class Zipped:
-    """Compresses texts; images and clips are compressed already, and parts of them are counted in their own bytes.
+    """Compresses replies, except images and clips: they are compressed already, and ranges count their own bytes.
 
     Args:
         app: the application.
@@ -89,7 +86,7 @@ class Zipped:
 
 
 async def _tell(request: Request, error: Exception) -> JSONResponse:
-    """Answer with what a user can act on."""
+    """Answer with the message of an error that a user can act on."""
     match error:
         case EngineError():
             service: Service = request.app.state.service
@@ -108,7 +105,7 @@ async def _tell(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _tell_invalid(_: Request, error: Exception) -> JSONResponse:
-    """Answer with the first thing that is wrong with a request."""
+    """Answer with the first fault of a request."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = ".".join(str(each) for each in first["loc"] if each not in ("query", "body", "path"))

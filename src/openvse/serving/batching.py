@@ -1,4 +1,4 @@
-"""Fewer calls of a model: queries that arrive together are one call, and a known sentence needs none."""
+"""Fewer model calls: queries that arrive together share one, and a sentence that was embedded recently needs none."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ AnswerT = TypeVar("AnswerT")
 
 
 class BusyError(OpenVSEError):
-    """More questions wait than the server accepts, or it is about to stop."""
+    """More questions wait than the server accepts."""
 
 
 class Gatherer(Generic[AskT, AnswerT]):
-    """Answers questions on one thread; those that arrive while it is busy are answered together by its next call.
+    """Answers questions on one thread. Its next call answers all questions that arrived during the last one.
 
-    A question that arrives when nothing else is under way is answered at once. Only right after a call that answered
-    several, the next one waits a moment, at most a tenth of the time that the call took: whoever got an answer often
-    asks again at once, and would otherwise be divided from the others for good.
+    A question that finds the thread idle is answered at once. Right after a call that answered several, the next call
+    waits for as many questions, at most a tenth of the time that the call took. Clients that ask again as soon as they
+    have their answer are so kept in one batch; otherwise each would be in a batch of its own from then on.
 
-    If a call fails, its questions are asked again one by one, so that the fault of one does not fail the others.
+    If a call fails, its questions are asked again one by one, so that only those with a fault fail.
 
     Args:
         answer: returns the answers to some questions, in their order; it runs on the thread.
         thread: where to run it; an executor of one worker.
         together: the largest number of questions of a call.
         waiting: the largest number of questions that wait.
-        on_call: is told the number of questions of each call.
+        on_call: receives the number of questions of each call.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Gatherer(Generic[AskT, AnswerT]):
 
         Raises:
             BusyError: too many others wait.
-            TimeoutError: there is no answer in time; a question that still waits is not asked any more.
+            TimeoutError: there is no answer in time; if the question still waits, it is dropped.
         """
         if len(self._asked) >= self._waiting:
             raise BusyError("too many questions wait for an answer: try again in a moment")
@@ -87,7 +87,7 @@ class Gatherer(Generic[AskT, AnswerT]):
         return await asyncio.wait_for(answer, timeout_s)
 
     async def drained(self) -> None:
-        """Return when every question that was asked is answered."""
+        """Wait until every question is answered."""
         if self._work is not None:
             await self._work
 
@@ -110,13 +110,13 @@ class Gatherer(Generic[AskT, AnswerT]):
             self._took = self._ended - began
 
     async def _moment(self) -> None:
-        """Wait until as many questions are there as the call before answered, if it has just ended."""
+        """Right after a call, wait for as many questions as it answered."""
         until = self._ended + self._took / 10
         while len(self._asked) < min(self._before, self._together) and time.monotonic() < until:
             await asyncio.sleep(_LOOK_S)
 
     async def _call(self, batch: Sequence[tuple[AskT, asyncio.Future[AnswerT]]]) -> bool:
-        """Answer some questions with one call; return False where it failed and they are to be asked one by one."""
+        """Answer some questions with one call; return False if it failed."""
         loop = asyncio.get_running_loop()
         try:
             answers = await loop.run_in_executor(self._thread, self._answer, [each for each, _ in batch])
@@ -135,7 +135,7 @@ Embedder: TypeAlias = "TwoTower | OnnxModel"
 
 
 class RememberingModel:
-    """A model for a search engine, which embeds a sentence once as long as it is among the last that were asked.
+    """A model that keeps the embeddings of the last sentences.
 
     Embeddings and scores are tensors, or arrays where the model is an exported one.
 
@@ -152,12 +152,12 @@ class RememberingModel:
 
     @property
     def fingerprint(self) -> str:
-        """That of the model, which is computed once, as a served model does not change."""
+        """The fingerprint of the model, computed once, as a served model does not change."""
         return self._fingerprint
 
     @property
     def similarity(self) -> Any:
-        """That of the model; None for an exported one."""
+        """The similarity of the model; None for an exported one."""
         return getattr(self._model, "similarity", None)
 
     @property
@@ -176,7 +176,7 @@ class RememberingModel:
         return self._calibration
 
     def encode_text(self, captions: Sequence[str]) -> Any:
-        """Embed sentences, those that are not known in one call."""
+        """Embed sentences, all new ones in one call."""
         if not captions:
             return self._model.encode_text(captions)
         new = [each for each in dict.fromkeys(captions) if each not in self._known]

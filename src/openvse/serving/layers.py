@@ -1,4 +1,4 @@
-"""The layers around the application: counters, the headers of every reply, who may ask, and the bounds of a request."""
+"""The layers around the application: counters and headers of replies, access, and the bounds of request bodies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Metrics:
     Attributes:
         requests: answered requests by route, method and status.
         seconds: how long the answers took, by route.
-        together: how many questions were answered by one call of the model.
+        together: questions that one call of the model answered.
         refused: refused requests by reason.
         reloads: reloads of the index by outcome.
     """
@@ -60,11 +60,11 @@ class Metrics:
         )
 
     def watch(self, name: str, description: str, value: Callable[[], float]) -> None:
-        """Add a number that is looked up when the metrics are read."""
+        """Add a gauge whose value is looked up when the metrics are read."""
         Gauge(f"openvse_{name}", description, registry=self._registry).set_function(value)
 
     def text(self) -> bytes:
-        """Return everything in the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
 
@@ -89,7 +89,7 @@ SECURITY_HEADERS: Mapping[str, str] = {
 
 
 class Replies:
-    """Adds the headers that every reply has, and counts requests by route, method and status."""
+    """Adds the headers of every reply, and counts requests by route, method and status."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -179,7 +179,7 @@ class Guard:
 
 
 def is_local(request: Request) -> bool:
-    """Return whether a client is on this machine; a proxy on it says whom it asks for (X-Forwarded-For)."""
+    """Return whether a client is on this machine; a proxy tells the address of its client (X-Forwarded-For)."""
     settings: Settings = request.app.state.service.settings
     return settings.is_local and request.client is not None and is_loopback(request.client.host)
 
@@ -195,7 +195,7 @@ def session_of(token: str) -> str:
 
 
 class RefusedBodyError(Exception):
-    """The body of a request is too large, arrives too slowly, or arrives beside too many others.
+    """The body of a request is too large or too slow, or the bodies of all requests are too large.
 
     Args:
         status: of the reply.
@@ -209,7 +209,7 @@ class RefusedBodyError(Exception):
 
 
 class Bounds:
-    """Refuses bodies that are too large, arrive too slowly, or are too large together.
+    """Refuses bodies that are too large or too slow, one by one and in sum.
 
     Args:
         app: answers the requests.

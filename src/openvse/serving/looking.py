@@ -43,7 +43,7 @@ class ScoreMap:
     view: tuple[int, int]
 
     def describe(self) -> dict[str, Any]:
-        """Return the map for a reply."""
+        """Return the map as JSON."""
         return {
             "of": "score",
             "boxes": rounded(self.boxes),
@@ -115,7 +115,7 @@ def _shares(gradient: Tensor | None, local: Float[Tensor, "1 N L"]) -> Float[Ten
 
 
 def describe_answer(one: Explained) -> dict[str, Any]:
-    """Return the answers to a question, with the attention over image and words, for a reply."""
+    """Return the answers to a question, with the attention over image and words, as JSON."""
     reply: dict[str, Any] = {
         "question": one.question,
         "answers": [{"answer": guess.answer, "probability": guess.probability} for guess in one.guesses],
@@ -137,7 +137,7 @@ def describe_answer(one: Explained) -> dict[str, Any]:
 
 
 def rounded(values: Tensor) -> Any:
-    """Return numbers as lists, with the digits that a page can show."""
+    """Return numbers as lists, rounded to five decimals."""
     return (
         [rounded(row) for row in values] if values.ndim > 1 else [round(each, 5) for each in values.tolist()]
     )

@@ -1,4 +1,4 @@
-"""The addresses of the interface; the docstrings are its description."""
+"""The routes of the interface; OpenAPI shows their docstrings."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def _shown(example: object) -> dict[int | str, dict[str, Any]]:
 class OpenedFile(FileResponse):
     """An open file, or the parts of it that a Range header asks for; it is closed at the end.
 
-    Starlette opens a file by its name, and another one could be put there after its place was checked. The name that
-    it gets here is that of the open file itself.
+    Starlette opens a file by its name, and the file of that name could change after its place was checked. The name
+    that it gets here is that of the descriptor.
 
     Args:
         file: the file, open for reading.
@@ -88,7 +88,7 @@ class OpenedFile(FileResponse):
         self._file = file
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the file, and close it."""
         with self._file:
             await super().__call__(scope, receive, send)
 
@@ -111,7 +111,7 @@ async def _searched(
 
 @api.get("/search", tags=["search"], responses=_shown(FOUND_EXAMPLE))
 async def search(request: Request, asked: Annotated[OneSearch, Query()]) -> dict[str, Any]:
-    """Find the images that fit a sentence, or resemble an item, or both; without what is to be avoided."""
+    """Find images that fit a sentence, resemble an item, or both, and do not fit the sentences to avoid."""
     return await _searched(_service(request), asked, asked)
 
 
@@ -131,7 +131,7 @@ async def search_many(request: Request, asked: ManySearches) -> dict[str, Any]:
 async def search_image(
     request: Request, image: Image, asked: Annotated[OneSearch, Query()]
 ) -> dict[str, Any]:
-    """Find the images that resemble one that is sent, or fit it together with a sentence."""
+    """Find images that resemble an uploaded one, and fit a sentence if one is given."""
     service = _service(request)
     async with service.uploaded(image) as decoded:
         return await _searched(service, asked, asked, decoded)
@@ -145,7 +145,7 @@ async def similar(request: Request, key: Item, page: Annotated[PageFields, Query
 
 @api.get("/info", tags=["server"])
 async def info(request: Request) -> dict[str, Any]:
-    """Say what is served: the index, the models, the fields for conditions, and sentences to try."""
+    """Describe the index, the models, the fields for conditions, and sentences to try."""
     return _service(request).describe(is_local=is_local(request))
 
 
@@ -159,7 +159,7 @@ async def find_item(request: Request, id: Annotated[Text, Query(max_length=4096)
 
 @api.get("/items/{key}", tags=["items"])
 async def item(request: Request, key: Item) -> dict[str, Any]:
-    """Return what is known of an item: path, time, size, metadata, captions."""
+    """Return path, time, size, metadata and captions of an item."""
     service = _service(request)
     told = await service.decoding(partial(service.catalog.describe, key))
     path = str(service.catalog.path_of(key))
@@ -169,7 +169,7 @@ async def item(request: Request, key: Item) -> dict[str, Any]:
 
 @api.get("/items/{key}/captions", tags=["items"], responses=_shown({"captions": ["Two dogs race."]}))
 async def captions(request: Request, key: Item) -> dict[str, Any]:
-    """Return the captions of an item, where some lie beside the images."""
+    """Return the captions of an item from the data set that the images belong to; there may be none."""
     service = _service(request)
     return {"captions": await service.looking_up(partial(service.captions, key))}
 
@@ -183,7 +183,7 @@ async def captions(request: Request, key: Item) -> dict[str, Any]:
 async def thumbnail(
     request: Request, key: Item, large: bool = False, v: Annotated[str, Query(max_length=64)] = ""
 ) -> Response:
-    """Return an item as a small image; with large, as one of at most 1,280 pixels."""
+    """Return a thumbnail of an item; with large, one of at most 1,280 pixels."""
     service = _service(request)
     version = await service.looking_up(partial(service.catalog.version, key))
     tag = f'"{key}-{version}-{int(large)}"'
@@ -243,7 +243,7 @@ async def ask_item(request: Request, key: Item, asked: QuestionBody) -> dict[str
 async def ask_upload(
     request: Request, image: Image, question: Annotated[Text, Query(min_length=1, max_length=500)]
 ) -> dict[str, Any]:
-    """Answer a question about an image that is sent."""
+    """Answer a question about an uploaded image."""
     service = _service(request)
     async with service.uploaded(image) as decoded:
         return await service.answer(decoded, question)
@@ -251,13 +251,13 @@ async def ask_upload(
 
 @plain.get("/health", tags=["server"])
 async def health() -> dict[str, str]:
-    """Say that the process is alive."""
+    """Answer as long as the process is alive."""
     return {"status": "alive"}
 
 
-@plain.get("/ready", tags=["server"], responses={503: {"description": "The server begins or ends."}})
+@plain.get("/ready", tags=["server"], responses={503: {"description": "The server is starting or stopping."}})
 async def ready(request: Request) -> JSONResponse:
-    """Say whether questions are answered."""
+    """Return whether the server answers questions."""
     is_ready = _service(request).is_ready
     return JSONResponse({"status": "ready" if is_ready else "not ready"}, 200 if is_ready else 503)
 

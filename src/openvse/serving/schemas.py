@@ -1,4 +1,4 @@
-"""What requests hold, checked before anything is done; FastAPI makes the description of the interface of it."""
+"""The contents of requests, as FastAPI validates and describes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LARGEST = 2**53
 
 
 def _readable(text: str) -> str:
-    """Return a text; raise ValueError where it holds half a character, which no encoder can read."""
+    """Return a text; raise ValueError if it holds half of a surrogate pair, which cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -59,7 +59,7 @@ class SearchFields(BaseModel):
 
 
 class PageFields(BaseModel):
-    """Which hits are wanted."""
+    """Which hits of a query to return."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -89,11 +89,11 @@ class PageFields(BaseModel):
 
 
 class OneSearch(SearchFields, PageFields):
-    """One query, and which of its hits are wanted."""
+    """One query, and which of its hits to return."""
 
 
 class ManySearches(PageFields):
-    """Several queries, and which hits of each are wanted."""
+    """Several queries, and which hits of each to return."""
 
     queries: Annotated[
         list[SearchFields],
@@ -110,7 +110,7 @@ class QuestionBody(BaseModel):
 
 
 class Session(BaseModel):
-    """What the page sends to be let in."""
+    """The token, which the page exchanges for a cookie."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""What a server can do, without the web: search, rank again, explain, ask, and follow the index."""
+"""The work of a server, without HTTP: searches, re-ranking, explanations, answers, and updates of the index."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ _WORDS = range(3, 10)
 
 
 class Service:
-    """An index or an engine, and its models, ready to be asked from an event loop.
+    """An index or an engine, and its models, for the requests of an event loop.
 
-    One thread searches, so that questions that arrive meanwhile are gathered; another one does what takes longer, so
-    that it does not hold up searches; a few decode images.
+    One thread searches, and batches the questions that arrive meanwhile. Another one does slow work (re-ranking,
+    explanations, answers), so that it does not delay searches. Two decode images.
 
     Args:
-        source: what is served: the folder of an index, or whatever else ``sources`` knows.
+        source: the folder of an index, or another ``Source``.
         model: the model that made its embeddings; an exported one has no map of what it looked at.
         settings: how the server behaves.
         reranker: a second model, which ranks the first hits again.
         answerer: a model that answers questions about images.
-        names: how the models are called, by what they do: ``model``, ``rerank`` and ``answer``.
+        names: names of the models for display, by role: ``model``, ``rerank`` and ``answer``.
 
     Raises:
         EngineError: the engine cannot be reached.
@@ -116,7 +116,7 @@ class Service:
         self.metrics.watch("thumbnail_bytes", "Memory of small images.", lambda: len(self.thumbnails))
 
     async def start(self) -> None:
-        """Read the captions beside the images, ask the model once, and follow the index from now on."""
+        """Read the captions, warm up the model with one query, and begin to follow the index."""
         loop = asyncio.get_running_loop()
         self._captions = await loop.run_in_executor(self._slow, captions_beside, self.catalog.captioned)
         if len(self.catalog):
@@ -125,7 +125,7 @@ class Service:
         self.is_ready = True
 
     async def stop(self) -> None:
-        """Answer what was asked, and let go of the threads."""
+        """Answer the questions that wait, and end the threads."""
         self.is_ready = False
         if self._following is not None:
             self._following.cancel()
@@ -136,7 +136,7 @@ class Service:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def search(self, asks: Sequence[Ask], *, again: bool = False) -> list[Found]:
-        """Return the pages of some queries, ranked again by the second model if wanted.
+        """Return the pages of some queries; with ``again``, re-ranked by the second model.
 
         Raises:
             OpenVSEError: a query cannot be answered.
@@ -159,14 +159,14 @@ class Service:
         ]
 
     def lose(self, error: EngineError) -> None:
-        """Note that the engine did not answer: it is opened anew as soon as it can be."""
+        """Note that the engine did not answer, so that it is opened again soon."""
         if not self.trouble:
             _logger.warning("%s", error)
             self.trouble = str(error)
         self._lost.set()
 
     def _whole(self, ask: Ask) -> Ask:
-        """Return the question for all hits that are to be ranked again, and those of the page."""
+        """Return the question for all hits to re-rank, and at least those of the page."""
         most = max(self.settings.rerank_top, ask.skip + ask.top_k)
         return Ask(ask.query, most, 0, ask.min_score, ask.min_precision, ask.expected, ask.where)
 
@@ -183,10 +183,10 @@ class Service:
         return HitReranker(self.reranker, top=self.settings.rerank_top, keep_bytes=self.limits.reranked_bytes)
 
     async def slowly(self, work: Callable[[], ResultT]) -> ResultT:
-        """Do something that takes long beside the searches.
+        """Do slow work beside the searches.
 
         Raises:
-            BusyError: too much of this kind waits already.
+            BusyError: too much slow work waits already.
             TimeoutError: it is not done in time.
         """
         if self._num_slow >= _SLOW_WAITING:
@@ -199,16 +199,16 @@ class Service:
             self._num_slow -= 1
 
     async def decoding(self, work: Callable[[], ResultT]) -> ResultT:
-        """Read or write an image beside the searches; raise TimeoutError if it is not done in time."""
+        """Read or write a file beside the searches; raise TimeoutError if it is not done in time."""
         loop = asyncio.get_running_loop()
         return await asyncio.wait_for(loop.run_in_executor(self._decoders, work), self.limits.answer_s)
 
     async def looking_up(self, work: Callable[[], ResultT], *, needed: bool = True) -> ResultT:
-        """Look something up in the catalog: at once in an index, which is in memory, and beside the loop in an engine.
+        """Look something up in the catalog: directly in an index, which is in memory, and on a thread in an engine.
 
         Args:
             work: what to do.
-            needed: whether it may ask the engine at all.
+            needed: whether the work may ask the engine.
         """
         return await self.decoding(work) if needed and self.catalog.about.engine else work()
 
@@ -238,7 +238,7 @@ class Service:
         return await self.decoding(made)
 
     async def looked(self, image: ClipSource, sentence: str) -> dict[str, Any]:
-        """Return what the model looked at when it compared an image with a sentence."""
+        """Return how much each part of an image, and each word of a sentence, adds to their score."""
         if isinstance(self.model, OnnxModel):
             raise ModelError(
                 "an exported model cannot say what it looked at: serve the model that it was exported from"
@@ -258,11 +258,11 @@ class Service:
         return describe_answer((await self.slowly(partial(explain, model, image, [question])))[0])
 
     def captions(self, key: int) -> list[str]:
-        """Return the captions of an item, if some lie beside the images."""
+        """Return the captions of an item; there may be none."""
         return [*self._captions.get(self.catalog.id_of(key), ())]
 
     def examples(self) -> list[str]:
-        """Return sentences that a user may try: those of the settings, or captions of the images."""
+        """Return sentences to try: those of the settings, or captions of the images."""
         if self.settings.examples:
             return [*self.settings.examples]
         drawn = random.Random(0)
@@ -272,7 +272,7 @@ class Service:
         return [text for text in dict.fromkeys(firsts) if len(text.split()) in _WORDS][:_EXAMPLES]
 
     def describe(self, *, is_local: bool) -> dict[str, Any]:
-        """Return what a client has to know of the server.
+        """Return the description of the server for clients.
 
         Args:
             is_local: whether the client is on this machine; others are not told where engine and folders are.
@@ -302,7 +302,7 @@ class Service:
         }
 
     async def _follow(self) -> None:
-        """Open the index anew whenever it was written; what is being searched keeps the state that it began with."""
+        """Open the index again whenever it was written; searches in progress keep the state that they began with."""
         loop, least = asyncio.get_running_loop(), max(self.settings.reload_s, self._source.pause_s)
         pause = least
         while True:
@@ -322,10 +322,10 @@ class Service:
             pause = max(least, 10 * (time.monotonic() - began))
 
     def reload(self) -> bool:
-        """Open the index anew if it was written since; return whether it was.
+        """Open the index again if it was written since; return whether it was.
 
         Raises:
-            OpenVSEError: it cannot be served any more; the state before is.
+            OpenVSEError: it can no longer be served; the state before stays.
         """
         state = self._source.state(None if self.trouble else self.catalog)
         if state == self._seen and not self.trouble:
@@ -356,7 +356,7 @@ def small_image(path: Path, *, large: bool = False) -> bytes:
 
     Args:
         path: the file.
-        large: whether it is for the panel of the page; otherwise it is for the grid.
+        large: whether it is for the panel of the page, and not for the grid.
 
     Raises:
         MissingError: the file cannot be read as an image.

@@ -141,10 +141,10 @@ def serve(
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Serve an index, or an engine: a page to search it with, and an interface for programs.
+    """Serve an index or an engine: a web page to search it, and an HTTP interface for programs.
 
     The page is at http://HOST:PORT/ and the description of the interface at /openapi.json. Ctrl-C or SIGTERM ends the
-    server when what was asked is answered. An index that is updated meanwhile is served in its new state.
+    server after the requests in progress. Updates of the index are served without a restart.
     """
     from openvse.serving import Limits, Settings
     from openvse.serving.server import listen, require_packages, run
@@ -179,7 +179,7 @@ class Compute:
 def source_of(
     word: str, model: str | None, images: Path | None, engine: str | None, engine_url: str | None
 ) -> tuple[Source, str]:
-    """Return what is to be served, and its model.
+    """Return the source to serve, and its model.
 
     Raises:
         OpenVSEError: there is no such index or engine, or an option is missing or is for the other kind.
@@ -263,14 +263,14 @@ def refuse_without_torch(option: str, source: str) -> None:
 
 
 def short_name(source: str) -> str:
-    """Return how a model is called on the page: the last parts of its path, or its name on the hub."""
+    """Return the name of a model for the page: the last part of its path, or its name on the hub."""
     parts = [part for part in source.replace("\\", "/").split("/") if part not in ("", ".", "..")]
     last = parts[-1:] if parts and parts[-1] != "best" else parts[-2:-1]
     return "/".join(last) if last and Path(source).exists() else source
 
 
 def announce(service: Service) -> None:
-    """Say where the server is, and how to stop it."""
+    """Print the address of the server, and how to stop it."""
     from openvse.cli.progress import note, warn
     from openvse.runtime import OnnxModel
 
