@@ -220,7 +220,8 @@ class Service:
             BadImageError: it is no image, or too large.
             TimeoutError: no place was free in time.
         """
-        await asyncio.wait_for(self._uploads.acquire(), self.limits.answer_s)
+        async with asyncio.timeout(self.limits.answer_s):
+            await self._uploads.acquire()
         try:
             content = await upload.read()
             yield await self.decoding(partial(read_image, content, max_pixels=self.limits.upload_pixels))
