@@ -128,6 +128,10 @@ def test_dates(engine: SearchEngine) -> None:
         ("date > yesterday", "yesterday is no date: give 2024"),
         ("kind = photo", "one of image, clip, sentence"),
         ("a\\b = 1", "backslash"),
+        ("date = 9999", "9999 is out of range"),
+        ("date < 3000-01", "3000-01 is out of range"),
+        (f"size > {'9' * 400}", "999... is out of range"),
+        ("size < 9000000 TiB", "out of range"),
     ],
 )
 def test_what_is_no_condition_is_refused(text: str, message: str) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -16,14 +16,14 @@ import pytest
 import torch
 from PIL import Image
 from starlette.testclient import TestClient
+from uvicorn import Server
 
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.search import build_index
-from openvse.serving import Limits, Settings
+from openvse.serving import Settings
 from openvse.serving.app import create_app
-from openvse.serving.patience import OrderlyServer, make_server
-from openvse.serving.running import listen
+from openvse.serving.server import listen, make_server
 from openvse.serving.service import Service
 from openvse.tasks.recipes import parse_recipe
 from openvse.vqa.answerer import Answerer
@@ -120,20 +120,16 @@ def own_place(tmp_path: Path, model: TwoTower) -> Place:
     return make_place(tmp_path, model, 8)
 
 
-FREE = Limits(rate=0.0)
-
-
 @contextmanager
 def client_of(service: Service) -> Iterator[TestClient]:
-    with TestClient(
-        create_app(service), base_url="http://127.0.0.1", raise_server_exceptions=False
-    ) as client:
+    app, here = create_app(service), ("127.0.0.1", 50_000)
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False, client=here) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def service(place: Place, model: TwoTower, second: TwoTower, answerer: Answerer) -> Service:
-    settings = Settings(limits=FREE, rerank_top=5)
+    settings = Settings(rerank_top=5)
     names = {"model": "tiny", "rerank": "second", "answer": "answerer"}
     return Service(place.index, model, settings, reranker=second, answerer=answerer, names=names)
 
@@ -150,7 +146,7 @@ class Running:
     """A server on a port of this machine."""
 
     service: Service
-    server: OrderlyServer
+    server: Server
     url: str
     port: int
 
@@ -158,12 +154,12 @@ class Running:
 @pytest.fixture
 def running() -> Iterator[Callable[[Service], Running]]:
     """Return a function that starts a server on a free port; it ends with the test."""
-    started: list[tuple[OrderlyServer, threading.Thread]] = []
+    started: list[tuple[Server, threading.Thread]] = []
 
     def start(service: Service) -> Running:
-        opened, settings = listen(Settings(port=0))
+        opened, settings = listen(replace(service.settings, port=0))
         opened.listen(1024)
-        server = make_server(create_app(service), service.limits, ())
+        server = make_server(create_app(service), service.limits)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
         thread.start()
         started.append((server, thread))

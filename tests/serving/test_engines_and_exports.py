@@ -12,23 +12,25 @@ import pytest
 from PIL import Image
 
 from openvse.cli.commands.serve import load_answerer, load_second, source_of
+from openvse.cli.options import Reranking
 from openvse.errors import EngineError, IndexFormatError, OpenVSEError
 from openvse.index.manifest import read_manifest
 from openvse.model import TwoTower
 from openvse.runtime import OnnxModel
 from openvse.search import Index, SearchEngine, build_index, choose_engine, update_engine
-from openvse.search.store_engine import StoreEngine
+from openvse.search.catalogue import StoreCatalogue
 from openvse.serving import Settings
+from openvse.serving.served import Source
 from openvse.serving.service import Service
-from openvse.serving.sources import EngineSource, IndexSource
-from openvse.stores.engine_address import EngineAddress, read_address
+from openvse.stores import StoreAddress
+from openvse.stores.choice import read_address
 from tests.runtime.colour_export import COLOURS, write_export
-from tests.serving.conftest import FREE, Place, client_of, png
+from tests.serving.conftest import Place, client_of, png
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact", "ignore:Payload indexes")
 
 
-def filled(place: Place, name: str, url: str | None = None) -> EngineAddress:
+def filled(place: Place, name: str, url: str | None = None) -> StoreAddress:
     """Bring an engine up to date with an index, and return where it is."""
     choose_engine(place.index, name, url)
     update_engine(place.index, url=url)
@@ -41,8 +43,8 @@ def test_an_engine_is_served_like_its_index(
     name: str, url: str | None, own_place: Place, model: TwoTower
 ) -> None:
     exact = SearchEngine(model, Index.open(own_place.index), engine="exact")
-    source = EngineSource(filled(own_place, name, url))
-    with client_of(Service(source, model, Settings(limits=FREE))) as client:
+    source = Source(filled(own_place, name, url))
+    with client_of(Service(source, model, Settings())) as client:
         reply = client.get("/api/search", params={"q": "a red dog runs", "top_k": 3}).json()
         assert [hit["id"] for hit in reply["hits"]] == [
             hit.id for hit in exact.search("a red dog runs", 3)[0]
@@ -64,7 +66,7 @@ def test_an_engine_is_served_like_its_index(
         looked = client.get(f"/api/items/{first['key']}/looked", params={"q": "grass"})
         assert looked.status_code == 200
         told = client.get("/api/info").json()
-        assert told["items"] == 8 and told["engine"] == source.address.name and told["shows"]
+        assert told["items"] == 8 and told["engine"] == str(source.place) and told["shows"]
         assert [field["name"] for field in told["fields"]] == ["year"]
         assert client.get("/api/items/999").status_code == 404
         assert client.get("/api/items/999/thumbnail").status_code == 404
@@ -74,13 +76,13 @@ def test_an_engine_is_served_like_its_index(
 def test_folders_that_are_elsewhere_are_told_and_found(own_place: Place, model: TwoTower) -> None:
     address = filled(own_place, "qdrant", ":memory:")
     moved = own_place.photos.rename(own_place.photos.parent / "moved")
-    with client_of(Service(EngineSource(address), model, Settings(limits=FREE))) as client:
+    with client_of(Service(Source(address), model, Settings())) as client:
         assert client.get("/api/info").json()["shows"] is False
         hit = client.get("/api/search", params={"q": "grass"}).json()["hits"][0]
         gone = client.get(hit["thumbnail"])
         assert gone.status_code == 404 and "say where the first one is with --images" in gone.json()["error"]
-    source = EngineSource(address, images=moved)
-    with client_of(Service(source, model, Settings(limits=FREE))) as client:
+    source = Source(address, images=moved)
+    with client_of(Service(source, model, Settings())) as client:
         assert client.get("/api/info").json()["shows"] is True
         assert client.get(hit["thumbnail"]).status_code == 200
 
@@ -88,20 +90,20 @@ def test_folders_that_are_elsewhere_are_told_and_found(own_place: Place, model: 
 def test_an_engine_that_fails_is_opened_anew(
     own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = EngineSource(filled(own_place, "qdrant", ":memory:"))
-    settings = Settings(limits=FREE, reload_s=0.02)
+    source = Source(filled(own_place, "qdrant", ":memory:"))
+    settings = Settings(reload_s=0.02)
     broken = True
-    ask = StoreEngine.ask
+    ask = StoreCatalogue._ask
 
-    def failing(self: StoreEngine, work: object) -> object:
+    def failing(self: StoreCatalogue, work: object) -> object:
         if broken:
             raise EngineError("the server cannot be used")
         return ask(self, work)  # type: ignore[arg-type]
 
     service = Service(source, model, settings)
     with client_of(service) as client:
-        before = service.catalog
-        monkeypatch.setattr(StoreEngine, "ask", failing)
+        before = service.served
+        monkeypatch.setattr(StoreCatalogue, "_ask", failing)
         refused = client.get("/api/search", params={"q": "grass"})
         assert refused.status_code == 503 and refused.json() == {"error": "the server cannot be used"}
         monkeypatch.setattr(Settings, "is_local", False)
@@ -110,9 +112,9 @@ def test_an_engine_that_fails_is_opened_anew(
         assert client.get("/api/info").json()["engine"] == ""
         broken = False
         until = time.monotonic() + 20
-        while service.catalog is before and time.monotonic() < until:
+        while service.served is before and time.monotonic() < until:
             time.sleep(0.02)
-        assert service.catalog is not before
+        assert service.served is not before
         assert len(client.get("/api/search", params={"q": "grass"}).json()["hits"]) == 8
 
 
@@ -125,33 +127,33 @@ def test_engines_are_closed_after_a_reload_and_at_the_end(
         closed.append(self)
 
     monkeypatch.setattr(SearchEngine, "close", close)
-    service = Service(own_place.index, model, Settings(limits=FREE, reload_s=60.0))
-    first = service.catalog.engine
+    service = Service(own_place.index, model, Settings(reload_s=60.0))
+    first = service.served.engine
     with client_of(service):
         (own_place.photos / "001.jpg").unlink()
         build_index(model, own_place.photos, own_place.index)
         assert service.reload()
-        last = service.catalog.engine
+        last = service.served.engine
     service._main.shutdown(wait=True)
     assert closed == [first, last]
 
 
 def test_the_command_tells_engines_from_folders(own_place: Place, model: TwoTower, tmp_path: Path) -> None:
     folder = str(model.save(tmp_path / "model"))
-    source, named = source_of(str(own_place.index), folder, None, "exact", None)
-    assert source == IndexSource(own_place.index, "exact") and named == folder
+    source, named = source_of(str(own_place.index), folder, None, "exact")
+    assert source == Source(own_place.index, "exact") and named == folder
     address = filled(own_place, "qdrant_edge")
-    word = str(address.folder / address.choice.place)
-    source, _ = source_of(word, folder, own_place.photos, None, None)
-    assert isinstance(source, EngineSource) and source.images == own_place.photos
+    word = str(address.path)
+    source, _ = source_of(word, folder, own_place.photos, None)
+    assert isinstance(source.place, StoreAddress) and source.images == own_place.photos
     with pytest.raises(OpenVSEError, match="does not know where its model is: name it with --model"):
-        source_of(word, None, None, None, None)
+        source_of(word, None, None, None)
     with pytest.raises(OpenVSEError, match="is an engine itself: leave out --engine"):
-        source_of(word, folder, None, "exact", None)
+        source_of(word, folder, None, "exact")
     with pytest.raises(OpenVSEError, match="--images is for an engine"):
-        source_of(str(own_place.index), folder, own_place.photos, None, None)
+        source_of(str(own_place.index), folder, own_place.photos, None)
     with pytest.raises(IndexFormatError, match="is not an index"):
-        source_of(str(tmp_path), folder, None, None, None)
+        source_of(str(tmp_path), folder, None, None)
 
 
 @pytest.fixture
@@ -167,7 +169,7 @@ def painted(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_an_exported_model_is_served(painted: tuple[Path, Path], place: Place) -> None:
     export, index = painted
-    with client_of(Service(index, OnnxModel(export), Settings(limits=FREE))) as client:
+    with client_of(Service(index, OnnxModel(export), Settings())) as client:
         for name in COLOURS:
             reply = client.get("/api/search", params={"q": f"something {name}", "top_k": 2}).json()
             assert reply["hits"][0]["id"] == f"{name}.png" and reply["more"]
@@ -190,7 +192,7 @@ def test_an_exported_model_is_served(painted: tuple[Path, Path], place: Place) -
 def test_an_engine_is_served_with_an_exported_model(painted: tuple[Path, Path]) -> None:
     export, index = painted
     address = filled(Place(index, index), "qdrant", ":memory:")
-    with client_of(Service(EngineSource(address), OnnxModel(export), Settings(limits=FREE))) as client:
+    with client_of(Service(Source(address), OnnxModel(export), Settings())) as client:
         hits = client.get("/api/search", params={"q": "green"}).json()["hits"]
         assert [hit["rank"] for hit in hits] == [1, 2, 3] and hits[0]["id"] == "green.png"
         like = client.get("/api/search", params={"q": "red", "like": hits[0]["key"], "avoid": "blue"}).json()
@@ -200,7 +202,7 @@ def test_an_engine_is_served_with_an_exported_model(painted: tuple[Path, Path]) 
 def test_what_needs_pytorch_is_refused_for_an_export(painted: tuple[Path, Path]) -> None:
     export, _ = painted
     with pytest.raises(OpenVSEError, match="--rerank needs a model of PyTorch, and .* is an exported one"):
-        load_second(str(export), "cpu")
+        load_second(Reranking(str(export)), "cpu")
     with pytest.raises(OpenVSEError, match="--answer needs a model of PyTorch"):
         load_answerer(str(export), "cpu")
 
@@ -220,6 +222,7 @@ from starlette.testclient import TestClient
 from openvse.runtime import OnnxModel
 from openvse.serving import Settings
 from openvse.serving.app import create_app
+from openvse.serving.served import Source
 from openvse.serving.service import Service
 service = Service(Path(sys.argv[2]), OnnxModel(sys.argv[1]), Settings())
 with TestClient(create_app(service), base_url="http://127.0.0.1") as client:

@@ -13,11 +13,8 @@ import pytest
 
 from openvse.errors import DataError
 from openvse.model import TwoTower
-from openvse.search import Index, Query
-from openvse.serving.batching import BusyError, Gatherer
-from openvse.serving.index_catalog import IndexCatalog
-from openvse.serving.remembering import RememberingModel
-from openvse.serving.searching import Ask, search_together
+from openvse.search import Index, Page, Query, SearchEngine
+from openvse.serving.batching import BusyError, Gatherer, RememberingModel
 from tests.serving.conftest import Place
 
 
@@ -109,16 +106,13 @@ def test_queries_of_all_kinds_cost_one_call_of_the_text_encoder(
     calls: list[list[str]] = []
     encode = model.encode_text
     monkeypatch.setattr(model, "encode_text", lambda texts: calls.append([*texts]) or encode(texts))
-    catalog = IndexCatalog(Index.open(place.index), RememberingModel(model, 100))
-    asks = [
-        Ask(Query("a red dog runs"), top_k=3),
-        Ask(Query("grass", avoid=("birds",)), top_k=4),
-        Ask(Query("the cat"), top_k=2, skip=1),
-    ]
-    found = search_together(catalog, asks)
+    engine = SearchEngine(RememberingModel(model, 100), Index.open(place.index))
+    asked = [Query("a red dog runs"), Query("grass", avoid=("birds",)), Query("the cat")]
+    pages = [Page(top_k=3), Page(top_k=4), Page(top_k=2, skip=1)]
+    found = engine.answer(asked, pages)
     assert [len(each.hits) for each in found] == [3, 4, 2]
     assert calls == [["a red dog runs", "grass", "birds", "the cat"]]
-    one_by_one = [search_together(catalog, [ask])[0] for ask in asks]
+    one_by_one = [engine.answer(query, page)[0] for query, page in zip(asked, pages, strict=True)]
     assert [each.hits for each in found] == [each.hits for each in one_by_one]
     assert len(calls) == 1  # the next page of a sentence costs none
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -17,7 +16,7 @@ from openvse.search import build_index
 from openvse.serving import Settings
 from openvse.serving.service import Service
 from openvse.vqa.answerer import Answerer
-from tests.serving.conftest import FREE, Place, Running
+from tests.serving.conftest import Place, Running
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
@@ -96,7 +95,7 @@ def url(
     answerer: Answerer,
     running: Callable[[Service], Running],
 ) -> str:
-    settings = Settings(limits=FREE, rerank_top=10)
+    settings = Settings(rerank_top=10)
     names = {"rerank": "second", "answer": "answerer"}
     return running(
         Service(place.index, calibrated, settings, reranker=second, answerer=answerer, names=names)
@@ -222,7 +221,7 @@ def test_the_mouse_takes_the_panel_from_image_to_image(
     frames = [Image.new("RGB", (64, 48), colour) for colour in ("red", "green", "blue")]
     frames[0].save(own_place.photos / "moving.gif", save_all=True, append_images=frames[1:], duration=80)
     build_index(model, own_place.photos, own_place.index)
-    page = open_page(f"{running(Service(own_place.index, model, Settings(limits=FREE))).url}/?q=grass")
+    page = open_page(f"{running(Service(own_place.index, model, Settings())).url}/?q=grass")
     loaded(page, 9)
     for number in (2, 0, 5):
         page.locator(".card").nth(number).click()
@@ -325,7 +324,7 @@ def test_the_choice_of_dark_stays(url: str, open_page: Open) -> None:
 def test_a_token_is_asked_for(
     place: Place, model: TwoTower, running: Callable[[Service], Running], open_page: Open
 ) -> None:
-    server = running(Service(place.index, model, replace(Settings(token=TOKEN), limits=FREE)))
+    server = running(Service(place.index, model, Settings(token=TOKEN)))
     page = open_page(f"{server.url}/?q=grass")
     expect(page.locator("#login")).to_be_visible()
     assert not serious(page)

@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from openvse.model import TwoTower
-from openvse.search import HitReranker, Index, Query, SearchEngine
+from openvse.search import HitReranker, Page, Query, SearchEngine
 from openvse.serving.service import Service
 from tests.serving.conftest import png
 
@@ -17,7 +17,7 @@ DOG = "a red dog runs"
 
 @pytest.fixture(scope="module")
 def engine(service: Service, model: TwoTower) -> SearchEngine:
-    return SearchEngine(model, Index.open(service.catalog.index.path))
+    return SearchEngine(model, service.served.engine.catalogue.index)
 
 
 def ids(reply: dict[str, Any]) -> list[str]:
@@ -53,7 +53,7 @@ def test_several_queries_with_images_items_and_what_to_avoid(
         {"q": DOG, "avoid": ["grass"], "avoid_weight": 0.7},
     ]
     reply = client.post("/api/search", json={"queries": queries, "top_k": 5}).json()
-    expected = engine.find(
+    expected = engine.search(
         [
             Query(DOG),
             Query(DOG, like="001.jpg", image_weight=0.3),
@@ -69,17 +69,17 @@ def test_an_uploaded_image_alone_and_with_words(client: TestClient, engine: Sear
     content = png()
     sent = {"image": ("any name.png", content, "image/png")}
     alone = client.post("/api/search/image", params={"top_k": 5}, files=sent).json()
-    assert ids(alone) == [hit.id for hit in engine.search_images(content, top_k=5)[0]]
+    assert ids(alone) == [hit.id for hit in engine.search(Query(image=content), top_k=5)[0]]
     mixed = {"top_k": 5, "q": DOG, "image_weight": 0.2}
     both = client.post("/api/search/image", params=mixed, files=sent).json()
-    expected = engine.find(Query(DOG, image=content, image_weight=0.2), 5)[0]
+    expected = engine.search(Query(DOG, image=content, image_weight=0.2), 5)[0]
     assert ids(both) == [hit.id for hit in expected]
 
 
 def test_conditions_and_the_lowest_score(client: TestClient, engine: SearchEngine) -> None:
     where = ["year >= 2003", "path ~ trips/*"]
     reply = client.get("/api/search", params={"q": DOG, "where": where, "top_k": 50}).json()
-    assert ids(reply) == [hit.id for hit in engine.find(Query(DOG), 50, where=where)[0]]
+    assert ids(reply) == [hit.id for hit in engine.answer(DOG, Page(top_k=50, where=tuple(where)))[0].hits]
     assert reply["searched"] == len(reply["hits"]) < 60
     middle = reply["hits"][2]["score"] - 1e-4
     limited = client.get("/api/search", params={"q": DOG, "where": where, "min_score": middle}).json()
@@ -89,7 +89,7 @@ def test_conditions_and_the_lowest_score(client: TestClient, engine: SearchEngin
 def test_similar_leaves_out_the_item(client: TestClient, engine: SearchEngine) -> None:
     key = client.get("/api/items", params={"id": "002.jpg"}).json()["key"]
     reply = client.get(f"/api/items/{key}/similar", params={"top_k": 5}).json()
-    assert ids(reply) == [hit.id for hit in engine.find(Query(like="002.jpg"), 5)[0]]
+    assert ids(reply) == [hit.id for hit in engine.search(Query(like="002.jpg"), 5)[0]]
     assert "002.jpg" not in ids(reply)
 
 
@@ -98,7 +98,7 @@ def test_the_second_model_moves_the_first_hits(
 ) -> None:
     reply = client.get("/api/search", params={"q": DOG, "top_k": 8, "rerank": True}).json()
     first = engine.search(DOG, top_k=8)[0]
-    again = HitReranker(second, top=5)([DOG], [first])[0]
+    again = engine.answer(DOG, Page(top_k=8), HitReranker(second, top=5))[0].hits
     assert ids(reply) == [hit.id for hit in again]
     before = {hit.id: hit.rank for hit in first[:5]}
     assert [hit["was"] for hit in reply["hits"]] == [before.get(hit.id) for hit in again]

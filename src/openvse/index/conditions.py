@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 import numpy as np
 from jaxtyping import Bool
@@ -161,7 +162,20 @@ def _bytes(value: str) -> int:
             f"{value} is no size: give a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB"
         )
     power = " kmgt".index((found[2] or " ").lower())
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+    return _stored(int(Decimal(found[1]) * (1024 if found[3] else 1000) ** power), value)
+
+
+def _stored(number: int, value: str) -> int:
+    """Return a number as the database holds it; raise DataError where it is out of range."""
+    if not -(1 << 63) <= number < 1 << 63:
+        raise DataError(
+            f"{_shortened(value)} is out of range: give a size below 8 EiB, or a date from 1678 to 2261"
+        )
+    return number
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) <= 40 else f"{value[:37]}..."
 
 
 def _period(value: str) -> tuple[int, int]:
@@ -171,12 +185,20 @@ def _period(value: str) -> tuple[int, int]:
             start = datetime.strptime(value.replace(" ", "T"), pattern)
         except ValueError:
             continue
-        end = (
-            start.replace(year=start.year + 1),
-            (start.replace(day=1) + timedelta(days=32)).replace(day=1),
-            start + timedelta(days=1),
-            start + timedelta(minutes=1),
-            start + timedelta(seconds=1),
-        )[precision]
-        return int(start.timestamp()) * 10**9, int(end.timestamp()) * 10**9
+        try:
+            end = (
+                start.replace(year=start.year + 1),
+                (start.replace(day=1) + timedelta(days=32)).replace(day=1),
+                start + timedelta(days=1),
+                start + timedelta(minutes=1),
+                start + timedelta(seconds=1),
+            )[precision]
+            seconds = int(start.timestamp()), int(end.timestamp())
+        except (
+            ValueError,
+            OverflowError,
+            OSError,
+        ):  # of a year that has no next one, or that the system cannot count
+            seconds = (1 << 63, 1 << 63)
+        return _stored(seconds[0] * 10**9, value), _stored(seconds[1] * 10**9, value)
     raise DataError(f"{value} is no date: give 2024, 2024-05, 2024-05-31 or 2024-05-31T18:30")

@@ -27,6 +27,7 @@ from openvse.errors import EngineBusyError, EngineError, IndexFormatError, Missi
 from openvse.index.conditions import Condition, allowed_items
 from openvse.index.database import Database, encode_id
 from openvse.index.index import Index
+from openvse.index.manifest import Item
 from openvse.media.segments import file_of
 from openvse.search.exact import Comparison, ExactSearch, Searcher
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, StoreSearch
@@ -93,6 +94,10 @@ class Catalogue(ABC):
     @abstractmethod
     def key_of(self, item_id: str) -> int:
         """Return the key of an item; raise MissingItemError where there is none of the id."""
+
+    @abstractmethod
+    def item(self, key: int) -> Item:
+        """Return id, time and size of an item; raise MissingItemError where there is none of the key."""
 
     @abstractmethod
     def facts(self, key: int) -> ItemFacts:
@@ -194,17 +199,21 @@ class IndexCatalogue(Catalogue):
         """Return the key of an item."""
         return int(self.index.table.keys[self._position(item_id)])
 
-    def facts(self, key: int) -> ItemFacts:
-        """Return what is known of an item."""
+    def item(self, key: int) -> Item:
+        """Return id, time and size of an item; they are in memory."""
         place = int(np.searchsorted(self._keys, key))
         if place == len(self._keys) or self._keys[place] != key:
             raise MissingItemError(f"the index holds no item {key}: it may have been removed since")
-        position, index = int(self._order[place]), self.index
+        position, table = int(self._order[place]), self.index.table
+        return Item(table.ids[position], int(table.modified_ns[position]), int(table.sizes[position]))
+
+    def facts(self, key: int) -> ItemFacts:
+        """Return what is known of an item, its metadata from the database."""
+        item, index = self.item(key), self.index
         with Database(index.path / index.manifest.items) as database:
             rows = database.read("SELECT kind, metadata FROM items WHERE key = ?", (key,))
         kind, metadata = rows[0] if rows else ("image", None)
-        times = int(index.table.modified_ns[position]), int(index.table.sizes[position])
-        return ItemFacts(index.table.ids[position], str(kind), *times, read_metadata(metadata))
+        return ItemFacts(item.id, str(kind), item.modified_ns, item.size, read_metadata(metadata))
 
     def path_of(self, item_id: str) -> Path:
         """Return where the file of an item was when it was indexed."""
@@ -393,6 +402,11 @@ class StoreCatalogue(Catalogue):
                 f"the engine holds no item {item_id}: give the path below the indexed folder"
             )
         return key
+
+    def item(self, key: int) -> Item:
+        """Return id, time and size of an item."""
+        facts = self.facts(key)
+        return Item(facts.path, facts.modified_ns, facts.size)
 
     def facts(self, key: int) -> ItemFacts:
         """Return what is known of an item, as it was when it was last asked for."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from openvse.encoders.vocabulary import UnknownWord
 from openvse.errors import DataError
-from openvse.index.conditions import parse_conditions
+from openvse.index.conditions import Condition, parse_conditions
 from openvse.index.index import Index
 from openvse.index.manifest import check_model
 from openvse.media.segments import span_of
@@ -139,16 +139,17 @@ class SearchEngine:
     def answer(
         self,
         queries: Asked | Sequence[Asked],
-        page: Page | None = None,
+        page: Page | Sequence[Page] | None = None,
         rerank: HitReranker | None = None,
     ) -> list[Answer]:
         """Return a page of the best items for every query.
 
-        An empty sentence is logged, and has no hits.
+        An empty sentence is logged, and has no hits. All parts of all queries are embedded together, and queries with
+        the same conditions are searched together.
 
         Args:
             queries: any number of sentences or queries; one that is given by itself is a sequence of one.
-            page: which of the items are wanted; by default the best 10.
+            page: which of the items are wanted, of all queries or of each; by default the best 10.
             rerank: ranks the first hits of sentences again; the thresholds of the page then refer to its scores.
 
         Raises:
@@ -158,51 +159,78 @@ class SearchEngine:
             ModelError: a precision is wanted, and the model keeps no curve.
         """
         asked = [queries] if isinstance(queries, str | Query) else list(queries)
-        wanted = page or Page()
-        given = [each if isinstance(each, Query) else Query(each) for each in asked if not _is_empty(each)]
-        if asked and not given:
+        pages = [page or Page()] * len(asked) if page is None or isinstance(page, Page) else list(page)
+        full = [number for number, each in enumerate(asked) if not _is_empty(each)]
+        if asked and not full:
             raise DataError("all queries are empty: give a sentence that says what the image should show")
-        if len(given) < len(asked):
+        if len(full) < len(asked):
             _logger.warning(
-                "an empty query has no hits (%d of %d are empty)", len(asked) - len(given), len(asked)
+                "an empty query has no hits (%d of %d are empty)", len(asked) - len(full), len(asked)
             )
+        given = [_as_query(asked[number]) for number in full]
+        wanted = [pages[number] for number in full]
         if rerank is None:
-            answers = iter(self._answers(given, wanted))
+            found = self._answers(given, wanted)
         else:
-            found = self._answers(given, wanted.of_all(rerank.top))
-            answers = iter(rerank.again(given, found, wanted))
-        return [Answer([]) if _is_empty(each) else next(answers) for each in asked]
+            whole = self._answers(given, [each.of_all(rerank.top) for each in wanted])
+            found = rerank.again(given, whole, wanted)
+        answers = [Answer([]) for _ in asked]
+        for number, answer in zip(full, found, strict=True):
+            answers[number] = answer
+        return answers
 
-    def _answers(self, queries: Sequence[Query], page: Page) -> list[Answer]:
+    def _answers(self, queries: Sequence[Query], pages: Sequence[Page]) -> list[Answer]:
         """Answer queries none of which is empty."""
         if not queries:
             return []
-        where = parse_conditions(page.where)
-        searched = max(1, self.catalogue.count(where))
-        probabilities = Probabilities(self.calibration, searched, page.expected, page.min_precision)
-        probabilities.check(queries)
+        where = [tuple(parse_conditions(page.where)) for page in pages]
+        probabilities = [
+            Probabilities(
+                self.calibration,
+                max(1, self.catalogue.count(conditions)),
+                page.expected,
+                page.min_precision,
+            )
+            for page, conditions in zip(pages, where, strict=True)
+        ]
+        for query, each in zip(queries, probabilities, strict=True):
+            each.check([query])
         embedded = embed_queries(queries, self._texts, self._images, self._items)
-        last = page.skip + page.top_k
-        # One hit more says whether there is another page, and one more replaces the query's own item.
-        wanted = last + 1 + any(query.like is not None for query in queries)
-        found = self._nearest(embedded, wanted, where, page)
-        while page.one_per_file and wanted < searched and any(len(hits) <= last for hits in found):
-            wanted *= 4
-            found = self._nearest(embedded, wanted, where, page)
+        groups: dict[object, list[int]] = {}
+        for number, query in enumerate(queries):
+            alike = where[number], pages[number].one_per_file, query.is_sentence
+            groups.setdefault(alike, []).append(number)
+        hits: dict[int, list[Hit]] = {}
+        for numbers in groups.values():
+            # One hit more says whether there is another page, and one more replaces the query's own item.
+            some = [pages[number] for number in numbers]
+            wanted = max(page.skip + page.top_k for page in some) + 1
+            wanted += any(queries[number].like is not None for number in numbers)
+            asked, conditions = embedded.some(np.array(numbers)), where[numbers[0]]
+            found = self._nearest(asked, wanted, conditions, one_per_file=some[0].one_per_file)
+            hits |= zip(numbers, found, strict=True)
         words = self._unknown_words(queries)
         return [
-            _answer(query, hits, page, probabilities, unknown)
-            for query, hits, unknown in zip(queries, found, words, strict=True)
+            _answer(query, hits[number], pages[number], probabilities[number], words[number])
+            for number, query in enumerate(queries)
         ]
 
     def _nearest(
-        self, queries: EmbeddedQueries, count: int, where: Sequence[Any], page: Page
+        self, queries: EmbeddedQueries, wanted: int, where: tuple[Condition, ...], *, one_per_file: bool
     ) -> list[list[Hit]]:
-        found = [
-            [self._hit(score, item_id) for score, item_id in row]
-            for row in self.catalogue.nearest(queries, count, where)
-        ]
-        return [best_of_files(hits) for hits in found] if page.one_per_file else found
+        """Return the best items of each query; with ``one_per_file``, so many of them that enough files are found."""
+        count = wanted
+        while True:
+            found = [
+                [self._hit(score, item_id) for score, item_id in row]
+                for row in self.catalogue.nearest(queries, count, where)
+            ]
+            if not one_per_file:
+                return found
+            best = [best_of_files(hits) for hits in found]
+            if count >= len(self.catalogue) or all(len(hits) >= wanted for hits in best):
+                return best
+            count *= 4
 
     def _hit(self, score: float, item_id: str) -> Hit:
         span = None if self.note.holds == "sentences" else span_of(item_id)
@@ -230,6 +258,10 @@ def comparison_of(model: SearchModel, holds: str) -> Comparison:
     kind = getattr(model, "kind", None)  # of an exported model
     swapped = holds == "sentences"
     return ModelComparison(model, swapped) if kind is None else ArrayComparison(kind, swapped)
+
+
+def _as_query(asked: Asked) -> Query:
+    return asked if isinstance(asked, Query) else Query(asked)
 
 
 def _is_empty(asked: Asked) -> bool:

@@ -111,9 +111,9 @@ class StoreSearch(Searcher):
             within = Within(tuple(where), np.sort(self._index.table.keys[wanted]))
         found = []
         for start in range(0, len(queries), _TOGETHER):
-            some = slice(start, start + _TOGETHER)
-            asked = _some(queries, some)
-            keys = self._answer(asked, searches[some], min(top_k, num_wanted), wanted, within)
+            rows = np.arange(start, min(start + _TOGETHER, len(queries)))
+            asked, some = queries.some(rows), searches[start : start + _TOGETHER]
+            keys = self._answer(asked, some, min(top_k, num_wanted), wanted, within)
             if keys is None:
                 found.append(self._exact.search(asked, top_k, allowed=allowed))
                 continue
@@ -168,13 +168,6 @@ class StoreSearch(Searcher):
         places = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
         known: np.ndarray = self._order[places[self._sorted[places] == keys]]
         return known
-
-
-def _some(queries: EmbeddedQueries, rows: slice) -> EmbeddedQueries:
-    """Return some of the queries: a compound one is a row of weights over all parts, a simple one an embedding set."""
-    if queries.weights is None:
-        return EmbeddedQueries(queries.parts[rows], None)
-    return EmbeddedQueries(queries.parts, queries.weights[rows])
 
 
 def _is_cut(

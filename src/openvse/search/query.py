@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from openvse.errors import DataError
 from openvse.index.conditions import Condition
@@ -123,6 +123,16 @@ class EmbeddedQueries:
         """Return how many queries there are."""
         return len(self.parts) if self.weights is None else len(self.weights)
 
+    def some(self, rows: Int[np.ndarray, "n"]) -> EmbeddedQueries:
+        """Return some of the queries, with no parts but their own; without weights where each is one part."""
+        if self.weights is None:
+            return EmbeddedQueries(self.parts[rows], None)
+        weights = self.weights[rows]
+        if bool(((weights != 0).sum(axis=1) == 1).all() and (weights.max(axis=1) == 1).all()):
+            return EmbeddedQueries(self.parts[weights.argmax(axis=1)], None)
+        used = np.flatnonzero(weights.any(axis=0))
+        return EmbeddedQueries(self.parts[used], weights[:, used])
+
     def searches(self, *, is_linear: bool) -> list[Float[np.ndarray, "_ D"]] | None:
         """Return the vectors whose nearest neighbours are wanted, for each query.
 
@@ -190,10 +200,7 @@ def embed_queries(
     weights = np.zeros((len(queries), sum(len(part) for part in parts)), np.float32)
     for row, column, weight in columns:
         weights[row, column] += np.float32(weight)
-    joined = ArraySet.concatenate(parts)
-    if len(columns) == len(queries) and bool((weights.sum(axis=1) == 1).all()):
-        return EmbeddedQueries(joined[weights.argmax(axis=1)], None)
-    return EmbeddedQueries(joined, weights)
+    return EmbeddedQueries(ArraySet.concatenate(parts), weights).some(np.arange(len(queries)))
 
 
 def _add(

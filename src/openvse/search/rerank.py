@@ -64,15 +64,17 @@ class HitReranker:
         self._kept: ByteCache[EmbeddingSet] = ByteCache(keep_bytes, _num_bytes)
 
     @torch.inference_mode()
-    def again(self, queries: Sequence[Query], answers: Sequence[Answer], page: Page) -> list[Answer]:
-        """Re-rank the first hits of every answer, and return a page of them; an image that is found twice is read once.
+    def again(
+        self, queries: Sequence[Query], answers: Sequence[Answer], pages: Sequence[Page]
+    ) -> list[Answer]:
+        """Re-rank the first hits of every answer, and return pages of them. An image is read once.
 
         An image that can no longer be read is logged, and follows the images that were re-ranked.
 
         Args:
             queries: of the answers.
             answers: at least ``top`` hits from the first on.
-            page: of the hits in their new order; its thresholds refer to the new scores.
+            pages: of the hits of each query in their new order; their thresholds refer to the new scores.
 
         Raises:
             DataError: a query is not just a sentence, or a precision is wanted of a mixture of two scores.
@@ -82,12 +84,12 @@ class HitReranker:
             raise DataError(
                 "only a query that is just a sentence is ranked again: leave out images, items and avoid"
             )
-        if page.min_precision is not None and self._weight < 1:
+        if self._weight < 1 and any(page.min_precision is not None for page in pages):
             raise DataError(
                 f"weight is {self._weight}, but a mixture of two scores has no probability: give 1, or no min_precision"
             )
         scored = self._scores(queries, [answer.hits for answer in answers])
-        return [self._page(answer, scores, page) for answer, scores in zip(answers, scored, strict=True)]
+        return [self._page(*each) for each in zip(answers, scored, pages, strict=True)]
 
     def _scores(self, queries: Sequence[Query], results: Sequence[Sequence[Hit]]) -> list[dict[str, float]]:
         """Return the new scores of the first hits of each query, by the ids of the hits."""

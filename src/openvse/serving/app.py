@@ -1,8 +1,7 @@
-"""The application: the addresses, the page, errors as one line, and the layers around them."""
+"""The application: routes, page, error replies, and the layers around them."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -18,15 +17,11 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openvse import __version__
-from openvse.errors import EngineError, IndexFormatError, OpenVSEError
+from openvse.errors import EngineError, IndexFormatError, MissingItemError, OpenVSEError
 from openvse.serving.batching import BusyError
-from openvse.serving.bounds import Bounds
-from openvse.serving.catalog import MissingError
-from openvse.serving.guard import Guard, Replies
+from openvse.serving.layers import Bounds, Guard, Replies, is_local
 from openvse.serving.routes import api, plain
 from openvse.serving.service import Service
-
-_logger = logging.getLogger(__name__)
 
 PAGE = Path(str(files("openvse.serving").joinpath("page")))
 """The folder of the page's files."""
@@ -38,7 +33,7 @@ _ABOUT = (
 
 
 def create_app(service: Service) -> ASGIApp:
-    """Return the application of a service, with all that protects it."""
+    """Return the application of a service, inside its layers."""
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -74,7 +69,7 @@ def create_app(service: Service) -> ASGIApp:
 
 
 class Zipped:
-    """Compresses texts; images and clips are compressed already, and parts of them are counted in their own bytes.
+    """Compresses replies, except images and clips: they are compressed already, and ranges count their own bytes.
 
     Args:
         app: the application.
@@ -90,15 +85,15 @@ class Zipped:
 
 
 async def _tell(request: Request, error: Exception) -> JSONResponse:
-    """Answer with what a user can act on."""
+    """Answer with the message of an error that a user can act on."""
     match error:
         case EngineError():
             service: Service = request.app.state.service
             service.lose(error)
-            if not service.settings.is_local:  # where the engine is, is no concern of theirs
+            if not is_local(request):  # the message says where the engine is
                 error = BusyError("the engine of this server does not answer: try again in a moment")
             status = 503
-        case MissingError():
+        case MissingItemError():
             status = 404
         case BusyError() | IndexFormatError():
             status = 503
@@ -109,7 +104,7 @@ async def _tell(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _tell_invalid(_: Request, error: Exception) -> JSONResponse:
-    """Answer with the first thing that is wrong with a request."""
+    """Answer with the first fault of a request."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = ".".join(str(each) for each in first["loc"] if each not in ("query", "body", "path"))

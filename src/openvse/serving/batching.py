@@ -1,16 +1,24 @@
-"""Questions that arrive at the same time, gathered into one call."""
+"""Fewer model calls: queries that arrive together share one, and a sentence that was embedded recently needs none."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from openvse.encoders import UnknownWord
 from openvse.errors import OpenVSEError
+from openvse.media.videos import ClipSource
+from openvse.model import Calibration
+from openvse.runtime import OnnxModel
+from openvse.runtime.arrays import Kind
+
+if TYPE_CHECKING:  # an exported model is served without PyTorch
+    from openvse.model import TwoTower
 
 _LOOK_S = 0.001
 
@@ -19,24 +27,24 @@ AnswerT = TypeVar("AnswerT")
 
 
 class BusyError(OpenVSEError):
-    """More questions wait than the server accepts, or it is about to stop."""
+    """More questions wait than the server accepts."""
 
 
 class Gatherer(Generic[AskT, AnswerT]):
-    """Answers questions on one thread; those that arrive while it is busy are answered together by its next call.
+    """Answers questions on one thread. Its next call answers all questions that arrived during the last one.
 
-    A question that arrives when nothing else is under way is answered at once. Only right after a call that answered
-    several, the next one waits a moment, at most a tenth of the time that the call took: whoever got an answer often
-    asks again at once, and would otherwise be divided from the others for good.
+    A question that finds the thread idle is answered at once. Right after a call that answered several, the next call
+    waits for as many questions, at most a tenth of the time that the call took. Clients that ask again as soon as they
+    have their answer are so kept in one batch; otherwise each would be in a batch of its own from then on.
 
-    If a call fails, its questions are asked again one by one, so that the fault of one does not fail the others.
+    If a call fails, its questions are asked again one by one, so that only those with a fault fail.
 
     Args:
         answer: returns the answers to some questions, in their order; it runs on the thread.
         thread: where to run it; an executor of one worker.
         together: the largest number of questions of a call.
         waiting: the largest number of questions that wait.
-        on_call: is told the number of questions of each call.
+        on_call: receives the number of questions of each call.
     """
 
     def __init__(
@@ -68,7 +76,7 @@ class Gatherer(Generic[AskT, AnswerT]):
 
         Raises:
             BusyError: too many others wait.
-            TimeoutError: there is no answer in time; a question that still waits is not asked any more.
+            TimeoutError: there is no answer in time; if the question still waits, it is dropped.
         """
         if len(self._asked) >= self._waiting:
             raise BusyError("too many questions wait for an answer: try again in a moment")
@@ -79,7 +87,7 @@ class Gatherer(Generic[AskT, AnswerT]):
         return await asyncio.wait_for(answer, timeout_s)
 
     async def drained(self) -> None:
-        """Return when every question that was asked is answered."""
+        """Wait until every question is answered."""
         if self._work is not None:
             await self._work
 
@@ -102,13 +110,13 @@ class Gatherer(Generic[AskT, AnswerT]):
             self._took = self._ended - began
 
     async def _moment(self) -> None:
-        """Wait until as many questions are there as the call before answered, if it has just ended."""
+        """Right after a call, wait for as many questions as it answered."""
         until = self._ended + self._took / 10
         while len(self._asked) < min(self._before, self._together) and time.monotonic() < until:
             await asyncio.sleep(_LOOK_S)
 
     async def _call(self, batch: Sequence[tuple[AskT, asyncio.Future[AnswerT]]]) -> bool:
-        """Answer some questions with one call; return False where it failed and they are to be asked one by one."""
+        """Answer some questions with one call; return False if it failed."""
         loop = asyncio.get_running_loop()
         try:
             answers = await loop.run_in_executor(self._thread, self._answer, [each for each, _ in batch])
@@ -120,3 +128,78 @@ class Gatherer(Generic[AskT, AnswerT]):
             if not future.done():
                 future.set_result(answer)
         return True
+
+
+Embedder: TypeAlias = "TwoTower | OnnxModel"
+"""A model of PyTorch, or an exported one."""
+
+
+class RememberingModel:
+    """A model that keeps the embeddings of the last sentences.
+
+    Embeddings and scores are tensors, or arrays where the model is an exported one.
+
+    Args:
+        model: the model.
+        sentences: how many embedded sentences are kept.
+    """
+
+    def __init__(self, model: Embedder, sentences: int) -> None:
+        self._model: Any = model
+        self._most = sentences
+        self._known: OrderedDict[str, Any] = OrderedDict()
+        self._fingerprint, self._calibration = model.fingerprint, model.calibration
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the model, computed once, as a served model does not change."""
+        return self._fingerprint
+
+    @property
+    def similarity(self) -> Any:
+        """The similarity of the model; None for an exported one."""
+        return getattr(self._model, "similarity", None)
+
+    @property
+    def indexable(self) -> bool:
+        """Whether the largest inner products are the best scores."""
+        return bool(self._model.indexable)
+
+    @property
+    def kind(self) -> Kind | None:
+        """How an exported model compares two embeddings; None for a model of PyTorch."""
+        return self._model.kind if isinstance(self._model, OnnxModel) else None
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The curve of the model; None if it keeps none."""
+        return self._calibration
+
+    def encode_text(self, captions: Sequence[str]) -> Any:
+        """Embed sentences, all new ones in one call."""
+        if not captions:
+            return self._model.encode_text(captions)
+        new = [each for each in dict.fromkeys(captions) if each not in self._known]
+        if new:
+            embedded = self._model.encode_text(new)
+            for row, caption in enumerate(new):
+                self._known[caption] = embedded[row : row + 1]
+        for caption in captions:
+            self._known.move_to_end(caption)
+        some = [self._known[caption] for caption in captions]
+        found = type(some[0]).concatenate(some)
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
+        return found
+
+    def encode_image(self, images: Sequence[ClipSource]) -> Any:
+        """Embed images."""
+        return self._model.encode_image(images)
+
+    def score(self, images: Any, texts: Any) -> Any:
+        """Score all pairs as the model does."""
+        return self._model.score(images, texts)
+
+    def unknown_words(self, captions: Sequence[str]) -> list[list[UnknownWord]]:
+        """Return the words of each sentence that the model has not learned."""
+        return self._model.unknown_words(captions)  # type: ignore[no-any-return]

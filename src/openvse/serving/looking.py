@@ -20,7 +20,7 @@ from openvse.vqa.explain import Explained
 
 
 @dataclass(frozen=True)
-class Looked:
+class ScoreMap:
     """The parts of an image and of a sentence, and what each adds to the score.
 
     The numbers of a pooling that is linear in the sorted elements (mean, maximum, GPO) add up to the score, apart from
@@ -43,7 +43,7 @@ class Looked:
     view: tuple[int, int]
 
     def describe(self) -> dict[str, Any]:
-        """Return the map for a reply."""
+        """Return the map as JSON."""
         return {
             "of": "score",
             "boxes": rounded(self.boxes),
@@ -56,7 +56,7 @@ class Looked:
         }
 
 
-def look(model: TwoTower, image: ClipSource, sentence: str) -> Looked:
+def look(model: TwoTower, image: ClipSource, sentence: str) -> ScoreMap:
     """Return what each part of an image and each word of a sentence add to their score.
 
     With v the pooled embedding before it is scaled, t the unit embedding of the sentence and x_n the local features,
@@ -90,7 +90,7 @@ def look(model: TwoTower, image: ClipSource, sentence: str) -> Looked:
     if len(shares) != len(boxes) or not shares.isfinite().all():
         raise ModelError("the parts of the image that this model reads have no known places")
     pieces = model.text.encoder.pieces(sentence)
-    return Looked(boxes, shares, tiled, pieces, of_words[: len(pieces)], view)
+    return ScoreMap(boxes, shares, tiled, pieces, of_words[: len(pieces)], view)
 
 
 def _plain(inputs: Inputs) -> Inputs:
@@ -115,7 +115,7 @@ def _shares(gradient: Tensor | None, local: Float[Tensor, "1 N L"]) -> Float[Ten
 
 
 def describe_answer(one: Explained) -> dict[str, Any]:
-    """Return the answers to a question, with the attention over image and words, for a reply."""
+    """Return the answers to a question, with the attention over image and words, as JSON."""
     reply: dict[str, Any] = {
         "question": one.question,
         "answers": [{"answer": guess.answer, "probability": guess.probability} for guess in one.guesses],
@@ -137,7 +137,7 @@ def describe_answer(one: Explained) -> dict[str, Any]:
 
 
 def rounded(values: Tensor) -> Any:
-    """Return numbers as lists, with the digits that a page can show."""
+    """Return numbers as lists, rounded to five decimals."""
     return (
         [rounded(row) for row in values] if values.ndim > 1 else [round(each, 5) for each in values.tolist()]
     )

@@ -1,30 +1,33 @@
-"""The addresses of the interface; the docstrings are its description."""
+"""The routes of the interface; OpenAPI shows their docstrings."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from functools import partial
 from mimetypes import guess_type
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, File, Path, Query, Request, Response, UploadFile
-from starlette.responses import JSONResponse
+from starlette.responses import FileResponse, JSONResponse
+from starlette.types import Receive, Scope, Send
 
-from openvse.serving.catalog import MissingError
-from openvse.serving.guard import COOKIE, is_token, session_of
-from openvse.serving.parts import file_reply
+from openvse.media.videos import ClipSource
+from openvse.serving.layers import COOKIE, is_local, is_token, session_of
 from openvse.serving.schemas import (
     FOUND_EXAMPLE,
     Key,
     ManySearches,
     OneSearch,
     PageFields,
-    Question,
+    QuestionBody,
     SearchFields,
     Session,
     Text,
-    ask_of,
+    asked_by,
 )
+from openvse.serving.served import readable
 from openvse.serving.service import Service, open_file
 
 _SHOWN = (
@@ -45,8 +48,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"description": "The token is missing or wrong.", **ERROR},
     404: {"description": "There is no such item.", **ERROR},
     422: {"description": "The request cannot be answered as it is.", **ERROR},
-    429: {"description": "The client asks too often.", **ERROR},
-    503: {"description": "Too many questions wait.", **ERROR},
+    503: {"description": "The server is busy: try again in a moment.", **ERROR},
     504: {"description": "There was no answer in time.", **ERROR},
 }
 UPLOAD_REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -66,26 +68,49 @@ def _shown(example: object) -> dict[int | str, dict[str, Any]]:
     return {200: {"content": {"application/json": {"example": example}}}}
 
 
+class OpenedFile(FileResponse):
+    """An open file, or the parts of it that a Range header asks for; it is closed at the end.
+
+    Starlette opens a file by its name, and the file of that name could change after its place was checked. The name
+    that it gets here is that of the descriptor.
+
+    Args:
+        file: the file, open for reading.
+        headers: further headers.
+        media_type: of the file.
+    """
+
+    def __init__(self, file: IO[bytes], headers: Mapping[str, str], media_type: str) -> None:
+        stats = os.fstat(file.fileno())
+        tag = {"etag": f'"{stats.st_mtime_ns:x}-{stats.st_size:x}"'}
+        name = f"/dev/fd/{file.fileno()}"
+        super().__init__(name, headers={**headers, **tag}, media_type=media_type, stat_result=stats)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file, and close it."""
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+
 def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
 async def _searched(
-    service: Service, fields: SearchFields, page: PageFields, upload: UploadFile | None = None
+    service: Service, fields: SearchFields, page: PageFields, image: ClipSource | None = None
 ) -> dict[str, Any]:
-    image = None if upload is None else await service.uploaded(await upload.read())
-    ask = await service.looking_up(
-        partial(ask_of, fields, page, service.catalog, service.limits, image),
+    asked = await service.looking_up(
+        partial(asked_by, fields, page, service.served, service.limits, image),
         needed=fields.like is not None or bool(fields.like_id),
     )
-    found = (await service.search([ask], again=page.rerank))[0]
-    return found.describe()
+    return (await service.search([asked], again=page.rerank))[0]
 
 
 @api.get("/search", tags=["search"], responses=_shown(FOUND_EXAMPLE))
 async def search(request: Request, asked: Annotated[OneSearch, Query()]) -> dict[str, Any]:
-    """Find the images that fit a sentence, or resemble an item, or both; without what is to be avoided."""
+    """Find images that fit a sentence, resemble an item, or both, and do not fit the sentences to avoid."""
     return await _searched(_service(request), asked, asked)
 
 
@@ -93,20 +118,21 @@ async def search(request: Request, asked: Annotated[OneSearch, Query()]) -> dict
 async def search_many(request: Request, asked: ManySearches) -> dict[str, Any]:
     """Answer several queries at once."""
     service = _service(request)
-    asks = await service.looking_up(
-        lambda: [ask_of(fields, asked, service.catalog, service.limits) for fields in asked.queries],
+    queries = await service.looking_up(
+        lambda: [asked_by(fields, asked, service.served, service.limits) for fields in asked.queries],
         needed=any(fields.like is not None or fields.like_id for fields in asked.queries),
     )
-    found = await service.search(asks, again=asked.rerank)
-    return {"results": [each.describe() for each in found]}
+    return {"results": await service.search(queries, again=asked.rerank)}
 
 
 @api.post("/search/image", tags=["search"], responses={**UPLOAD_REFUSALS, **_shown(FOUND_EXAMPLE)})
 async def search_image(
     request: Request, image: Image, asked: Annotated[OneSearch, Query()]
 ) -> dict[str, Any]:
-    """Find the images that resemble one that is sent, or fit it together with a sentence."""
-    return await _searched(_service(request), asked, asked, image)
+    """Find images that resemble an uploaded one, and fit a sentence if one is given."""
+    service = _service(request)
+    async with service.uploaded(image) as decoded:
+        return await _searched(service, asked, asked, decoded)
 
 
 @api.get("/items/{key}/similar", tags=["items"], responses=_shown(FOUND_EXAMPLE))
@@ -117,31 +143,31 @@ async def similar(request: Request, key: Item, page: Annotated[PageFields, Query
 
 @api.get("/info", tags=["server"])
 async def info(request: Request) -> dict[str, Any]:
-    """Say what is served: the index, the models, the fields for conditions, and sentences to try."""
-    return _service(request).describe()
+    """Describe the index, the models, the fields for conditions, and sentences to try."""
+    return _service(request).describe(is_local=is_local(request))
 
 
 @api.get("/items", tags=["items"], responses=_shown({"key": 17, "id": "holiday/0001.jpg"}))
 async def find_item(request: Request, id: Annotated[Text, Query(max_length=4096)]) -> dict[str, Any]:
     """Return the number of an item by its path below the indexed folder."""
     service = _service(request)
-    key = await service.looking_up(partial(service.catalog.key, id))
+    key = await service.looking_up(partial(service.served.key, id))
     return {"key": key, "id": id}
 
 
 @api.get("/items/{key}", tags=["items"])
 async def item(request: Request, key: Item) -> dict[str, Any]:
-    """Return what is known of an item: path, time, size, metadata, captions."""
+    """Return path, time, size, metadata and captions of an item."""
     service = _service(request)
-    told = await service.decoding(partial(service.catalog.describe, key))
-    path = str(service.catalog.path_of(key))
-    shown = path.encode("utf-8", "backslashreplace").decode() if service.settings.is_local else None
-    return {**told, "captions": service.captions(key), "path": shown}
+    about = await service.decoding(partial(service.served.describe, key))
+    path = str(service.served.path_of(key))
+    shown = readable(path) if is_local(request) else None
+    return {**about, "captions": service.captions(key), "path": shown}
 
 
 @api.get("/items/{key}/captions", tags=["items"], responses=_shown({"captions": ["Two dogs race."]}))
 async def captions(request: Request, key: Item) -> dict[str, Any]:
-    """Return the captions of an item, where some lie beside the images."""
+    """Return the captions of an item from the data set that the images belong to; there may be none."""
     service = _service(request)
     return {"captions": await service.looking_up(partial(service.captions, key))}
 
@@ -155,9 +181,9 @@ async def captions(request: Request, key: Item) -> dict[str, Any]:
 async def thumbnail(
     request: Request, key: Item, large: bool = False, v: Annotated[str, Query(max_length=64)] = ""
 ) -> Response:
-    """Return an item as a small image; with large, as one of at most 1,280 pixels."""
+    """Return a thumbnail of an item; with large, one of at most 1,280 pixels."""
     service = _service(request)
-    version = await service.looking_up(partial(service.catalog.version, key))
+    version = await service.looking_up(partial(service.served.version, key))
     tag = f'"{key}-{version}-{int(large)}"'
     kept = "private, max-age=31536000, immutable" if v else "private, no-cache"
     headers = {"etag": tag, "cache-control": kept}
@@ -174,17 +200,14 @@ async def thumbnail(
     responses={
         200: {"content": {"image/*": {}, "video/*": {}}},
         206: {"description": "A part of the file.", "content": {"image/*": {}, "video/*": {}}},
-        416: {"description": "The file has no such part.", **ERROR},
+        400: {"description": "The Range header cannot be understood."},
+        416: {"description": "The file has no such part."},
     },
 )
 async def original(request: Request, key: Item, v: Annotated[str, Query(max_length=64)] = "") -> Response:
     """Return the file of an item as it is, or the part of it that a Range header asks for."""
     service = _service(request)
-    path = await service.decoding(partial(service.catalog.file, key))
-    try:
-        file, stats = await service.decoding(partial(open_file, path))
-    except OSError as error:
-        raise MissingError(f"the file of item {key} is no longer there: index the folder again") from error
+    path = await service.decoding(partial(service.served.file, key))
     kind = guess_type(path.name)[0]
     name = quote(path.name.encode("utf-8", "replace"))
     headers = {
@@ -192,10 +215,8 @@ async def original(request: Request, key: Item, v: Annotated[str, Query(max_leng
         "content-disposition": f"{'inline' if kind in _SHOWN else 'attachment'}; filename*=UTF-8''{name}",
         "cache-control": "private, no-cache",
     }
-    tag = f'"{stats.st_mtime_ns:x}-{stats.st_size:x}"'
-    asked = request.headers.get("range", "") if request.headers.get("if-range", tag) == tag else ""
-    shown = kind if kind in _SHOWN else "application/octet-stream"
-    return file_reply(file, stats.st_size, tag, headers, shown, asked)
+    file = await service.decoding(partial(open_file, path))
+    return OpenedFile(file, headers, kind if kind in _SHOWN else "application/octet-stream")
 
 
 @api.get("/items/{key}/looked", tags=["explanations"])
@@ -204,15 +225,15 @@ async def looked(
 ) -> dict[str, Any]:
     """Return what each part of an image, and each word of a sentence, adds to their score."""
     service = _service(request)
-    path = await service.decoding(partial(service.catalog.file, key))
+    path = await service.decoding(partial(service.served.file, key))
     return await service.looked(path, q)
 
 
 @api.post("/items/{key}/ask", tags=["explanations"])
-async def ask_item(request: Request, key: Item, asked: Question) -> dict[str, Any]:
+async def ask_item(request: Request, key: Item, asked: QuestionBody) -> dict[str, Any]:
     """Answer a question about an item, and say which parts of the image the answer came from."""
     service = _service(request)
-    path = await service.decoding(partial(service.catalog.file, key))
+    path = await service.decoding(partial(service.served.file, key))
     return await service.answer(path, asked.question)
 
 
@@ -220,20 +241,21 @@ async def ask_item(request: Request, key: Item, asked: Question) -> dict[str, An
 async def ask_upload(
     request: Request, image: Image, question: Annotated[Text, Query(min_length=1, max_length=500)]
 ) -> dict[str, Any]:
-    """Answer a question about an image that is sent."""
+    """Answer a question about an uploaded image."""
     service = _service(request)
-    return await service.answer(await service.uploaded(await image.read()), question)
+    async with service.uploaded(image) as decoded:
+        return await service.answer(decoded, question)
 
 
 @plain.get("/health", tags=["server"])
 async def health() -> dict[str, str]:
-    """Say that the process is alive."""
+    """Answer as long as the process is alive."""
     return {"status": "alive"}
 
 
-@plain.get("/ready", tags=["server"], responses={503: {"description": "The server begins or ends."}})
+@plain.get("/ready", tags=["server"], responses={503: {"description": "The server is starting or stopping."}})
 async def ready(request: Request) -> JSONResponse:
-    """Say whether questions are answered."""
+    """Return whether the server answers questions."""
     is_ready = _service(request).is_ready
     return JSONResponse({"status": "ready" if is_ready else "not ready"}, 200 if is_ready else 503)
 

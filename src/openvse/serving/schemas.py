@@ -1,4 +1,4 @@
-"""What requests hold, checked before anything is done; FastAPI makes the description of the interface of it."""
+"""The contents of requests, as FastAPI validates and describes them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from openvse.errors import DataError
 from openvse.media.videos import ClipSource
-from openvse.search import Query
-from openvse.serving.catalog import Catalog, checked_id
-from openvse.serving.searching import Ask, conditions
-from openvse.serving.settings import Limits
+from openvse.search import Page, Query, parse_condition
+from openvse.serving.served import Served
+from openvse.serving.server import Limits
+
+LARGEST_PAGE = 200
+"""The largest number of hits of one page."""
 
 _LARGEST = 2**53
+_LONGEST_ID = 4096
+_WILD = 8
 
 
 def _readable(text: str) -> str:
-    """Return a text; raise ValueError where it holds half a character, which no encoder can read."""
+    """Return a text; raise ValueError if it holds half of a surrogate pair, which cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -56,11 +60,11 @@ class SearchFields(BaseModel):
 
 
 class PageFields(BaseModel):
-    """Which hits are wanted."""
+    """Which hits of a query to return."""
 
     model_config = ConfigDict(extra="forbid")
 
-    top_k: Annotated[int, Field(ge=1, le=200, description="Hits of the page.")] = 50
+    top_k: Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="Hits of the page.")] = 50
     skip: Annotated[int, Field(ge=0, le=10_000, description="Hits before the page.")] = 0
     where: Annotated[
         list[Text],
@@ -86,11 +90,11 @@ class PageFields(BaseModel):
 
 
 class OneSearch(SearchFields, PageFields):
-    """One query, and which of its hits are wanted."""
+    """One query, and which of its hits to return."""
 
 
 class ManySearches(PageFields):
-    """Several queries, and which hits of each are wanted."""
+    """Several queries, and which hits of each to return."""
 
     queries: Annotated[
         list[SearchFields],
@@ -98,7 +102,7 @@ class ManySearches(PageFields):
     ]
 
 
-class Question(BaseModel):
+class QuestionBody(BaseModel):
     """A question about an image."""
 
     model_config = ConfigDict(extra="forbid")
@@ -107,41 +111,36 @@ class Question(BaseModel):
 
 
 class Session(BaseModel):
-    """What the page sends to be let in."""
+    """The token, which the page exchanges for a cookie."""
 
     model_config = ConfigDict(extra="forbid")
 
     token: Annotated[str, Field(max_length=1000)]
 
 
-def ask_of(
-    fields: SearchFields, page: PageFields, catalog: Catalog, limits: Limits, image: ClipSource | None = None
-) -> Ask:
-    """Return the question that a request asks.
+def asked_by(
+    fields: SearchFields, page: PageFields, served: Served, limits: Limits, image: ClipSource | None = None
+) -> tuple[Query, Page]:
+    """Return the query of a request, and the page of its hits.
 
     Raises:
         DataError: something is longer or larger than the server allows, or nothing is looked for.
-        MissingError: the index does not hold the item.
+        MissingItemError: the index does not hold the item.
     """
-    texts = [fields.q, *fields.avoid, *page.where]
-    if any(len(text) > limits.characters for text in texts):
+    if any(len(text) > limits.characters for text in (fields.q, *fields.avoid, *page.where)):
         raise DataError(f"a text is longer than {limits.characters} characters: give a shorter one")
-    if page.top_k > limits.top_k or page.skip > limits.skip:
-        raise DataError(
-            f"top_k may be at most {limits.top_k} and skip at most {limits.skip}: ask for fewer hits"
-        )
-    like = catalog.id_of(fields.like) if fields.like is not None else None
+    if len(fields.like_id) > _LONGEST_ID:
+        raise DataError(f"the id has {len(fields.like_id)} characters: give the path of an item of the index")
+    where = tuple(map(parse_condition, page.where))
+    for condition in where:
+        if condition.value.count("*") > _WILD:  # more take too long to compare
+            raise DataError(f"{condition.value!r} has more than {_WILD} stars: give a simpler pattern")
+    like = None if fields.like is None else served.id_of(fields.like)
     if fields.like_id:
-        like = catalog.id_of(catalog.key(checked_id(fields.like_id)))
-    return Ask(
-        Query(fields.q, image, like, tuple(fields.avoid), fields.image_weight, fields.avoid_weight),
-        page.top_k,
-        page.skip,
-        page.min_score,
-        page.min_precision,
-        page.expected,
-        conditions(page.where),
-    )
+        served.key(fields.like_id)  # there is such an item
+        like = fields.like_id
+    query = Query(fields.q, image, like, tuple(fields.avoid), fields.image_weight, fields.avoid_weight)
+    return query, Page(page.top_k, page.skip, where, page.min_score, page.min_precision, page.expected)
 
 
 HIT_EXAMPLE: dict[str, Any] = {

@@ -1,35 +1,36 @@
-"""What a server can do, without the web: search, rank again, explain, ask, and follow the index."""
+"""The work of a server, without HTTP: searches, re-ranking, explanations, answers, and updates of the index."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from PIL import Image
+from starlette.datastructures import UploadFile
 
-from openvse.errors import EngineError, ModelError, OpenVSEError
+from openvse.errors import DataError, EngineError, MissingItemError, ModelError, OpenVSEError
 from openvse.media.images import read_image
-from openvse.media.videos import ClipSource
+from openvse.media.videos import ClipSource, read_poster
+from openvse.output.thumbnails import THUMBNAIL_PX
 from openvse.runtime import OnnxModel
-from openvse.search import Chances, Query, captions_beside
+from openvse.search import Answer, Page, Query, captions_beside
 from openvse.search.cache import ByteCache
-from openvse.serving.batching import BusyError, Gatherer
-from openvse.serving.catalog import readable
-from openvse.serving.metrics import Metrics
-from openvse.serving.remembering import Embedder, RememberingModel
-from openvse.serving.searching import Ask, Found, check_precision_reachable, rerank, search_together
-from openvse.serving.settings import Settings
-from openvse.serving.sources import IndexSource, Source
-from openvse.serving.thumbnails import small_image
+from openvse.serving.batching import BusyError, Embedder, Gatherer, RememberingModel
+from openvse.serving.layers import Metrics
+from openvse.serving.schemas import LARGEST_PAGE
+from openvse.serving.served import Served, Source, readable
+from openvse.serving.server import Settings
 
 if TYPE_CHECKING:  # an exported model is served without PyTorch
     from openvse.model import TwoTower
@@ -39,6 +40,11 @@ if TYPE_CHECKING:  # an exported model is served without PyTorch
 _logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
+Found: TypeAlias = tuple[Served, Answer]
+"""An answer, and what was served when it was given."""
+
+LARGE_PX = 1280
+"""The longer side of the image in the panel of the page."""
 
 _EXAMPLES = 6
 _SLOW_WAITING = 32
@@ -46,18 +52,18 @@ _WORDS = range(3, 10)
 
 
 class Service:
-    """An index or an engine, and its models, ready to be asked from an event loop.
+    """An index or an engine, and its models, for the requests of an event loop.
 
-    One thread searches, so that questions that arrive meanwhile are gathered; another one does what takes longer, so
-    that it does not hold up searches; a few decode images.
+    One thread searches, and batches the questions that arrive meanwhile. Another one does slow work (re-ranking,
+    explanations, answers), so that it does not delay searches. Two decode images.
 
     Args:
-        source: what is served: the folder of an index, or whatever else ``sources`` knows.
+        source: the folder of an index, or another ``Source``.
         model: the model that made its embeddings; an exported one has no map of what it looked at.
         settings: how the server behaves.
         reranker: a second model, which ranks the first hits again.
         answerer: a model that answers questions about images.
-        names: how the models are called, by what they do: ``model``, ``rerank`` and ``answer``.
+        names: names of the models for display, by role: ``model``, ``rerank`` and ``answer``.
 
     Raises:
         EngineError: the engine cannot be reached.
@@ -84,90 +90,101 @@ class Service:
                 raise ModelError(
                     f"the model of {option} reads features and no images: give one that has an image network"
                 )
-        self._source = IndexSource(source) if isinstance(source, Path) else source
+        self._source = Source(source) if isinstance(source, Path) else source
         self._remembering = RememberingModel(model, self.limits.sentences)
         self._seen = self._source.state(None)
-        self.catalog = self._source.open(self._remembering)
+        self.served = self._source.open(self._remembering)
         self.metrics = Metrics()
         self.thumbnails: ByteCache[bytes] = ByteCache(self.limits.thumbnail_bytes)
         self.is_ready, self.trouble = False, ""
         self._lost = asyncio.Event()
         self._captions: Mapping[str, Sequence[str]] = {}
+        self._uploads = asyncio.Semaphore(self.limits.uploads)
         self._main = ThreadPoolExecutor(1, "openvse-search")
         self._slow = ThreadPoolExecutor(1, "openvse-slow")
         self._decoders = ThreadPoolExecutor(2, "openvse-decode")
         self._num_slow = 0
-        self._gatherer: Gatherer[Ask, Found] = Gatherer(
-            lambda asks: search_together(self.catalog, asks),
+        self._gatherer: Gatherer[tuple[Query, Page], Found] = Gatherer(
+            self._answers,
             self._main,
             together=self.limits.together,
             waiting=self.limits.waiting,
             on_call=self.metrics.together.observe,
         )
         self._following: asyncio.Task[None] | None = None
-        self.metrics.watch("items", "Items of the index.", lambda: len(self.catalog))
+        self.metrics.watch("items", "Items of the index.", lambda: len(self.served))
         self.metrics.watch("waiting", "Questions that wait for the model.", lambda: self._gatherer.waiting)
         self.metrics.watch("thumbnail_bytes", "Memory of small images.", lambda: len(self.thumbnails))
 
     async def start(self) -> None:
-        """Read the captions beside the images, ask the model once, and follow the index from now on."""
+        """Read the captions, warm up the model with one query, and begin to follow the index."""
         loop = asyncio.get_running_loop()
-        self._captions = await loop.run_in_executor(self._slow, captions_beside, self.catalog.captioned)
-        if len(self.catalog):
-            await self._gatherer.ask(Ask(Query(text="a photo"), top_k=1), timeout_s=600)
+        self._captions = await loop.run_in_executor(self._slow, captions_beside, self.served.engine.root)
+        if len(self.served):
+            await self._gatherer.ask((Query(text="a photo"), Page(top_k=1)), timeout_s=600)
         self._following = asyncio.create_task(self._follow())
         self.is_ready = True
 
     async def stop(self) -> None:
-        """Answer what was asked, and let go of the threads."""
+        """Answer the questions that wait, and end the threads."""
         self.is_ready = False
         if self._following is not None:
             self._following.cancel()
         await self._gatherer.drained()
-        self._main.submit(self.catalog.close)
+        self._main.submit(self.served.close)
         self._main.shutdown(wait=False)
         for pool in (self._slow, self._decoders):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    async def search(self, asks: Sequence[Ask], *, again: bool = False) -> list[Found]:
-        """Return the pages of some queries, ranked again by the second model if wanted.
+    def _answers(self, asked: Sequence[tuple[Query, Page]]) -> list[Found]:
+        """Answer some queries with one call of the engine, on the thread that searches."""
+        served = self.served
+        queries, pages = zip(*asked, strict=True)
+        return [(served, answer) for answer in served.engine.answer(queries, pages)]
+
+    async def search(
+        self, asked: Sequence[tuple[Query, Page]], *, again: bool = False
+    ) -> list[dict[str, Any]]:
+        """Return the replies to some queries; with ``again``, re-ranked by the second model.
+
+        The thresholds of a page refer to the model of the index, and the order of later pages does not change.
 
         Raises:
             OpenVSEError: a query cannot be answered.
             BusyError: too many others wait.
             TimeoutError: there is no answer in time.
         """
-        top = self.settings.rerank_top
-        for ask in asks:
-            check_precision_reachable(self.catalog, ask)
-        anew = [again and ask.skip < top for ask in asks]  # the order of later pages does not change
         if again and self.reranker is None:
             raise ModelError(
                 "this server has no second model: start it with --rerank MODEL, or leave rerank out"
             )
-        wanted = [self._whole(ask) if new else ask for ask, new in zip(asks, anew, strict=True)]
-        found = await asyncio.gather(*(self._gatherer.ask(ask, self.limits.answer_s) for ask in wanted))
-        return [
-            await self.slowly(partial(self._rerank, each, ask)) if new else each
-            for each, ask, new in zip(found, asks, anew, strict=True)
+        top = self.settings.rerank_top
+        anew = [again and page.skip < top for _, page in asked]
+        if any(new and not query.is_sentence for new, (query, _) in zip(anew, asked, strict=True)):
+            raise DataError(
+                "only a query that is just a sentence is ranked again: leave out images, items and avoid"
+            )
+        wanted = [
+            (query, replace(page, top_k=max(top, page.skip + page.top_k), skip=0) if new else page)
+            for new, (query, page) in zip(anew, asked, strict=True)
         ]
+        found = await asyncio.gather(*(self._gatherer.ask(each, self.limits.answer_s) for each in wanted))
+        replies = []
+        for new, (query, page), (served, first) in zip(anew, asked, found, strict=True):
+            answer = first
+            if new:
+                of_all = replace(page, min_score=None, min_precision=None)
+                work = partial(self._hit_reranker.again, [query], [first], [of_all])
+                answer = (await self.slowly(work))[0]
+            replies.append(served.describe_answer(answer))
+        return replies
 
     def lose(self, error: EngineError) -> None:
-        """Note that the engine did not answer: it is opened anew as soon as it can be."""
+        """Note that the engine did not answer, so that it is opened again soon."""
         if not self.trouble:
             _logger.warning("%s", error)
             self.trouble = str(error)
         self._lost.set()
-
-    def _whole(self, ask: Ask) -> Ask:
-        """Return the question for all hits that are to be ranked again, and those of the page."""
-        most = max(self.settings.rerank_top, ask.skip + ask.top_k)
-        return Ask(ask.query, most, 0, ask.min_score, ask.min_precision, ask.expected, ask.where)
-
-    def _rerank(self, found: Found, ask: Ask) -> Found:
-        assert self.reranker is not None
-        chances = Chances(self.reranker.calibration, found.searched, ask.expected)
-        return rerank(found, ask, self._hit_reranker.with_chances(chances))
 
     @cached_property
     def _hit_reranker(self) -> HitReranker:
@@ -177,10 +194,10 @@ class Service:
         return HitReranker(self.reranker, top=self.settings.rerank_top, keep_bytes=self.limits.reranked_bytes)
 
     async def slowly(self, work: Callable[[], ResultT]) -> ResultT:
-        """Do something that takes long beside the searches.
+        """Do slow work beside the searches.
 
         Raises:
-            BusyError: too much of this kind waits already.
+            BusyError: too much slow work waits already.
             TimeoutError: it is not done in time.
         """
         if self._num_slow >= _SLOW_WAITING:
@@ -193,35 +210,47 @@ class Service:
             self._num_slow -= 1
 
     async def decoding(self, work: Callable[[], ResultT]) -> ResultT:
-        """Read or write an image beside the searches; raise TimeoutError if it is not done in time."""
+        """Read or write a file beside the searches; raise TimeoutError if it is not done in time."""
         loop = asyncio.get_running_loop()
         return await asyncio.wait_for(loop.run_in_executor(self._decoders, work), self.limits.answer_s)
 
     async def looking_up(self, work: Callable[[], ResultT], *, needed: bool = True) -> ResultT:
-        """Look something up in the catalog: at once in an index, which is in memory, and beside the loop in an engine.
+        """Look something up in what is served: directly in an index, which is in memory, and on a thread in an engine.
 
         Args:
             work: what to do.
-            needed: whether it may ask the engine at all.
+            needed: whether the work may ask the engine.
         """
-        return await self.decoding(work) if needed and self.catalog.about.engine else work()
+        return await self.decoding(work) if needed and self.served.place else work()
 
-    async def uploaded(self, content: bytes) -> ClipSource:
-        """Decode an image that a client sent; raise BadImageError for anything else."""
-        return await self.decoding(partial(read_image, content, max_pixels=self.limits.upload_pixels))
+    @asynccontextmanager
+    async def uploaded(self, upload: UploadFile) -> AsyncIterator[ClipSource]:
+        """Decode an image that a client sent, and hold one of the places for uploads while it is in use.
+
+        Raises:
+            BadImageError: it is no image, or too large.
+            TimeoutError: no place was free in time.
+        """
+        async with asyncio.timeout(self.limits.answer_s):
+            await self._uploads.acquire()
+        try:
+            content = await upload.read()
+            yield await self.decoding(partial(read_image, content, max_pixels=self.limits.upload_pixels))
+        finally:
+            self._uploads.release()
 
     async def thumbnail(self, key: int, *, large: bool = False) -> bytes:
         """Return an item as a small WebP."""
-        catalog = self.catalog
+        served = self.served
 
         def made() -> bytes:
-            path, name = catalog.file(key), f"{key} {catalog.version(key)} {large}"
+            path, name = served.file(key), f"{key} {served.version(key)} {large}"
             return self.thumbnails.get(name, partial(small_image, path, large=large))
 
         return await self.decoding(made)
 
     async def looked(self, image: ClipSource, sentence: str) -> dict[str, Any]:
-        """Return what the model looked at when it compared an image with a sentence."""
+        """Return how much each part of an image, and each word of a sentence, adds to their score."""
         if isinstance(self.model, OnnxModel):
             raise ModelError(
                 "an exported model cannot say what it looked at: serve the model that it was exported from"
@@ -241,11 +270,11 @@ class Service:
         return describe_answer((await self.slowly(partial(explain, model, image, [question])))[0])
 
     def captions(self, key: int) -> list[str]:
-        """Return the captions of an item, if some lie beside the images."""
-        return [*self._captions.get(self.catalog.id_of(key), ())]
+        """Return the captions of an item; there may be none."""
+        return [*self._captions.get(self.served.id_of(key), ())]
 
     def examples(self) -> list[str]:
-        """Return sentences that a user may try: those of the settings, or captions of the images."""
+        """Return sentences to try: those of the settings, or captions of the images."""
         if self.settings.examples:
             return [*self.settings.examples]
         drawn = random.Random(0)
@@ -254,34 +283,38 @@ class Service:
         firsts = [text.strip(" .") for name in some for text in self._captions[name][:1]]
         return [text for text in dict.fromkeys(firsts) if len(text.split()) in _WORDS][:_EXAMPLES]
 
-    def describe(self) -> dict[str, Any]:
-        """Return what a client has to know of the server."""
-        about, limits = self.catalog.about, self.limits
+    def describe(self, *, is_local: bool) -> dict[str, Any]:
+        """Return the description of the server for clients.
+
+        Args:
+            is_local: whether the client is on this machine; others are not told where engine and folders are.
+        """
+        served, note = self.served, self.served.engine.note
         return {
             "title": self.settings.title,
-            "items": len(self.catalog),
-            "complete": about.is_complete,
-            "created": about.created,
-            "engine": about.engine if self.settings.is_local else "",
+            "items": len(served),
+            "complete": served.is_complete,
+            "created": note.created,
+            "engine": served.place if is_local else "",
             "model": self.names.get("model", ""),
-            "embeddings": about.embeddings,
-            "width": about.width,
+            "embeddings": note.embeddings,
+            "width": note.dim,
             "images": self.reads_images,
             "looks": not isinstance(self.model, OnnxModel),
-            "shows": self.catalog.has_images,
-            "probabilities": self.catalog.engine.calibration is not None,
+            "shows": served.has_images,
+            "probabilities": served.engine.calibration is not None,
             "rerank": self.names.get("rerank", "second model") if self.reranker is not None else None,
             "rerank_top": self.settings.rerank_top,
             "answer": self.names.get("answer", "answerer") if self.answerer is not None else None,
             "examples": self.examples(),
-            "fields": [{"name": each.name, "values": list(each.values)} for each in self.catalog.fields],
-            "upload_bytes": limits.upload_bytes,
-            "top_k": limits.top_k,
-            "roots": [readable(root) for root in about.roots] if self.settings.is_local else [],
+            "fields": [{"name": name, "values": values} for name, values in served.fields.items()],
+            "upload_bytes": self.limits.upload_bytes,
+            "top_k": LARGEST_PAGE,
+            "roots": [readable(root.path) for root in note.roots] if is_local else [],
         }
 
     async def _follow(self) -> None:
-        """Open the index anew whenever it was written; what is being searched keeps the state that it began with."""
+        """Open the index again whenever it was written; searches in progress keep the state that they began with."""
         loop, least = asyncio.get_running_loop(), max(self.settings.reload_s, self._source.pause_s)
         pause = least
         while True:
@@ -301,16 +334,17 @@ class Service:
             pause = max(least, 10 * (time.monotonic() - began))
 
     def reload(self) -> bool:
-        """Open the index anew if it was written since; return whether it was.
+        """Open the index again if it was written since; return whether it was.
 
         Raises:
-            OpenVSEError: it cannot be served any more; the state before is.
+            OpenVSEError: it can no longer be served; the state before stays.
         """
-        state = self._source.state(None if self.trouble else self.catalog)
+        state = self._source.state(None if self.trouble else self.served)
         if state == self._seen and not self.trouble:
             return False
-        before, self.catalog = self.catalog, self._source.open(self._remembering)
+        before, self.served = self.served, self._source.open(self._remembering)
         self._main.submit(before.close)  # what is being searched there is answered first
+        self._captions = captions_beside(self.served.engine.root)
         self._seen, self.trouble = state, ""
         self.metrics.reloads.labels("done").inc()
         return True
@@ -329,8 +363,43 @@ def _reads_images(model: Embedder | Answerer) -> bool:
     return True
 
 
-def open_file(path: Path) -> tuple[IO[bytes], os.stat_result]:
-    """Open a file for reading without following a link, and return it with its size and time; see ``Catalog.file``."""
+def small_image(path: Path, *, large: bool = False) -> bytes:
+    """Return an image, or a frame from the middle of a clip, as a small WebP.
+
+    Args:
+        path: the file.
+        large: whether it is for the panel of the page, and not for the grid.
+
+    Raises:
+        MissingItemError: the file cannot be read as an image.
+    """
+    try:
+        image = read_poster(path)
+    except OpenVSEError as error:
+        raise MissingItemError(
+            f"{path.name} cannot be shown: it is gone, damaged or of an unknown kind"
+        ) from error
+    side = LARGE_PX if large else THUMBNAIL_PX
+    image.thumbnail((side, side))
+    encoded = io.BytesIO()
+    image.save(encoded, "WEBP", quality=82 if large else 78)
+    return encoded.getvalue()
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Open a file whose real place was checked (``Served.file``), if it is still the file of that place.
+
+    Raises:
+        MissingItemError: it is gone or cannot be read, or a link was put there or above it after the check.
+    """
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    file = os.fdopen(os.open(path, flags), "rb")
-    return file, os.fstat(file.fileno())
+    gone = f"{path.name} is no longer there: index the folder again"
+    try:
+        file = os.fdopen(os.open(path, flags), "rb")
+    except OSError as error:
+        raise MissingItemError(gone) from error
+    place = Path(f"/dev/fd/{file.fileno()}")
+    if place.is_symlink() and place.readlink() != path:  # the system knows where the open file is (Linux)
+        file.close()
+        raise MissingItemError(gone)
+    return file

@@ -30,6 +30,7 @@ from openvse.files import write_page
 
 if TYPE_CHECKING:
     from openvse.cli.queries import Asked
+    from openvse.index.manifest import Manifest
     from openvse.search import Answer, Index, Page, Query, SearchEngine
 
 Form = Literal["table", "json", "jsonl", "paths"]
@@ -127,7 +128,7 @@ def search(
             f"{folder} holds sentences: leave out --rerank, --html and --open, which need images"
         )
     name, url = split_engine(engine)
-    loaded = load_embedder(model_of(index) if named is None else named, device=device)
+    loaded = load_embedder(model_of(folder, index.manifest) if named is None else named, device=device)
     with SearchEngine(loaded, index, engine=name, engine_url=url) as searcher:
         reranker = None if again is None else again.load(device)
         answers = searcher.answer(queries, page, reranker)
@@ -175,12 +176,12 @@ def is_index(word: str) -> bool:
         return False
 
 
-def model_of(index: Index) -> str:
+def model_of(folder: Path, manifest: Manifest) -> str:
     """Return where the model of an index is, and warn where the index has moved away from it."""
     from openvse.cli.progress import warn
     from openvse.search import find_model
 
-    found = find_model(index.path, index.manifest)
+    found = find_model(folder, manifest)
     if found.warning:
         warn(found.warning)
     return found.source

@@ -2,78 +2,169 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from openvse.cli import serve_options as given
+import typer
+
 from openvse.cli.app import app
-from openvse.cli.index_options import EngineUrl
-from openvse.cli.options import Device, Quiet, Threads
-from openvse.cli.options import Engine as SearchEngineOption
+from openvse.cli.options import Device, Engine, Quiet, Rerank, Reranking, Threads, split_engine
 
 if TYPE_CHECKING:
     from openvse.model import TwoTower
     from openvse.serving import Settings
+    from openvse.serving.served import Source
     from openvse.serving.service import Service
-    from openvse.serving.sources import Source
     from openvse.vqa.answerer import Answerer
+
+
+_ACCESS, _LIMITS = "Who may ask", "Limits"
+
+ServedIndex: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="INDEX_OR_URL",
+        help="The folder of an index of images; or an engine that an index has filled: qdrant://HOST:6333, "
+        "postgresql://USER@HOST/DATABASE, or the folder of a Qdrant Edge shard.",
+        show_default=False,
+    ),
+]
+ServedModel: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="The model of the index, or its export; by default the model that the index names. An engine needs it.",
+        show_default=False,
+    ),
+]
+ServedImages: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--images",
+        help="With an engine: where the first of the indexed folders is on this machine.",
+        show_default=False,
+    ),
+]
+AnswerModel: TypeAlias = Annotated[
+    str | None, typer.Option(help="A model that answers questions about the images.")
+]
+Title: TypeAlias = Annotated[str, typer.Option(help="Heading of the page.")]
+Examples: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--example",
+        help="A sentence that the page suggests; by default captions. You can repeat this option.",
+    ),
+]
+Host: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="Address to listen on; only this machine reaches the default.", rich_help_panel=_ACCESS
+    ),
+]
+Port: TypeAlias = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.", rich_help_panel=_ACCESS)
+]
+Token: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        envvar="OPENVSE_TOKEN",
+        show_envvar=True,
+        show_default=False,
+        help="A secret that every request has to show. Other users of this machine can see options, so rather set "
+        "the variable.",
+        rich_help_panel=_ACCESS,
+    ),
+]
+AllowPublic: TypeAlias = Annotated[
+    bool,
+    typer.Option("--allow-public", help="Let other machines ask without a token.", rich_help_panel=_ACCESS),
+]
+Names: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--name",
+        help="A further name by which clients address this machine, such as photos.local. You can repeat this option.",
+        rich_help_panel=_ACCESS,
+    ),
+]
+MaxUpload: TypeAlias = Annotated[
+    float, typer.Option(min=0.1, max=1000, help="Largest upload in MB.", rich_help_panel=_LIMITS)
+]
+Timeout: TypeAlias = Annotated[
+    float, typer.Option(min=1, help="Seconds after which a question is given up.", rich_help_panel=_LIMITS)
+]
+Gather: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=1024,
+        help="Maximum queries per model call; 1 disables batching.",
+        rich_help_panel=_LIMITS,
+    ),
+]
+ThumbnailMemory: TypeAlias = Annotated[
+    int,
+    typer.Option("--thumbnails", min=1, help="Memory for small images in MB.", rich_help_panel=_LIMITS),
+]
 
 
 @app.command()
 def serve(
-    index: given.ServedIndex,
-    model: given.ServedModel = None,
-    images: given.ServedImages = None,
-    rerank: given.SecondModel = None,
-    rerank_top: given.RankedAgain = 20,
-    answer: given.AnswerModel = None,
-    engine: SearchEngineOption = None,
-    engine_url: EngineUrl = None,
-    title: given.Title = "openvse",
-    example: given.Examples = None,
-    host: given.Host = "127.0.0.1",
-    port: given.Port = 8000,
-    token: given.Token = "",
-    allow_public: given.AllowPublic = False,
-    name: given.Names = None,
-    proxy: given.Proxies = None,
-    rate: given.Rate = 20.0,
-    max_upload: given.MaxUpload = 20.0,
-    timeout: given.Timeout = 30.0,
-    gather: given.Gather = 64,
-    thumbnails: given.ThumbnailMemory = 64,
+    index: ServedIndex,
+    model: ServedModel = None,
+    images: ServedImages = None,
+    rerank: Rerank = None,
+    answer: AnswerModel = None,
+    engine: Engine = None,
+    title: Title = "openvse",
+    example: Examples = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = "",
+    allow_public: AllowPublic = False,
+    name: Names = None,
+    max_upload: MaxUpload = 20.0,
+    timeout: Timeout = 30.0,
+    gather: Gather = 64,
+    thumbnails: ThumbnailMemory = 64,
     device: Device = "cpu",
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Serve an index, or an engine: a page to search it with, and an interface for programs.
+    """Serve an index or an engine: a web page to search it, and an HTTP interface for programs.
 
     The page is at http://HOST:PORT/ and the description of the interface at /openapi.json. Ctrl-C or SIGTERM ends the
-    server when what was asked is answered. An index that is updated meanwhile is served in its new state.
+    server after the requests in progress. Updates of the index are served without a restart.
     """
     from openvse.serving import Limits, Settings
-    from openvse.serving.running import listen, require_packages, run
+    from openvse.serving.server import listen, require_packages, run
 
     require_packages()
     limits = Limits(
-        rate=rate,
-        burst=max(1.0, 3 * rate),
         upload_bytes=round(max_upload * 1e6),
         answer_s=timeout,
         together=gather,
         thumbnail_bytes=thumbnails * 1_000_000,
     )
-    access = Settings(host, port, token, allow_public, tuple(name or ()), tuple(proxy or ()))
-    settings = replace(
-        access, title=title, examples=tuple(example or ()), rerank_top=rerank_top, limits=limits
+    second = None if rerank is None else Reranking.read(rerank)
+    shown = title, tuple(example or ())
+    settings = Settings(
+        host,
+        port,
+        token,
+        allow_public,
+        tuple(name or ()),
+        *shown,
+        rerank_top=20 if second is None else second.top,
+        limits=limits,
     )
     opened, settings = listen(settings)
     with opened:
-        source, known = source_of(index, model, images, engine, engine_url)
+        source, known = source_of(index, model, images, engine)
         compute = Compute(device, threads)
-        service = load_service(source, settings, known, rerank, answer, compute)
+        service = load_service(source, settings, known, second, answer, compute)
         run(service, opened, on_start=lambda: announce(service))
 
 
@@ -85,10 +176,8 @@ class Compute:
     threads: int | None = None
 
 
-def source_of(
-    word: str, model: str | None, images: Path | None, engine: str | None, engine_url: str | None
-) -> tuple[Source, str]:
-    """Return what is to be served, and its model.
+def source_of(word: str, model: str | None, images: Path | None, engine: str | None) -> tuple[Source, str]:
+    """Return the source to serve, and its model.
 
     Raises:
         OpenVSEError: there is no such index or engine, or an option is missing or is for the other kind.
@@ -96,28 +185,34 @@ def source_of(
     from openvse.cli.commands.search import model_of
     from openvse.errors import OpenVSEError
     from openvse.index.manifest import read_manifest
-    from openvse.serving.sources import EngineSource, IndexSource
-    from openvse.stores.engine_address import is_address, public_url_of, read_address
+    from openvse.serving.served import Source
+    from openvse.stores.choice import is_address, read_address, shown_url
 
     if not is_address(word):
         if images is not None:
             raise OpenVSEError("--images is for an engine: an index says where its images are")
-        read_manifest(Path(word))
-        return IndexSource(Path(word), engine, engine_url), model or model_of(Path(word))
-    name = public_url_of(word)
-    if engine is not None or engine_url is not None:
-        raise OpenVSEError(f"{name} is an engine itself: leave out --engine and --engine-url")
+        folder = Path(word)
+        manifest = read_manifest(folder)
+        return Source(folder, *split_engine(engine)), model or model_of(folder, manifest)
+    name = shown_url(word)
+    if engine is not None:
+        raise OpenVSEError(f"{name} is an engine itself: leave out --engine")
     if model is None:
         raise OpenVSEError(f"{name} does not know where its model is: name it with --model")
     if images is not None and not images.is_dir():
         raise OpenVSEError(
             f"{images} is no folder: give --images the indexed folder as it is on this machine"
         )
-    return EngineSource(read_address(word), images), model
+    return Source(read_address(word), images=images), model
 
 
 def load_service(
-    source: Source, settings: Settings, model: str, rerank: str | None, answer: str | None, compute: Compute
+    source: Source,
+    settings: Settings,
+    model: str,
+    rerank: Reranking | None,
+    answer: str | None,
+    compute: Compute,
 ) -> Service:
     """Load the models, and open the index or the engine.
 
@@ -127,7 +222,7 @@ def load_service(
     from openvse.cli.embedders import load_embedder
     from openvse.serving.service import Service
 
-    names = {"model": model, "rerank": rerank or "", "answer": answer or ""}
+    names = {"model": model, "rerank": "" if rerank is None else rerank.model, "answer": answer or ""}
     return Service(
         source,
         load_embedder(model, device=compute.device, threads=compute.threads),
@@ -138,8 +233,17 @@ def load_service(
     )
 
 
-def load_second(source: str, device: str) -> TwoTower:
-    """Load the model of ``--rerank``."""
+def load_second(rerank: Reranking, device: str) -> TwoTower:
+    """Load the model of ``--rerank``, whose score alone orders the first hits; it reads the images.
+
+    Raises:
+        OpenVSEError: a weight or a feature store is given, or the model cannot be used here.
+    """
+    from openvse.errors import OpenVSEError
+
+    if rerank.weight != 1 or rerank.features is not None:
+        raise OpenVSEError("a server takes no weight and no features of --rerank: give MODEL[,top=N]")
+    source = rerank.model
     refuse_without_torch("--rerank", source)
     from openvse.model import TwoTower
     from openvse.tasks.load import load_as
@@ -172,24 +276,23 @@ def refuse_without_torch(option: str, source: str) -> None:
 
 
 def short_name(source: str) -> str:
-    """Return how a model is called on the page: the last parts of its path, or its name on the hub."""
+    """Return the name of a model for the page: the last part of its path, or its name on the hub."""
     parts = [part for part in source.replace("\\", "/").split("/") if part not in ("", ".", "..")]
     last = parts[-1:] if parts and parts[-1] != "best" else parts[-2:-1]
     return "/".join(last) if last and Path(source).exists() else source
 
 
 def announce(service: Service) -> None:
-    """Say where the server is, and how to stop it."""
+    """Print the address of the server, and how to stop it."""
     from openvse.cli.progress import note, warn
     from openvse.runtime import OnnxModel
 
     settings = service.settings
     host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.shown_host
-    count = len(service.catalog)
-    engine = service.catalog.about.engine
+    count, engine = len(service.served), service.served.place
     what = f"{count:,} images" + (f" of {engine}" if engine else "")
     note(f"{what} at http://{host}:{settings.port}/ (Ctrl-C stops the server)")
-    if not service.catalog.has_images:
+    if not service.served.has_images:
         warn(
             "the indexed folders are not on this machine, so the page shows paths and no images"
             + (": say where the first one is with --images" if engine else ": run 'openvse index' again")

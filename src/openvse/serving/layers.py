@@ -1,0 +1,293 @@
+"""The layers around the application: counters and headers of replies, access, and the bounds of request bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import NoReturn
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from openvse.serving.server import Limits, Settings, is_loopback
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_TOGETHER = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Metrics:
+    """Counters of one server.
+
+    Attributes:
+        requests: answered requests by route, method and status.
+        seconds: how long the answers took, by route.
+        together: questions that one call of the model answered.
+        refused: refused requests by reason.
+        reloads: reloads of the index by outcome.
+    """
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        labels = ("route", "method", "status")
+        self.requests = Counter(
+            "openvse_requests", "Requests that were answered.", labels, registry=self._registry
+        )
+        self.seconds = Histogram(
+            "openvse_request_seconds",
+            "Seconds from the head of a request to the end of its reply.",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self.together = Histogram(
+            "openvse_gathered_queries",
+            "Queries that one call of the model answered.",
+            buckets=_TOGETHER,
+            registry=self._registry,
+        )
+        self.refused = Counter(
+            "openvse_refused", "Requests that were refused.", ("reason",), registry=self._registry
+        )
+        self.reloads = Counter(
+            "openvse_reloads", "Reloads of the index.", ("outcome",), registry=self._registry
+        )
+
+    def watch(self, name: str, description: str, value: Callable[[], float]) -> None:
+        """Add a gauge whose value is looked up when the metrics are read."""
+        Gauge(f"openvse_{name}", description, registry=self._registry).set_function(value)
+
+    def text(self) -> bytes:
+        """Return all metrics in the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+
+COOKIE = "openvse_session"
+
+OPEN_PATHS = ("/", "/health", "/ready", "/session")
+"""Paths that need no token, besides the files of the page; their replies say nothing about the images."""
+
+_PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self'; "
+    "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SECURITY_HEADERS: Mapping[str, str] = {
+    "content-security-policy": _PAGE_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Replies:
+    """Adds the headers of every reply, and counts requests by route, method and status."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, with_headers)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
+            self._metrics.requests.labels(route, method, status).inc()
+            self._metrics.seconds.labels(route).observe(time.perf_counter() - began)
+
+
+class Guard:
+    """Refuses requests without the token, from other web sites, and to a name that is not this server's.
+
+    Args:
+        app: answers the requests that pass.
+        settings: the token, and the names of this machine.
+        metrics: counts the refusals.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+        self._app, self._settings, self._metrics = app, settings, metrics
+        self._names = {"localhost", "127.0.0.1", "::1", settings.host, *settings.names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or refuse it."""
+        refusal = self._refusal(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        status, reason, message = refusal
+        self._metrics.refused.labels(reason).inc()
+        headers = {"connection": "close"} | ({"www-authenticate": "Bearer"} if status == 401 else {})
+        await JSONResponse({"error": message}, status, headers)(scope, receive, send)
+
+    def _refusal(self, path: str, headers: Headers) -> tuple[int, str, str] | None:
+        """Return status, reason and message of a refusal; None lets the request pass."""
+        if not self._is_named(headers.get("host", "")):
+            return 421, "host", "the server does not go by this name: start it with --name NAME"
+        if path.startswith("/api") and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            return 403, "site", "pages of other web sites may not ask this server"
+        is_open = path in OPEN_PATHS or path.startswith("/page/")
+        if is_open or not self._settings.token or self._is_known(headers):
+            return None
+        return 401, "token", "the token is missing or wrong: send it as 'Authorization: Bearer TOKEN'"
+
+    def _is_named(self, host: str) -> bool:
+        """Return whether a client addresses the server by a name of this machine.
+
+        A page of another web site whose name was made to point here (DNS rebinding) gives its own name. A token stops
+        it too, and a server that listens on all addresses does not know its names. (``TrustedHostMiddleware`` of
+        Starlette answers 400 in plain text, which does not say what to do.)
+        """
+        if self._settings.token or "*" in self._names or self._settings.host in ("0.0.0.0", "::"):
+            return True
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        return name.strip("[]").lower() in self._names
+
+    def _is_known(self, headers: Headers) -> bool:
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return is_token(given.strip(), self._settings.token)
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return cookie is not None and is_token(cookie.value, session_of(self._settings.token))
+
+
+def is_local(request: Request) -> bool:
+    """Return whether a client is on this machine; a proxy tells the address of its client (X-Forwarded-For)."""
+    settings: Settings = request.app.state.service.settings
+    return settings.is_local and request.client is not None and is_loopback(request.client.host)
+
+
+def is_token(given: str, token: str) -> bool:
+    """Return whether two secrets are equal, in a time that does not depend on where they differ."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+
+
+def session_of(token: str) -> str:
+    """Return the value of the page's cookie, which proves that the token is known and does not contain it."""
+    return hmac.new(token.encode(), b"openvse session", hashlib.sha256).hexdigest()
+
+
+class RefusedBodyError(Exception):
+    """The body of a request is too large or too slow, or the bodies of all requests are too large.
+
+    Args:
+        status: of the reply.
+        reason: one word.
+        message: for the client.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason = status, reason
+
+
+class Bounds:
+    """Refuses bodies that are too large or too slow, one by one and in sum.
+
+    Args:
+        app: answers the requests.
+        limits: sizes and times.
+        metrics: counts the refusals.
+
+    Attributes:
+        held: bytes of the bodies of all requests in progress.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
+        self._app, self._limits, self._metrics = app, limits, metrics
+        self.held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal has_begun
+            if body.refusal is not None and not has_begun:  # instead of the form parser's own error
+                raise body.refusal
+            has_begun = True
+            await send(message)
+
+        body = _Body(receive, self._limits, self)
+        try:
+            body.check_length(Headers(scope=scope).get("content-length", ""))
+            await self._app(scope, body, sending)
+        except RefusedBodyError as error:
+            self._metrics.refused.labels(error.reason).inc()
+            if not has_begun:
+                reply = JSONResponse({"error": str(error)}, error.status, {"connection": "close"})
+                await reply(scope, receive, send)
+        finally:
+            self.held -= body.num_bytes
+
+
+class _Body:
+    """The body of a request as it arrives."""
+
+    def __init__(self, receive: Receive, limits: Limits, bounds: Bounds) -> None:
+        self._receive, self._limits, self._bounds = receive, limits, bounds
+        self._ends = time.monotonic() + limits.upload_s
+        self._is_whole = False
+        self.num_bytes = 0
+        self.refusal: RefusedBodyError | None = None
+
+    def check_length(self, length: str) -> None:
+        """Refuse a body by the length that its head announces."""
+        if length.isdigit() and int(length[:20]) > self._limits.upload_bytes:
+            self._refuse_size()
+
+    async def __call__(self) -> Message:
+        """Return the next part."""
+        if self._is_whole:  # the next message is that the client has gone
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), max(0.0, self._ends - time.monotonic()))
+        except TimeoutError:
+            self._refuse(408, "slow", "the body of the request did not arrive in time")
+        size = len(message.get("body", b""))
+        self.num_bytes += size
+        self._bounds.held += size
+        self._is_whole = not message.get("more_body", False)
+        if self.num_bytes > self._limits.upload_bytes:
+            self._refuse_size()
+        if size and self._bounds.held > self._limits.bodies * self._limits.upload_bytes:
+            self._refuse(503, "bodies", "too much is being uploaded at once: try again in a moment")
+        return message
+
+    def _refuse_size(self) -> NoReturn:
+        most = self._limits.upload_bytes / 1e6
+        self._refuse(413, "size", f"the body is larger than {most:g} MB, the most that this server takes")
+
+    def _refuse(self, status: int, reason: str, message: str) -> NoReturn:
+        self.refusal = RefusedBodyError(status, reason, message)
+        raise self.refusal

@@ -1,0 +1,251 @@
+"""What is served: the search engine of one moment, its items for replies, and how to notice that it changed."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from openvse.errors import IndexFormatError, MissingItemError
+from openvse.index.manifest import MANIFEST, read_manifest
+from openvse.media.names import escaped
+from openvse.search import Answer, Hit, Index, Probabilities, SearchEngine
+from openvse.serving.batching import RememberingModel
+from openvse.stores import StoreAddress
+from openvse.stores.choice import EngineChoice
+from openvse.stores.following import state_file
+
+_VALUES_SHOWN = 12
+_VALUE_CHARACTERS = 40
+_CURVE_KNOTS = 41
+_COUNT_AGAIN_S = 15.0
+
+
+@dataclass(frozen=True)
+class Source:
+    """What can be opened for serving, as often as it changes.
+
+    Attributes:
+        place: the folder of an index, or the address of a store that an index has filled.
+        engine: the engine that is wanted for an index: ``exact``, or None for that of the index.
+        engine_url: of the engine's server, with its secrets; None takes what the index and the environment say.
+        images: for a store, where the first of the indexed folders is on this machine; None leaves it where it was.
+    """
+
+    place: Path | StoreAddress
+    engine: str | None = None
+    engine_url: str | None = field(default=None, repr=False)
+    images: Path | None = None
+
+    @property
+    def pause_s(self) -> float:
+        """The least time between two looks at it; a store answers with what it holds at that moment."""
+        return _COUNT_AGAIN_S if isinstance(self.place, StoreAddress) else 0.0
+
+    def open(self, model: RememberingModel) -> Served:
+        """Return its present state.
+
+        Raises:
+            EngineError: the engine cannot be reached, or is not that of the index.
+            IndexFormatError: it holds sentences, another model made it, or it is missing or damaged.
+        """
+        opened = self.place if isinstance(self.place, StoreAddress) else Index.open(self.place)
+        return Served(
+            SearchEngine(model, opened, engine=self.engine, engine_url=self.engine_url, images=self.images)
+        )
+
+    def state(self, served: Served | None) -> object:
+        """Return what changes whenever it does; the items of a store are counted again.
+
+        Args:
+            served: what was opened last; None before that.
+        """
+        if isinstance(self.place, StoreAddress):
+            if served is not None:
+                served.recount()
+            return None
+        manifest, choice = read_manifest(self.place), EngineChoice()
+        if self.engine != "exact":
+            choice = EngineChoice.of(manifest.engine)
+        files = [self.place / MANIFEST, self.place / manifest.items]
+        if choice.name != "exact":  # it is written when the engine has followed the index
+            files.append(state_file(self.place, choice))
+        stats = [file.stat() if file.exists() else None for file in files]
+        return tuple(each and (each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
+
+
+class Served:
+    """What is served at one moment: an engine, and its items by their keys, by which clients name them.
+
+    Args:
+        engine: answers queries.
+
+    Attributes:
+        engine: the same.
+        fields: the keys of the users' metadata, each with some of its values, the most frequent first.
+
+    Raises:
+        IndexFormatError: it holds sentences.
+    """
+
+    def __init__(self, engine: SearchEngine) -> None:
+        self.engine, self._catalogue = engine, engine.catalogue
+        try:
+            if engine.note.holds != "images":
+                raise IndexFormatError(
+                    f"{self._catalogue.place or 'the index'} holds sentences, and a server shows images: give an index "
+                    f"of images"
+                )
+            self._roots = tuple(Path(root.path).resolve() for root in engine.note.roots)
+            self.fields = _fields_of(self._catalogue.metadata_values())
+            self._count = len(self._catalogue)
+        except BaseException:
+            engine.close()
+            raise
+
+    def __len__(self) -> int:
+        return self._count
+
+    def recount(self) -> None:
+        """Count the items again."""
+        self._count = len(self._catalogue)
+
+    def close(self) -> None:
+        """Let go of what the engine has open."""
+        self.engine.close()
+
+    @property
+    def place(self) -> str:
+        """The address of a store, without secrets; "" for an index, which is in memory."""
+        return self._catalogue.place
+
+    @property
+    def is_complete(self) -> bool:
+        """False while an indexing is under way, or where one was interrupted."""
+        return self._catalogue.is_complete
+
+    @property
+    def has_images(self) -> bool:
+        """Whether one of the indexed folders is on this machine."""
+        return any(root.is_dir() for root in self._roots)
+
+    def key(self, item_id: str) -> int:
+        """Return the key of an item; raise MissingItemError where there is none of the id."""
+        return self._catalogue.key_of(item_id)
+
+    def id_of(self, key: int) -> str:
+        """Return the id of an item; raise MissingItemError where there is none of the key."""
+        return self._catalogue.item(key).id
+
+    def path_of(self, key: int) -> Path:
+        """Return where the file of an item was when it was indexed; raise MissingItemError where there is no item."""
+        return self._catalogue.path_of(self.id_of(key))
+
+    def version(self, key: int) -> str:
+        """Return a text that changes when the file of an item changes."""
+        item = self._catalogue.item(key)
+        return f"{item.modified_ns:x}-{item.size:x}"
+
+    def file(self, key: int) -> Path:
+        """Return the file of an item, resolved, if it is below an indexed folder.
+
+        Raises:
+            MissingItemError: the file is gone, is no ordinary file, or a link leads to another place.
+        """
+        path = self.path_of(key)
+        if not self.has_images:
+            remedy = "say where the first one is with --images" if self.place else "index them again"
+            raise MissingItemError(
+                f"the indexed folders are not on this machine, so no image is shown: {remedy}"
+            )
+        try:
+            real = path.resolve(strict=True)
+            is_file = stat.S_ISREG(real.stat().st_mode)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise MissingItemError(
+                f"the file of item {key} is no longer there: index the folder again"
+            ) from error
+        if not is_file or not any(real.is_relative_to(root) for root in self._roots):
+            raise MissingItemError(
+                f"the file of item {key} is outside of the indexed folders, so it is not shown"
+            )
+        return real
+
+    def describe(self, key: int) -> dict[str, Any]:
+        """Return what is known of an item: id, kind, time, size, and the user's metadata."""
+        facts = self._catalogue.facts(key)
+        changed = datetime.fromtimestamp(facts.modified_ns / 1e9, UTC)
+        version = self.version(key)
+        return {
+            "key": key,
+            "id": escaped(facts.path),
+            "name": escaped(facts.path.rpartition("/")[2]),
+            "kind": facts.kind,
+            "modified": changed.isoformat(timespec="seconds"),
+            "size": facts.size,
+            "metadata": readable(facts.metadata),
+            "file": f"/api/items/{key}/file?v={version}",
+            "thumbnail": f"/api/items/{key}/thumbnail?v={version}",
+        }
+
+    def describe_answer(self, answer: Answer) -> dict[str, Any]:
+        """Return the answer to a query for a reply."""
+        return {
+            "hits": [self._describe_hit(hit, answer.before.get(hit.id)) for hit in answer.hits],
+            "searched": answer.searched,
+            "more": answer.more,
+            "curve": [] if answer.before else _curve(answer.probabilities),
+            "unknown_words": [{"word": word.word, "read_as": word.read_as} for word in answer.unknown_words],
+        }
+
+    def _describe_hit(self, hit: Hit, before: int | None) -> dict[str, Any]:
+        key = self.key(hit.id)
+        return {
+            "rank": hit.rank,
+            "was": before,
+            "score": round(hit.score, 6),
+            "probability": hit.probability,
+            "key": key,
+            "id": escaped(hit.id),
+            "thumbnail": f"/api/items/{key}/thumbnail?v={self.version(key)}",
+        }
+
+
+def _curve(probabilities: Probabilities | None) -> list[tuple[float, float]]:
+    """Return the probability of some scores in the range of the curve."""
+    if probabilities is None or probabilities.curve is None:
+        return []
+    curve = probabilities.curve
+    scores = np.linspace(curve.scores[0], curve.scores[-1], _CURVE_KNOTS)
+    likely = curve.probabilities(scores, probabilities.searched, probabilities.expected)
+    pairs = zip(scores.tolist(), likely.tolist(), strict=True)
+    return [(round(score, 4), round(probability, 6)) for score, probability in pairs]
+
+
+def _fields_of(values: list[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return some values of each key that a condition can name, in the order of the keys."""
+    found: dict[str, list[str]] = {}
+    for name, value in values:
+        some = found.setdefault(name, [])
+        if len(some) < _VALUES_SHOWN and len(value) <= _VALUE_CHARACTERS:
+            some.append(value)
+    hidden = ("file_name", "image", "path", "video", "split")
+    return {name: found[name] for name in sorted(found) if name not in hidden and '"' not in name}
+
+
+def readable(value: Any) -> Any:
+    """Return a value of JSON whose texts every client can decode."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {readable(str(key)): readable(each) for key, each in value.items()}
+        case list():
+            return [readable(each) for each in value]
+        case float() if value - value != 0:  # NaN or infinite, which is no JSON
+            return str(value)
+    return value
