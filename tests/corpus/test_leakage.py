@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from openvse.corpus import Record, build_corpus
-from openvse.corpus.leakage import equal_files, one_split_each
+from openvse.corpus.splits import equal_files, one_split_each
 from openvse.errors import DataError
 
 

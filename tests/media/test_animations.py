@@ -10,7 +10,7 @@ from PIL import Image
 
 from clips import grey, write_animation
 from openvse.errors import BadVideoError
-from openvse.media.animations import frame_starts, opened_starts
+from openvse.media.videos import frame_starts, opened_starts
 
 
 @pytest.mark.parametrize("suffix", ["gif", "webp"])

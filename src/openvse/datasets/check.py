@@ -8,12 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from openvse.corpus.corpus import Corpus
+from openvse.corpus.corpus import Corpus, SharedTexts, long_captions
 from openvse.corpus.facts import Facts, Form
-from openvse.corpus.identical import SharedTexts
-from openvse.corpus.leakage import LEAKAGE, equal_files
-from openvse.corpus.long_captions import long_captions
-from openvse.corpus.splits import SPLITS
+from openvse.corpus.splits import LEAKAGE, SPLITS, equal_files
 from openvse.datasets.check_captions import CAPTION_CHECKS
 from openvse.datasets.check_images import check_images
 from openvse.datasets.finding import Finding

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from openvse.corpus.corpus import Corpus
-from openvse.corpus.leakage import LEAKAGE
+from openvse.corpus.splits import LEAKAGE
 from openvse.datasets.finding import Finding
 from openvse.datasets.near_duplicates import Look, look_of, near_pairs
 from openvse.errors import OpenVSEError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from openvse.corpus.corpus import Corpus
-from openvse.corpus.identical import merge_identical
+from openvse.corpus.corpus import Corpus, merge_identical
 from openvse.corpus.questions import QuestionSet
 from openvse.datasets import flickr8k, flickr30k
 from openvse.datasets.arrow_tables import ARROW_SUFFIXES

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from openvse.corpus.leakage import LEAKAGE
+from openvse.corpus.splits import LEAKAGE
 from openvse.errors import DataError
 from openvse.features.array_rows import ArrayRows, uneven_groups
 from openvse.features.items import as_inputs, num_real, positions_of

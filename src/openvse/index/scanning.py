@@ -12,8 +12,7 @@ from openvse.errors import DataError
 from openvse.index.clips import HeldFile, are_cut, held_files, items_of
 from openvse.index.database import Database, Root, encode_id
 from openvse.index.manifest import Held, Item
-from openvse.media.ignoring import rules_of
-from openvse.media.listing import LeftOut, left_out_of, name_media
+from openvse.media.listing import LeftOut, left_out_of, name_media, rules_of
 from openvse.media.names import is_video_name
 
 _ROOT_IS_GONE = "it is not there: its items are kept; connect it, or remove it with --forget"

@@ -1,11 +1,14 @@
-"""The content of a folder: images, clips if wanted, and files that are left out, counted by kind."""
+"""The content of a folder: images, clips if wanted, files that are left out, and rules for what is skipped."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from openvse.errors import DataError
 from openvse.media.names import escaped, foreign_kind, is_image, is_video_name, remedy
@@ -202,3 +205,81 @@ def kind_left_out(name: str, *, videos: bool) -> str:
 
 def _plural(kind: str, count: int) -> str:
     return "videos" if kind == VIDEO and count != 1 else kind
+
+
+RULES_FILE = ".openvseignore"
+"""The file at the top of a folder whose lines are its rules."""
+
+_LAST_STARS = re.compile(r"(^!?|/)(\*\*?)(?=/? *$)")
+
+
+class IgnoreRules:
+    r"""Says which paths below a folder are skipped; the last rule that fits a path decides.
+
+    A rule is a pattern with ``*``, ``?`` and ``[...]``, none of which matches a slash, and ``**``, which matches any
+    number of folders. A pattern with a slash before its end begins at the folder; another one matches at any depth.
+    With a slash at its end it matches folders alone. ``!`` before a pattern takes an earlier rule back, but nothing
+    inside a folder that is skipped. Empty lines, and lines that begin with ``#``, are no rules.
+
+    Args:
+        lines: the rules, in their order.
+
+    Raises:
+        DataError: a pattern cannot be understood.
+
+    Examples:
+        >>> rules = IgnoreRules(["thumbnails/", "*.gif", "!keep.gif"])
+        >>> [rules("thumbnails", True), rules("a/b.gif", False), rules("keep.gif", False)]
+        [True, True, False]
+    """
+
+    def __init__(self, lines: Sequence[str] = ()) -> None:
+        written = (line for line in lines if line.strip() and not line.startswith("#"))
+        self._rules = [_rule(line) for line in reversed(list(written))]
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def __call__(self, path: str, is_folder: bool) -> bool:
+        """Return whether a path is skipped.
+
+        Args:
+            path: below the folder, with forward slashes.
+            is_folder: whether it is a folder.
+        """
+        if is_folder:
+            path += "/"
+        for fits, skips in self._rules:
+            if fits(path):
+                return skips
+        return False
+
+
+def rules_of(folder: Path, more: Sequence[str] = ()) -> IgnoreRules:
+    """Return the rules of a folder: those of its ``.openvseignore``, and then others.
+
+    Raises:
+        DataError: the file cannot be read, or a rule cannot be understood.
+    """
+    file = folder / RULES_FILE
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read as text in UTF-8: repair it, or remove it") from error
+    return IgnoreRules([*lines, *more])
+
+
+def _rule(line: str) -> tuple[Callable[[str], object], bool]:
+    """Return what tells whether a rule fits a path (a folder with a slash at its end), and whether it skips.
+
+    The rules of pathspec match all that is inside a folder, too. As folders that are skipped are not entered, a rule
+    must match a path itself, and in full; so a last ``*`` becomes ``?*``, which pathspec has no short form for.
+    """
+    full = _LAST_STARS.sub(lambda stars: f"{stars[1]}{'**/' if stars[2] == '**' else ''}?*", line)
+    try:
+        rule = GitIgnoreSpecPattern(full)
+    except (ValueError, re.error) as error:
+        raise DataError(f"the ignore rule {line!r} cannot be understood ({error}): write it anew") from error
+    if rule.regex is None or rule.include is None:
+        raise DataError(f"the ignore rule {line!r} cannot be understood: write it anew")
+    return rule.regex.fullmatch, rule.include
