@@ -37,7 +37,8 @@ SHARED_MODULES = {
     "gpo_positions",
     "projections",
     "word_splitters",
-    "csv_file",
+    "table",
+    "flickr",
     "msr_vtt",
     "tgif",
 }

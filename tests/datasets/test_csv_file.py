@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from openvse.datasets.csv_file import open_csv, read_lines, read_table
+from openvse.datasets.rows import read_lines
+from openvse.datasets.table import open_csv, read_table
 from openvse.errors import DataError
 
 

@@ -8,7 +8,7 @@ import pytest
 from drawn import drawn
 
 from openvse.datasets import open_corpus
-from openvse.datasets.fields import CAPTION_FIELDS, IMAGE_FIELDS
+from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS
 from openvse.errors import DataError
 
 

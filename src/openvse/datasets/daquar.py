@@ -11,7 +11,7 @@ from pathlib import Path
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.questions import Question, QuestionSet, build_questions
 from openvse.corpus.splits import hashed_splits
-from openvse.datasets.csv_file import read_lines, read_rows
+from openvse.datasets.rows import read_lines, read_rows
 from openvse.errors import DataError
 
 # Lines alternate between "question in the image1 ?" and its answers. The first two hold all questions.

@@ -11,11 +11,9 @@ from typing import Any
 import yaml
 
 from openvse.corpus.corpus import Corpus
-from openvse.datasets.arrow_tables import ARROW_SUFFIXES
 from openvse.datasets.folder import open_folder
-from openvse.datasets.layout_splits import named_splits
-from openvse.datasets.outside import refuse_outside
-from openvse.datasets.parquet import arrow_corpus, find_arrow
+from openvse.datasets.layout import named_splits, refuse_outside
+from openvse.datasets.parquet import ARROW_SUFFIXES, arrow_corpus, find_arrow
 from openvse.datasets.webdataset import find_shards, shards_corpus
 from openvse.errors import DataError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from openvse.corpus.corpus import Record
-from openvse.errors import DataError
+from openvse.datasets.layout import in_format
 
 KARPATHY_SOURCE = "in caption_datasets.zip (36 MB) of https://cs.stanford.edu/people/karpathy/deepimagesent"
 """Where the files are published."""
@@ -26,14 +26,10 @@ def read_karpathy(path: Path, folder_of: Callable[[str], Path]) -> Iterator[Reco
     Raises:
         DataError: the file cannot be read, or has another format.
     """
-    try:
+    with in_format(path, "Karpathy's format"):
         entries = json.loads(path.read_text(encoding="utf-8"))["images"]
         folders = {name: folder_of(name) for name in {entry.get("filepath", "") for entry in entries}}
         for entry in entries:
             sentences = [sentence["raw"] for sentence in entry["sentences"]]
             file = folders[entry.get("filepath", "")] / entry["filename"]
             yield Record(entry["filename"], file, sentences, entry["split"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: not in Karpathy's format ({error!r}); download it again") from error
-    except OSError as error:
-        raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
-from openvse.datasets.csv_file import read_lines
-from openvse.datasets.layout_splits import with_folder_splits
+from openvse.datasets.layout import with_folder_splits
+from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
 from openvse.media.listing import list_media, walk_files
 from openvse.media.names import is_image, is_video_name

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form, Piece
-from openvse.datasets.clip_files import clip_corpus, read_splits
-from openvse.datasets.csv_file import read_lines
-from openvse.datasets.places import require_file
+from openvse.datasets.clip_files import clip_corpus
+from openvse.datasets.layout import read_splits, require_file
+from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
 
 TGIF_CAPTIONS = ("tgif-v1.0.tsv", "data/tgif-v1.0.tsv")

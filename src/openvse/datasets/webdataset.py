@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
-from openvse.datasets.fields import read_captions, read_split
-from openvse.datasets.layout_splits import named_splits
+from openvse.datasets.layout import named_splits
+from openvse.datasets.rows import read_captions, read_split
 from openvse.errors import DataError
 from openvse.media.listing import LeftOut, kind_left_out, walk_files
 from openvse.media.names import escaped, is_image, is_video_name
