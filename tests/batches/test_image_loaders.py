@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 
 from openvse.backbones.precomputed import Precomputed
-from openvse.batches.image_loaders import (
+from openvse.batches.loaders import (
+    FeatureImages,
     ImageLoader,
     PixelImages,
     RandomView,
-    StoredImages,
     image_loader,
     own_features,
     with_features,
@@ -37,13 +37,13 @@ def reds(inputs):
 
 def test_stored_images_are_gathered_at_once_in_the_order_asked():
     source = MemoryFeatures(6)
-    loader = StoredImages(source, ["i4", "i0", "i2"])
+    loader = FeatureImages(source, ["i4", "i0", "i2"])
     inputs, kept = loader.load(np.array([2, 0]))
     assert len(loader) == 3 and source.reads == 1
     assert inputs.values.flatten().tolist() == [2.0, 4.0]
     assert kept.tolist() == [True, True]
     with pytest.raises(StoreError):
-        StoredImages(source, ["i4", "unknown"])
+        FeatureImages(source, ["i4", "unknown"])
 
 
 def test_features_that_are_not_finite_are_reported_once_and_left_out(caplog):
@@ -56,7 +56,7 @@ def test_features_that_are_not_finite_are_reported_once_and_left_out(caplog):
         return inputs
 
     source.gather = gather
-    loader = StoredImages(source, [f"i{number}" for number in range(6)])
+    loader = FeatureImages(source, [f"i{number}" for number in range(6)])
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             inputs, kept = loader.load(np.array([5, 1, 2]))
@@ -144,7 +144,7 @@ def test_a_view_leaves_the_global_stream_alone():
 
 def test_image_loader_takes_the_store_where_there_is_one():
     corpus = make_corpus([(0, 0)], 2, 1)
-    assert isinstance(image_loader(MeanColour(), corpus, MemoryFeatures(2)), StoredImages)
+    assert isinstance(image_loader(MeanColour(), corpus, MemoryFeatures(2)), FeatureImages)
     loader = image_loader(MeanColour(), corpus, None, augment=True)
     assert isinstance(loader, PixelImages)
     assert isinstance(loader, ImageLoader)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openvse.batches.tokens import TokenTable
+from openvse.batches.loaders import TokenTable
 from openvse.functional import pad
 
 SENTENCES = st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=7), min_size=1, max_size=8)
