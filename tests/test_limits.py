@@ -39,6 +39,7 @@ SHARED_MODULES = {
     "word_splitters",
     "table",
     "flickr",
+    "numpy_files",
     "msr_vtt",
     "tgif",
 }

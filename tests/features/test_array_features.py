@@ -8,8 +8,7 @@ import pytest
 
 from array_files import random_features
 from openvse.errors import DataError, StoreError
-from openvse.features.array_features import ArrayFeatures, ArrayPart
-from openvse.features.array_rows import ArrayRows
+from openvse.features.arrays import ArrayFeatures, ArrayPart, ArrayRows
 from openvse.types import FeatureSource
 
 
@@ -81,7 +80,7 @@ def test_sound_features_have_no_faults(tmp_path):
 
 
 def test_faults_are_counted_and_the_first_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("openvse.features.array_rows._BLOCK_BYTES", 500)  # several blocks
+    monkeypatch.setattr("openvse.features.arrays._BLOCK_BYTES", 500)  # several blocks
     train, test = random_features(8, 1), random_features(3, 2)
     train[5, 1, 2], train[6, 0, 0] = np.nan, np.inf
     test[1] = train[3]

@@ -7,7 +7,7 @@ import pytest
 
 from array_files import random_features
 from openvse.errors import DataError
-from openvse.features.array_rows import ArrayRows, uneven_groups
+from openvse.features.arrays import ArrayRows, uneven_groups
 
 
 @pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8", ">f4"])
@@ -27,7 +27,7 @@ def test_one_feature_a_row(tmp_path):
 
 
 def test_blocks_hold_whole_groups_and_all_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr("openvse.features.array_rows._BLOCK_BYTES", 7 * 48)
+    monkeypatch.setattr("openvse.features.arrays._BLOCK_BYTES", 7 * 48)
     array = random_features(30)
     np.save(tmp_path / "a.npy", array)
     blocks = list(ArrayRows(tmp_path / "a.npy").blocks(5))

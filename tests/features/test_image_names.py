@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openvse.features.image_names import ImageNames
+from openvse.features.importing import ImageNames
 
 COCO = ["COCO_train2014_000000000042.jpg", "COCO_val2014_000000391895.jpg"]
 FLICKR = ["1000092795.jpg", "102351840_323e3de834.jpg", "beach/0001.jpg", "dunes/0001.jpg"]

@@ -28,8 +28,8 @@ from feature_writers import (
 )
 
 from openvse.errors import DataError, RecipeError, StoreError
-from openvse.features import Entry, FeatureStore, Local, import_features, importing, open_fitting
-from openvse.features.feature_files import FEATURE_FILES
+from openvse.features import FeatureEntry, FeatureStore, Local, import_features, importing, open_fitting
+from openvse.features.importing import FEATURE_FILES
 
 
 def assert_imported(path: Path, with_boxes: bool, prefix: str = "") -> None:
@@ -271,9 +271,9 @@ def test_the_kind_is_found_out_or_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_kind_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_ones(source: Path, ids: Path | None = None) -> Iterator[Entry]:
+    def read_ones(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
         for line in source.read_text().splitlines():
-            yield Entry(line, line, lambda: Local(np.ones((1, DIM), np.float32)))
+            yield FeatureEntry(line, line, lambda: Local(np.ones((1, DIM), np.float32)))
 
     monkeypatch.setattr(FEATURE_FILES, "_parts", {**FEATURE_FILES._parts})
     FEATURE_FILES.add("ones", read_ones)

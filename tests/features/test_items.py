@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from openvse.errors import StoreError
-from openvse.features.items import as_inputs, num_real, positions_of
+from openvse.features.arrays import num_real
+from openvse.features.store import as_inputs, positions_of
 
 
 def test_positions_come_in_the_order_of_the_question() -> None:

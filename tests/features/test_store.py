@@ -22,8 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from openvse.errors import StoreError
 from openvse.features import FeatureStore, FeatureStoreWriter, StoreDtype
-from openvse.features.checksums import CHECKSUMS
-from openvse.features.layout import BOXES, FEATURES, IDS, LENGTHS, Manifest, encode_ids
+from openvse.features.layout import BOXES, CHECKSUMS, FEATURES, IDS, LENGTHS, StoreManifest, encode_ids
 from openvse.types import FeatureSource, Inputs
 
 DIM = 5
@@ -44,7 +43,7 @@ def make_store(path: Path, items: dict[str, Tensor], dtype: StoreDtype = "float1
 def make_sparse_store(path: Path, ids: Sequence[str], length: int, dim: int) -> FeatureStore:
     """Lay out a store of zeros that takes no disk, however large."""
     encoded = encode_ids(ids)
-    manifest = Manifest("fake", dim, "float16", "test", len(ids), len(ids) * length, len(encoded))
+    manifest = StoreManifest("fake", dim, "float16", "test", len(ids), len(ids) * length, len(encoded))
     path.mkdir()
     for name, size in manifest.file_bytes.items():
         (path / name).write_bytes(manifest.header(name))

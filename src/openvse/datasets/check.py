@@ -19,7 +19,7 @@ from openvse.datasets.near_duplicates import SeenImage, alike_pairs, same_pairs,
 from openvse.datasets.opening import open_corpus
 from openvse.datasets.registry import FACTS, find_loader
 from openvse.errors import DataError
-from openvse.features.array_features import ArrayFeatures
+from openvse.features.arrays import ArrayFeatures
 from openvse.media.names import escaped
 from openvse.types import OnProgress
 

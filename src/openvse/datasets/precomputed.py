@@ -12,8 +12,7 @@ from openvse.corpus.facts import Facts, Piece
 from openvse.datasets.layout import first_folder, in_format
 from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
-from openvse.features.array_features import ArrayFeatures, ArrayPart
-from openvse.features.array_rows import ArrayRows
+from openvse.features.arrays import ArrayFeatures, ArrayPart, ArrayRows
 
 _SPLITS = {"train": ("train",), "validation": ("dev", "val"), "test": ("testall", "test")}
 """The prefixes of the files of a split; the first that exists is used."""
