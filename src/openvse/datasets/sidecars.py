@@ -37,7 +37,7 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
     """
     listing = list_media(root, videos=True)
     captions = {path: read_sidecar(path) for path in listing.paths}
-    if not any(map(_has_captions, captions.values())):
+    if all(lines is None for lines in captions.values()):
         raise DataError(
             f"{root}: no image has a text file next to it (a.jpg with a.txt, one caption per line); write them"
         )
@@ -78,7 +78,3 @@ def read_sidecar(image: Path) -> Sequence[str] | None:
 
 def _sidecar(image: Path) -> Path | None:
     return next((path for end in SIDECAR_SUFFIXES if (path := image.with_suffix(end)).is_file()), None)
-
-
-def _has_captions(lines: Sequence[str] | None) -> bool:
-    return lines is not None

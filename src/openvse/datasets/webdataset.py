@@ -90,7 +90,7 @@ class _Shard:
     def records(self, place: str, split: str) -> Iterator[Record]:
         for item in self.items.values():
             if item.image is not None:
-                name = f"{place}/{item.image.member}"
+                name = f"{place}/{item.image.name}"
                 yield Record(name, item.image, item.captions or (), item.split or split)
 
 

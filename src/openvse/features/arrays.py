@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 
 from openvse.corpus.splits import LEAKAGE
 from openvse.errors import DataError

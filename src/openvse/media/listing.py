@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
@@ -51,29 +52,21 @@ class Listing:
     """The images and clips below a folder.
 
     Attributes:
-        paths: the paths of the images and clips, sorted; each begins with the folder.
+        root: the folder.
+        names: the images and clips: paths below the folder, with forward slashes, in the order of their parts.
         left_out: similar files that are left out.
         unreadable: folders whose content the system refused to list.
     """
 
-    paths: list[Path]
-    left_out: LeftOut
-    unreadable: list[Path] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class NamedFiles:
-    """The images and clips below a folder, by name: what is quick for very many.
-
-    Attributes:
-        names: below the folder, with forward slashes, in the order of their parts.
-        left_out: the names of similar files that are left out, by kind.
-        unreadable: folders whose content the system refused to list.
-    """
-
+    root: Path
     names: list[str]
-    left_out: dict[str, list[str]]
+    left_out: LeftOut
     unreadable: list[Path]
+
+    @cached_property
+    def paths(self) -> list[Path]:
+        """The paths of the images and clips; each begins with the folder."""
+        return [self.root / name for name in self.names]
 
 
 def list_media(
@@ -93,17 +86,9 @@ def list_media(
     root = Path(folder)
     if not root.is_dir():
         raise DataError(f"{escaped(root)}: there is no such folder; give a folder of images")
-    found = name_media(root, videos=videos, ignored=ignored)
-    return Listing([root / name for name in found.names], left_out_of(root, found), found.unreadable)
-
-
-def name_media(
-    root: Path, *, videos: bool = False, ignored: Callable[[str, bool], bool] | None = None
-) -> NamedFiles:
-    """List the images below a folder by name; see ``list_media``."""
     unreadable: list[Path] = []
     names: list[str] = []
-    left_out: dict[str, list[str]] = {}
+    left_out: dict[str, list[Path]] = {}
     of_suffix: dict[str, str | None] = {}  # what a suffix says is looked up once
     for name in _names_below(root, ignored, unreadable):
         base = name[name.rfind("/") + 1 :]
@@ -117,32 +102,17 @@ def name_media(
         if kind == "":
             names.append(name)
         elif kind is not None:
-            left_out.setdefault(kind, []).append(name)
-    return NamedFiles(names, left_out, unreadable)
+            left_out.setdefault(kind, []).append(root / name)
+    return Listing(root, names, LeftOut(left_out), unreadable)
 
 
-def left_out_of(root: Path, found: NamedFiles) -> LeftOut:
-    """Return the files that are left out."""
-    return LeftOut({kind: [root / name for name in names] for kind, names in found.left_out.items()})
-
-
-def walk_files(
-    root: Path,
-    ignored: Callable[[str, bool], bool] | None = None,
-    unreadable: list[Path] | None = None,
-) -> Iterator[Path]:
-    """Yield the files below a folder; hidden files and folders are skipped, links to folders are not followed.
-
-    Args:
-        root: the folder.
-        ignored: see ``list_media``.
-        unreadable: the folders that the system refuses to list are appended to it.
-    """
-    return (root / name for name in _names_below(root, ignored, unreadable))
+def walk_files(root: Path) -> Iterator[Path]:
+    """Yield the files below a folder; hidden files and folders are skipped, links to folders are not followed."""
+    return (root / name for name in _names_below(root, None, []))
 
 
 def _names_below(
-    root: Path, ignored: Callable[[str, bool], bool] | None, unreadable: list[Path] | None
+    root: Path, ignored: Callable[[str, bool], bool] | None, unreadable: list[Path]
 ) -> Iterator[str]:
     """Yield the names of the files below a folder, in the order of their parts, with forward slashes."""
     waiting = [("", True)]  # names, and whether they are folders; the last one is the next
@@ -155,8 +125,7 @@ def _names_below(
             with os.scandir(os.path.join(root, name)) as entries:  # noqa: PTH118 - a string, for speed
                 inside = _inside(entries, f"{name}/" if name else "", ignored)
         except OSError:
-            if unreadable is not None:
-                unreadable.append(root / name)
+            unreadable.append(root / name)
             continue
         inside.sort(reverse=True)
         waiting += inside
