@@ -10,8 +10,7 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Form, Piece
-from openvse.datasets.karpathy import KARPATHY_SOURCE, read_karpathy
-from openvse.datasets.layout import first_file, first_folder, in_format
+from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, in_format, read_karpathy
 from openvse.errors import DataError
 
 KARPATHY = ("dataset_coco.json", "annotations/dataset_coco.json", "karpathy/dataset_coco.json")

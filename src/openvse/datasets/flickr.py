@@ -9,8 +9,7 @@ from pathlib import Path
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.splits import SPLITS
-from openvse.datasets.karpathy import KARPATHY_SOURCE, read_karpathy
-from openvse.datasets.layout import first_file, first_folder, read_splits
+from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, read_karpathy, read_splits
 from openvse.datasets.rows import read_lines
 from openvse.datasets.table import read_table
 from openvse.errors import DataError

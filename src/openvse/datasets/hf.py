@@ -24,7 +24,7 @@ SAVED = "dataset_dict.json"
 _SUFFIXES = (*ARROW_SUFFIXES, ".tar", ".csv", ".tsv", ".jsonl")
 
 
-def open_hub(root: Path, *, require_images: bool = True) -> Corpus:
+def open_hf(root: Path, *, require_images: bool = True) -> Corpus:
     """Open a data set of the Hugging Face hub.
 
     ``hf:NAME`` downloads a data set (``hf:owner/name``, or ``hf:owner/name@revision``) into the hub's cache and

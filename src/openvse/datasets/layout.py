@@ -1,10 +1,11 @@
-"""How data sets are laid out: places of their files, lists and names of splits, images outside of the folder."""
+"""How data sets are laid out: places of files, published formats, lists and names of splits, images outside."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -20,6 +21,9 @@ _WORD = re.compile(r"[a-z]+", re.IGNORECASE)
 
 OWN_DATA = frozenset({"csv", "folder", "hf", "parquet", "question_folder", "sidecars", "table", "webdataset"})
 """The data sets whose files may name any image path. The layouts of published data sets are known."""
+
+KARPATHY_SOURCE = "in caption_datasets.zip (36 MB) of https://cs.stanford.edu/people/karpathy/deepimagesent"
+"""Where the files are published."""
 
 
 def first_file(root: Path, names: Iterable[str]) -> Path | None:
@@ -73,6 +77,28 @@ def read_splits(root: Path, lists: Mapping[str, Iterable[str]]) -> dict[str, set
             if line.strip():
                 splits[line.strip()].add(split)
     return splits
+
+
+def read_karpathy(path: Path, folder_of: Callable[[str], Path]) -> Iterator[Record]:
+    """Yield a record for each image, with the raw sentences and not their tokens.
+
+    Format: ``{"images": [{"filename", "filepath", "split", "sentences": [{"raw"}]}]}`` (Karpathy and Fei-Fei, CVPR
+    2015); only COCO has ``filepath``, the folder of the image.
+
+    Args:
+        path: the file.
+        folder_of: a function that returns the folder of the image files for a ``filepath`` or "".
+
+    Raises:
+        DataError: the file cannot be read, or has another format.
+    """
+    with in_format(path, "Karpathy's format"):
+        entries = json.loads(path.read_text(encoding="utf-8"))["images"]
+        folders = {name: folder_of(name) for name in {entry.get("filepath", "") for entry in entries}}
+        for entry in entries:
+            sentences = [sentence["raw"] for sentence in entry["sentences"]]
+            file = folders[entry.get("filepath", "")] / entry["filename"]
+            yield Record(entry["filename"], file, sentences, entry["split"])
 
 
 def split_of_folder(path: PurePath) -> str:

@@ -14,7 +14,7 @@ from openvse.datasets.coco import COCO, open_coco
 from openvse.datasets.daquar import DAQUAR, open_daquar
 from openvse.datasets.flickr import FLICKR8K, FLICKR30K, open_flickr8k, open_flickr30k
 from openvse.datasets.folder import open_folder
-from openvse.datasets.hf import open_hub
+from openvse.datasets.hf import open_hf
 from openvse.datasets.msr_vtt import MSR_VTT, MSR_VTT_1K_A, open_msr_vtt, open_msr_vtt_1k_a
 from openvse.datasets.msvd import MSVD, open_msvd
 from openvse.datasets.openmoji import open_openmoji
@@ -106,7 +106,7 @@ DATASETS: DataSets[Corpus] = DataSets(
     {
         "coco": (open_coco, COCO),
         "csv": (open_csv, None),
-        "hf": (open_hub, None),
+        "hf": (open_hf, None),
         "flickr30k": (open_flickr30k, FLICKR30K),
         "flickr8k": (open_flickr8k, FLICKR8K),
         "folder": (open_folder, None),

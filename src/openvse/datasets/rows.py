@@ -35,14 +35,14 @@ def read_record(entry: Any, folder: Path) -> Record:
     name = first_field(entry, IMAGE_FIELDS) if isinstance(entry, Mapping) else None
     if name is None:
         found = (
-            f"keys {', '.join(map(str, entry)) or 'none'}" if isinstance(entry, Mapping) else kind_of(entry)
+            f"keys {', '.join(map(str, entry)) or 'none'}" if isinstance(entry, Mapping) else _kind_of(entry)
         )
         raise DataError(
             'write {"file_name": "a.jpg", "captions": ["a sentence", "another"]}; '
             f"the image may also be called {', '.join(IMAGE_FIELDS[1:])} (found: {found})"
         )
     if not isinstance(entry[name], str) or not entry[name].strip():
-        raise DataError(f"{name!r} is {kind_of(entry[name])}: write the path of an image, a string")
+        raise DataError(f"{name!r} is {_kind_of(entry[name])}: write the path of an image, a string")
     return Record(entry[name], folder / entry[name], read_captions(entry), read_split(entry))
 
 
@@ -59,10 +59,10 @@ def read_captions(entry: Mapping[str, Any]) -> list[str]:
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list):
-        raise DataError(f"{key!r} is {kind_of(value)}: write a string or a list of strings")
+        raise DataError(f"{key!r} is {_kind_of(value)}: write a string or a list of strings")
     for number, caption in enumerate(value, start=1):
         if not isinstance(caption, str):
-            raise DataError(f"{key!r} holds {kind_of(caption)} at place {number}: write only strings")
+            raise DataError(f"{key!r} holds {_kind_of(caption)} at place {number}: write only strings")
     return value
 
 
@@ -72,9 +72,9 @@ def read_split(entry: Mapping[str, Any]) -> str:
     if split is None or split == "":
         return ""
     if not isinstance(split, str):
-        raise DataError(f"{SPLIT_FIELD!r} is {kind_of(split)}: write one of {', '.join(SPLITS)}")
+        raise DataError(f"{SPLIT_FIELD!r} is {_kind_of(split)}: write one of {', '.join(SPLITS)}")
     if not is_split(split):
-        raise DataError(f"{SPLIT_FIELD!r} is {kind_of(split)}: use one of {', '.join(SPLITS)} (or dev, val)")
+        raise DataError(f"{SPLIT_FIELD!r} is {_kind_of(split)}: use one of {', '.join(SPLITS)} (or dev, val)")
     return split
 
 
@@ -84,7 +84,7 @@ def first_field(fields: Iterable[str], allowed: Sequence[str]) -> str | None:
     return next((name for name in allowed if name in known), None)
 
 
-def kind_of(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     """Return the kind of a value for a message, with the value if it is short."""
     match value:
         case None:

@@ -113,7 +113,7 @@ class StoreManifest:
             fields = json.loads(path.read_text())
             name, version = fields.pop("format"), fields.pop("version")
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise damaged(folder, f"{MANIFEST} cannot be understood") from error
+            raise damaged_store(folder, f"{MANIFEST} cannot be understood") from error
         if name != FORMAT or version not in (VERSION, VERSION_WITH_BOXES):
             raise StoreError(
                 f"feature store {folder} has format {name} {version}, this openvse reads {FORMAT} {VERSION} "
@@ -125,9 +125,9 @@ class StoreManifest:
             counts = (manifest.dim, manifest.items, manifest.rows, manifest.id_bytes)
             sound = all(type(count) is int and count >= 0 for count in counts)
         except TypeError as error:
-            raise damaged(folder, f"{MANIFEST} cannot be understood") from error
+            raise damaged_store(folder, f"{MANIFEST} cannot be understood") from error
         if not sound or manifest.dtype not in ("float16", "float32") or not isinstance(manifest.boxes, bool):
-            raise damaged(folder, f"{MANIFEST} holds impossible values")
+            raise damaged_store(folder, f"{MANIFEST} holds impossible values")
         return manifest
 
     def write(self, folder: Path) -> None:
@@ -149,7 +149,7 @@ class StoreManifest:
             path = folder / name
             size = path.stat().st_size if path.is_file() else 0
             if size < expected:
-                raise damaged(folder, f"{name} has {size} of {expected} bytes")
+                raise damaged_store(folder, f"{name} has {size} of {expected} bytes")
 
 
 def is_imported(fingerprint: str) -> bool:
@@ -179,7 +179,7 @@ def read_ids(folder: Path, manifest: StoreManifest) -> tuple[str, ...]:
         text = file.read(manifest.id_bytes).decode(errors="surrogateescape")
     ids = tuple(text.split("\n")[:-1])
     if len(ids) != manifest.items:
-        raise damaged(folder, f"{IDS} names {len(ids)} of {manifest.items} items")
+        raise damaged_store(folder, f"{IDS} names {len(ids)} of {manifest.items} items")
     return ids
 
 
@@ -195,7 +195,7 @@ def _row_type(dtype: StoreDtype, width: int) -> np.dtype[np.void]:
     return np.dtype((dtype, (width,)))
 
 
-def damaged(folder: Path, what: str) -> StoreError:
+def damaged_store(folder: Path, what: str) -> StoreError:
     """Return the error for a damaged store, which no extraction leaves behind, however it ends."""
     return StoreError(f"feature store {folder} is damaged: {what}; delete the folder and extract again")
 
@@ -249,7 +249,7 @@ def check_files(folder: Path, manifest: StoreManifest, *, all_files: bool) -> No
         if (all_files or end <= SMALL_BYTES) and name in sums:
             found = checksum(folder / name, skip=header, size=end - header)
             if found != sums[name]:
-                raise damaged(folder, f"{name} does not match its checksum")
+                raise damaged_store(folder, f"{name} does not match its checksum")
 
 
 def _read(folder: Path, manifest: StoreManifest) -> tuple[StoreManifest, dict[str, int]] | None:

@@ -23,7 +23,7 @@ from openvse.features.layout import (
     MANIFEST,
     StoreManifest,
     check_files,
-    damaged,
+    damaged_store,
     read_ids,
     same_maker,
 )
@@ -81,9 +81,9 @@ class FeatureStore:
         check_files(path, self._manifest, all_files=check)
         self._lengths = np.fromfile(path / LENGTHS, "<i8", self._manifest.items, offset=HEADER_BYTES)
         if (self._lengths < 1).any():
-            raise damaged(path, f"{LENGTHS} has an item without features")
+            raise damaged_store(path, f"{LENGTHS} has an item without features")
         if self._lengths.sum() != self._manifest.rows:
-            raise damaged(path, f"{LENGTHS} does not add up to its {self._manifest.rows} features")
+            raise damaged_store(path, f"{LENGTHS} does not add up to its {self._manifest.rows} features")
         self._starts = np.cumsum(self._lengths) - self._lengths
         self._files = {name: os.open(path / name, os.O_RDONLY) for name in self._manifest.row_types}
         for file in self._files.values():
@@ -197,7 +197,7 @@ class FeatureStore:
         offsets = HEADER_BYTES + self._starts[positions] * row.itemsize
         for item, length, offset in zip(stored, lengths.tolist(), offsets.tolist(), strict=True):
             if os.preadv(self._files[name], [item[:length].data], offset) != length * row.itemsize:
-                raise damaged(self.path, f"{name} became shorter since the store was opened")
+                raise damaged_store(self.path, f"{name} became shorter since the store was opened")
         return stored
 
 
