@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -191,6 +192,15 @@ def build_questions(name: str, questions: Iterable[Question], *, require_images:
         reasons = "; ".join(problems) or "there are no records"
         raise DataError(f"{name}: no question is left ({reasons}); check the folder and the file names")
     return QuestionSet(name, tuple(kept), tuple(problems))
+
+
+def numbered(questions: Iterable[Question]) -> Iterator[Question]:
+    """Give questions without an identifier one: that of the image, and the number of the question, counted from 0."""
+    asked: Counter[str] = Counter()
+    for question in questions:
+        own = f"{question.image_id}#{asked[question.image_id]}"
+        asked[question.image_id] += 1
+        yield question if question.question_id else replace(question, question_id=own)
 
 
 def _tidy(question: Question) -> Question:

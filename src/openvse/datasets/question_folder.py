@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from openvse.corpus.questions import Question, QuestionSet, build_questions
+from openvse.corpus.questions import Question, QuestionSet, build_questions, numbered
 from openvse.datasets.folder import METADATA, metadata_files
 from openvse.datasets.parquet import ARROW_SUFFIXES
 from openvse.datasets.rows import IMAGE_FIELDS, field_names, read_objects, read_rows
@@ -49,7 +48,7 @@ def open_question_folder(root: Path, *, require_images: bool = True) -> Question
         )
     questions = [question for file in files for question in _read(file, folder)]
     name = root.stem if root.is_file() else root.resolve().name
-    return build_questions(name, _numbered(questions), require_images=require_images)
+    return build_questions(name, numbered(questions), require_images=require_images)
 
 
 def holds_questions(file: Path) -> bool:
@@ -70,15 +69,6 @@ def _read(file: Path, root: Path) -> Iterator[Question]:
         image_id = (folder / question.image_id).as_posix()
         path = file.parent / question.image_id
         yield replace(question, image_id=image_id, path=path, split=question.split or folder.name)
-
-
-def _numbered(questions: list[Question]) -> Iterator[Question]:
-    """Give questions without an identifier one: that of the image, and the number of the question, counted from 0."""
-    asked: Counter[str] = Counter()
-    for question in questions:
-        own = f"{question.image_id}#{asked[question.image_id]}"
-        asked[question.image_id] += 1
-        yield question if question.question_id else replace(question, question_id=own)
 
 
 def _read_table(file: Path) -> Iterator[Question]:
