@@ -116,7 +116,9 @@ def measure_engine(name: str, folder: Path, asked: ArraySet, truth: list[list[in
         reopened = time.perf_counter() - started - (0.0 if name == "exact" else plain)
 
         def search(number: int) -> list[int]:
-            row: list[int] = engine.search(EmbeddedQueries(asked[number : number + 1], None), TOP_K)[1][0].tolist()
+            row: list[int] = engine.search(EmbeddedQueries(asked[number : number + 1], None), TOP_K)[1][
+                0
+            ].tolist()
             return row
 
         fast, slow, recall = search_one(search, truth)

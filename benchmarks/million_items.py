@@ -18,7 +18,7 @@ import numpy as np
 
 from _measure import environment, median_time, peak_memory, table
 from openvse.features import FeatureStore
-from openvse.features.layout import FEATURES, IDS, LENGTHS, Manifest, encode_ids
+from openvse.features.layout import FEATURES, IDS, LENGTHS, StoreManifest, encode_ids
 
 LENGTH, DIM = 4, 128
 BATCH = 128
@@ -28,7 +28,7 @@ BATCHES = 200
 def write_store(path: Path, items: int) -> None:
     """Lay the files out at once; a writer that adds a million items takes minutes and makes the same."""
     ids = encode_ids(f"COCO_train2014_{number:012d}.jpg" for number in range(items))
-    manifest = Manifest("benchmark", DIM, "float16", "benchmark", items, items * LENGTH, len(ids))
+    manifest = StoreManifest("benchmark", DIM, "float16", "benchmark", items, items * LENGTH, len(ids))
     block = np.random.default_rng(0).random((10_000, LENGTH, DIM), np.float32).astype(np.float16)
     with (path / FEATURES).open("wb") as file:
         file.write(manifest.header(FEATURES))

@@ -37,7 +37,9 @@ SHARED_MODULES = {
     "gpo",
     "projections",
     "word_splitters",
-    "csv_file",
+    "table",
+    "flickr",
+    "numpy_files",
     "msr_vtt",
     "tgif",
 }

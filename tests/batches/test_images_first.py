@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from accelerate import Accelerator
 
-from openvse.batches import BatchKey, ImageBatches, PairDataset, PairsOfImages, StoredImages, TokenTable
+from openvse.batches import BatchKey, EpochBatches, FeatureImages, PairDataset, PairsOfImages, TokenTable
 from openvse.errors import DataError, RecipeError
 from openvse.retrieval.training import RetrievalTask, open_retrieval
 from openvse.tasks.recipes import parse_recipe
@@ -26,7 +26,7 @@ UNEVEN = make_corpus([(0, 0), (3, 4), (0, 1), (1, 3), (0, 2), (3, 3)], 4, 5)
 
 def orders(captions, size: int, corpus=None, **options) -> list[list[int]]:
     pairs = PairsOfImages((corpus or five_captions()).relevance, captions)
-    return [key.pairs.tolist() for key in ImageBatches(pairs, size, **{"seed": 1, "epoch": 0} | options)]
+    return [key.pairs.tolist() for key in EpochBatches(pairs, size, **{"seed": 1, "epoch": 0} | options)]
 
 
 def test_all_captions_of_an_image_meet_in_one_batch() -> None:
@@ -70,12 +70,12 @@ def test_a_resumed_epoch_goes_on_where_it_was(start: int) -> None:
 def test_processes_share_the_images_of_a_batch_and_their_captions() -> None:
     corpus = five_captions()
     dataset = PairDataset(
-        corpus, StoredImages(MemoryFeatures(12), corpus.image_ids), TokenTable(make_tokens(60))
+        corpus, FeatureImages(MemoryFeatures(12), corpus.image_ids), TokenTable(make_tokens(60))
     )
     keys = [
         next(
             iter(
-                ImageBatches(
+                EpochBatches(
                     PairsOfImages(corpus.relevance, 3), 5, seed=0, epoch=0, rank=rank, num_processes=2
                 )
             )

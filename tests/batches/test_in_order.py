@@ -5,15 +5,14 @@ import pytest
 import torch
 from PIL import Image
 
-from openvse.batches.image_loaders import PixelImages, StoredImages
 from openvse.batches.in_order import image_batches, text_batches
-from openvse.batches.tokens import TokenTable
+from openvse.batches.loaders import FeatureImages, PixelImages, TokenTable
 from toy_data import MeanColour, MemoryFeatures, make_tokens
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_images_come_in_order(num_workers):
-    loader = StoredImages(MemoryFeatures(7), [f"i{number}" for number in range(7)])
+    loader = FeatureImages(MemoryFeatures(7), [f"i{number}" for number in range(7)])
     batches = list(image_batches(loader, 3, num_workers=num_workers))
     assert [positions.tolist() for positions, _ in batches] == [[0, 1, 2], [3, 4, 5], [6]]
     for positions, inputs in batches:
@@ -22,7 +21,7 @@ def test_images_come_in_order(num_workers):
 
 
 def test_a_later_start():
-    loader = StoredImages(MemoryFeatures(7), [f"i{number}" for number in range(7)])
+    loader = FeatureImages(MemoryFeatures(7), [f"i{number}" for number in range(7)])
     assert [positions.tolist() for positions, _ in image_batches(loader, 3, start=3)] == [[3, 4, 5], [6]]
     assert list(image_batches(loader, 3, start=7)) == []
 

@@ -8,16 +8,15 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from openvse.batches.image_loaders import PixelImages, StoredImages
+from openvse.batches.loaders import FeatureImages, PixelImages, TokenTable
 from openvse.batches.pairs import BatchKey, EpochBatches, PairDataset
-from openvse.batches.tokens import TokenTable
 from openvse.errors import BadImageError, DataError
 from openvse.types import Batch
 from toy_data import MeanColour, MemoryFeatures, five_captions, make_corpus, make_tokens
 
 
 def dataset_of(corpus) -> PairDataset:
-    images = StoredImages(MemoryFeatures(len(corpus)), corpus.image_ids)
+    images = FeatureImages(MemoryFeatures(len(corpus)), corpus.image_ids)
     return PairDataset(corpus, images, TokenTable(make_tokens(len(corpus.captions))))
 
 
@@ -164,7 +163,7 @@ def test_a_process_without_an_image():
 
 def test_parts_of_different_corpora_are_refused():
     corpus = five_captions()
-    images = StoredImages(MemoryFeatures(12), corpus.image_ids)
+    images = FeatureImages(MemoryFeatures(12), corpus.image_ids)
     with pytest.raises(DataError, match="toy has 12 images and 60 captions, but 12 images and 59 texts"):
         PairDataset(corpus, images, TokenTable(make_tokens(59)))
 

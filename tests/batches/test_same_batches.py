@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from array_files import random_features, write_mapping, write_split
-from openvse.batches import EpochBatches, PairDataset, StoredImages, TokenTable
+from openvse.batches import EpochBatches, FeatureImages, PairDataset, TokenTable
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.encoders.vocabulary import Vocabulary
@@ -97,7 +97,7 @@ def batches(corpus: Corpus, features: FeatureSource) -> list[Batch]:
     vocabulary = Vocabulary.from_captions(training.captions)
     dataset = PairDataset(
         training,
-        StoredImages(features, training.image_ids),
+        FeatureImages(features, training.image_ids),
         TokenTable([vocabulary.encode(caption) for caption in training.captions]),
     )
     return [dataset[key] for epoch in (0, 1) for key in EpochBatches(len(dataset), 8, seed=3, epoch=epoch)]

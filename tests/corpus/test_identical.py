@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from openvse.batches import BatchKey, PairDataset, StoredImages, TokenTable
+from openvse.batches import BatchKey, FeatureImages, PairDataset, TokenTable
 from openvse.corpus import Corpus, SharedTexts, merge_identical
 from openvse.datasets import check_data, open_corpus
 from openvse.evaluation import evaluate
@@ -55,7 +55,7 @@ def test_they_are_one_text_in_own_data(write, tmp_path: Path) -> None:
 
 def test_they_are_positives_of_each_other_in_a_batch(tmp_path: Path) -> None:
     corpus = open_corpus(write_folder(tmp_path / "mine"), require_images=False)
-    images = StoredImages(MemoryFeatures(len(corpus)), [f"i{number}" for number in range(4)])
+    images = FeatureImages(MemoryFeatures(len(corpus)), [f"i{number}" for number in range(4)])
     dataset = PairDataset(corpus, images, TokenTable(make_tokens(len(corpus.captions))))
     batch = dataset[BatchKey(np.arange(5))]
     assert batch.positives.int().tolist() == [[1, 1, 0], [1, 0, 0], [0, 0, 1], [1, 0, 0]]

@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from openvse.datasets import flickr8k, flickr30k
-from openvse.datasets.flickr8k import open_flickr8k
-from openvse.datasets.flickr30k import open_flickr30k
-from openvse.datasets.flickr_layout import FlickrLayout, open_flickr
+from openvse.datasets.flickr import (
+    FLICKR8K_LAYOUT,
+    FLICKR30K_LAYOUT,
+    FlickrLayout,
+    open_flickr,
+    open_flickr8k,
+    open_flickr30k,
+)
 from openvse.errors import DataError
 
 SPLIT_OF = {"a.jpg": "train", "b.jpg": "dev", "c.jpg": "test", "d.jpg": ""}
@@ -17,7 +21,7 @@ SENTENCES = {name: [f"{name[0]} caption {number} ." for number in range(5)] for 
 
 def fitting(root: Path) -> FlickrLayout | None:
     """Return the layout that a folder is detected as."""
-    return next((layout for layout in (flickr8k.LAYOUT, flickr30k.LAYOUT) if layout.fits(root)), None)
+    return next((layout for layout in (FLICKR8K_LAYOUT, FLICKR30K_LAYOUT) if layout.fits(root)), None)
 
 
 def pictures(folder: Path) -> None:
@@ -77,7 +81,7 @@ def karpathy(root: Path, name: str = "dataset_flickr8k.json", folder: str = "ima
 @pytest.mark.parametrize("layout", [official, unpacked_flat, compact])
 def test_layouts_with_split_lists(tmp_path, layout):
     layout(tmp_path)
-    assert fitting(tmp_path) == flickr8k.LAYOUT
+    assert fitting(tmp_path) == FLICKR8K_LAYOUT
     corpus = open_flickr8k(tmp_path)
     assert corpus.name == "flickr8k" and corpus.problems == ()
     assert corpus.image_ids == tuple(SPLIT_OF)
@@ -107,12 +111,12 @@ def test_karpathy(tmp_path):
 def test_flickr30k_token_file_and_karpathy(tmp_path):
     pictures(tmp_path / "flickr30k-images")
     (tmp_path / "results_20130124.token").write_text(token_lines())
-    assert fitting(tmp_path) == flickr30k.LAYOUT
+    assert fitting(tmp_path) == FLICKR30K_LAYOUT
     corpus = open_flickr30k(tmp_path)
     assert (corpus.name, corpus.splits) == ("flickr30k", ("",) * 4)
     other = tmp_path / "k"
     karpathy(other, "dataset_flickr30k.json", "flickr30k-images")
-    assert fitting(other) == flickr30k.LAYOUT
+    assert fitting(other) == FLICKR30K_LAYOUT
     assert open_flickr30k(other).splits[1] == "validation"
 
 
@@ -131,7 +135,7 @@ def test_features_without_pictures(tmp_path):
 
 def test_a_token_file_alone_tells_the_data_set(tmp_path):
     (tmp_path / "results_20130124.token").write_text(token_lines())
-    assert fitting(tmp_path) == flickr30k.LAYOUT
+    assert fitting(tmp_path) == FLICKR30K_LAYOUT
 
 
 def test_an_image_in_two_lists(tmp_path):
@@ -146,7 +150,7 @@ def test_an_image_in_two_lists(tmp_path):
 def test_what_is_missing_or_damaged(tmp_path):
     pictures(tmp_path / "images")
     with pytest.raises(DataError, match=r"no caption file dataset_flickr8k.json or .*captions\.txt"):
-        open_flickr(flickr8k.LAYOUT, tmp_path)
+        open_flickr(FLICKR8K_LAYOUT, tmp_path)
     (tmp_path / "captions.txt").write_text("a.jpg#0\tfine\na.jpg#1 no tab\n")
     with pytest.raises(DataError, match=r"line 2: write name\.jpg#0, a tab and the sentence"):
         open_flickr8k(tmp_path)

@@ -9,9 +9,7 @@ import pytest
 
 from coco_judgements import image_name, write_coco, write_cxc, write_eccv
 from openvse.datasets import open_corpus
-from openvse.datasets.coco_ids import caption_numbers, image_numbers
-from openvse.datasets.cxc import read_cxc
-from openvse.datasets.eccv_caption import read_eccv_caption
+from openvse.datasets.coco_judgements import caption_numbers, image_numbers, read_cxc, read_eccv_caption
 from openvse.errors import DataError
 
 

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 
 from openvse.datasets import open_corpus
 from openvse.datasets.openmoji import open_openmoji
-from openvse.datasets.openmoji.captions import emoji_captions, variant_group
-from openvse.datasets.openmoji.openmoji import split_by_group
-from openvse.datasets.openmoji.render import image_folder, render_emoji
+from openvse.datasets.openmoji.openmoji import (
+    emoji_captions,
+    image_folder,
+    render_emoji,
+    split_by_group,
+    variant_group,
+)
 from openvse.errors import DataError
 from openvse.media.images import read_image
 

@@ -138,7 +138,7 @@ def spoil_ids(folder: Path) -> None:
         (lambda folder: (folder / "test_ids.txt").write_text("1\n2\n3\n"), "3 lines for 2 images"),
         (spoil_ids, r"train_ids\.txt, line 1: 5 lines from here should name one image, and hold"),
         (lambda folder: (folder / "test_ids.txt").write_text("7\n7\n"), "'7' is listed twice"),
-        (lambda folder: (folder / "id_mapping.json").write_text("[1]"), r"id_mapping\.json: not a mapping"),
+        (lambda folder: (folder / "id_mapping.json").write_text("[1]"), r"id_mapping\.json: not in"),
     ],
 )
 def test_faults_end_in_one_line(tmp_path, spoil, message):

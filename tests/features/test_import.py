@@ -28,8 +28,8 @@ from feature_writers import (
 )
 
 from openvse.errors import DataError, RecipeError, StoreError
-from openvse.features import Entry, FeatureStore, Local, import_features, importing, open_fitting
-from openvse.features.feature_files import FEATURE_FILES
+from openvse.features import FeatureEntry, FeatureStore, Local, import_features, importing, open_fitting
+from openvse.features.importing import FEATURE_FILES, ImageNames
 
 
 def assert_imported(path: Path, with_boxes: bool, prefix: str = "") -> None:
@@ -271,9 +271,9 @@ def test_the_kind_is_found_out_or_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_kind_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_ones(source: Path, ids: Path | None = None) -> Iterator[Entry]:
+    def read_ones(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
         for line in source.read_text().splitlines():
-            yield Entry(line, line, lambda: Local(np.ones((1, DIM), np.float32)))
+            yield FeatureEntry(line, line, lambda: Local(np.ones((1, DIM), np.float32)))
 
     monkeypatch.setattr(FEATURE_FILES, "_parts", {**FEATURE_FILES._parts})
     FEATURE_FILES.add("ones", read_ones)
@@ -361,3 +361,36 @@ def test_killed_in_the_middle_it_goes_on(tmp_path: Path) -> None:
     assert (report.existing, report.done) == (kept, 60 - kept)
     for name in ("features.npy", "boxes.npy", "lengths.npy", "ids.txt", "store.json"):
         assert (killed / name).read_bytes() == (tmp_path / "once" / "store" / name).read_bytes()
+
+
+COCO = ["COCO_train2014_000000000042.jpg", "COCO_val2014_000000391895.jpg"]
+FLICKR = ["1000092795.jpg", "102351840_323e3de834.jpg", "beach/0001.jpg", "dunes/0001.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("42", COCO[0]),
+        ("000000391895", COCO[1]),
+        ("COCO_val2014_000000391895", COCO[1]),
+        ("val2014/COCO_val2014_000000391895.jpg", COCO[1]),
+        ("COCO_val2014_000000391895.jpg.npy", COCO[1]),
+        ("43", None),
+        ("1000092795", FLICKR[0]),
+        ("1000092795.jpg", FLICKR[0]),
+        ("834", None),
+        ("beach/0001.jpg", FLICKR[2]),
+        ("0001.jpg", None),
+        ("0001", None),
+        ("1", None),
+        ("", None),
+    ],
+)
+def test_a_name_means_one_image_or_none(name: str, image: str | None) -> None:
+    assert ImageNames([*COCO, *FLICKR]).find(name) == image
+
+
+def test_numbers_as_identifiers() -> None:
+    names = ImageNames(["391895", "42"])
+    assert names.find("COCO_val2014_000000391895.jpg") == "391895"
+    assert names.find("000042") == "42"

@@ -20,14 +20,13 @@ from openvse.features.layout import (
     IDS,
     LENGTHS,
     MANIFEST,
-    Manifest,
+    StoreManifest,
     encode_ids,
     npy_header,
     read_ids,
-    read_manifest,
 )
 
-MADE = Manifest("vit:224", dim=4, dtype="float16", created_by="0.1.0", items=2, rows=3, id_bytes=4)
+MADE = StoreManifest("vit:224", dim=4, dtype="float16", created_by="0.1.0", items=2, rows=3, id_bytes=4)
 
 
 def write_store(folder: Path) -> Path:
@@ -61,7 +60,7 @@ def test_numpy_reads_the_header(dtype: str, shape: tuple[int, ...]) -> None:
 
 def test_manifest_survives_the_disk(tmp_path: Path) -> None:
     MADE.write(tmp_path)
-    assert read_manifest(tmp_path) == MADE
+    assert StoreManifest.read(tmp_path) == MADE
     fields = json.loads((tmp_path / MANIFEST).read_text())
     assert (fields["format"], fields["version"]) == ("openvse-features", 1)
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST], "no partial file stays"
@@ -82,7 +81,7 @@ def test_only_a_store_with_boxes_has_the_second_version(tmp_path: Path) -> None:
     with_boxes = replace(MADE, boxes=True)
     with_boxes.write(tmp_path)
     assert json.loads((tmp_path / MANIFEST).read_text())["version"] == 2
-    assert read_manifest(tmp_path) == with_boxes
+    assert StoreManifest.read(tmp_path) == with_boxes
     file = io.BytesIO(with_boxes.header(BOXES))
     np.lib.format.read_magic(file)
     assert np.lib.format.read_array_header_1_0(file) == ((3, 4), False, np.dtype("float32"))
@@ -122,7 +121,7 @@ def test_a_manifest_that_cannot_be_trusted(tmp_path: Path, change: dict[str, obj
     fields = json.loads((tmp_path / MANIFEST).read_text())
     (tmp_path / MANIFEST).write_text(json.dumps(fields | change))
     with pytest.raises(StoreError) as error:
-        read_manifest(tmp_path)
+        StoreManifest.read(tmp_path)
     assert message in one_line(error)
 
 
@@ -130,13 +129,13 @@ def test_a_manifest_that_cannot_be_trusted(tmp_path: Path, change: dict[str, obj
 def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / MANIFEST).write_text(text, errors="surrogateescape")
     with pytest.raises(StoreError, match="cannot be understood; delete the folder and extract again"):
-        read_manifest(tmp_path)
+        StoreManifest.read(tmp_path)
 
 
 def test_a_missing_store_says_how_to_make_one(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(StoreError, match=r"no feature store at .*openvse extract") as error:
-            read_manifest(folder)
+            StoreManifest.read(folder)
         assert str(folder) in one_line(error)
 
 

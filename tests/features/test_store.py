@@ -1,4 +1,4 @@
-"""Reading: what was written comes back, a batch at a time, at the memory of the batch."""
+"""Reading a store, or one of several in a folder: what was written comes back, at the memory of the batch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from openvse.errors import StoreError
-from openvse.features import FeatureStore, FeatureStoreWriter, StoreDtype
-from openvse.features.checksums import CHECKSUMS
-from openvse.features.layout import BOXES, FEATURES, IDS, LENGTHS, Manifest, encode_ids
+from openvse.features import FeatureStore, FeatureStoreWriter, StoreDtype, open_fitting
+from openvse.features.arrays import num_real
+from openvse.features.layout import BOXES, CHECKSUMS, FEATURES, IDS, LENGTHS, StoreManifest, encode_ids
+from openvse.features.store import as_inputs, positions_of
 from openvse.types import FeatureSource, Inputs
 
 DIM = 5
@@ -44,7 +45,7 @@ def make_store(path: Path, items: dict[str, Tensor], dtype: StoreDtype = "float1
 def make_sparse_store(path: Path, ids: Sequence[str], length: int, dim: int) -> FeatureStore:
     """Lay out a store of zeros that takes no disk, however large."""
     encoded = encode_ids(ids)
-    manifest = Manifest("fake", dim, "float16", "test", len(ids), len(ids) * length, len(encoded))
+    manifest = StoreManifest("fake", dim, "float16", "test", len(ids), len(ids) * length, len(encoded))
     path.mkdir()
     for name, size in manifest.file_bytes.items():
         (path / name).write_bytes(manifest.header(name))
@@ -284,3 +285,98 @@ def test_memory_is_that_of_a_batch(tmp_path: Path) -> None:
     assert items == 2048, "the whole store was read under a limit of a quarter of its size"
     assert grown < 96 * MEBI
     assert not loaded, "the limit did not bind, so the test shows nothing"
+
+
+def test_positions_come_in_the_order_of_the_question() -> None:
+    known = {"a": 0, "b": 1, "c": 2}
+    assert positions_of(["c", "a", "c"], known, source="it", remedy="look").tolist() == [2, 0, 2]
+    assert positions_of([], known, source="it", remedy="look").dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("missing", "named"), [("x", "1 of 2 items: 'x'"), ("vwxy", "4 of 5 items: 'v', 'w', 'x', ...")]
+)
+def test_the_first_three_missing_items_are_named(missing: str, named: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        positions_of(["a", *missing], {"a": 0}, source="the store", remedy="extract again")
+    assert str(caught.value) == f"the store has no features of {named}; extract again"
+
+
+def test_a_batch_is_float32_with_a_mask() -> None:
+    stored = np.array([[[1.0], [2.0]], [[3.0], [0.0]]], dtype=np.float16)
+    inputs = as_inputs(stored, np.array([2, 1]))
+    assert inputs.values.dtype == torch.float32 and inputs.values.flatten().tolist() == [1, 2, 3, 0]
+    assert inputs.mask is not None and inputs.mask.tolist() == [[True, True], [True, False]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [([[1, 0], [0, 0], [0, 2], [0, 0]], 3), ([[0, 0], [0, 0]], 0), ([[0, 1]], 1), ([[float("nan"), 0]], 1)],
+)
+def test_rows_of_zeros_at_the_end_are_padding(rows: list[list[float]], expected: int) -> None:
+    assert num_real(np.array(rows)) == expected
+    assert num_real(np.zeros((0, 2))) == 0
+
+
+STORES = {"grid": ("efficientnet", 3), "patch": ("vit", 5), "regions": ("butd", 4), "more": ("vinvl", 4)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, (fingerprint, dim) in STORES.items():
+        with FeatureStoreWriter(tmp_path / name, fingerprint=fingerprint, dim=dim) as writer:
+            writer.add("a", torch.ones(1, dim))
+    (tmp_path / "notes").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_the_encoder_decides(folder: Path, name: str) -> None:
+    fingerprint, dim = STORES[name]
+    for path in (folder, folder / name):
+        store = open_fitting(path, fingerprint=fingerprint, dim=dim)
+        assert isinstance(store, FeatureStore) and store.path == folder / name
+
+
+def test_without_an_encoder_the_width_decides(folder: Path) -> None:
+    assert open_fitting(folder, fingerprint=None, dim=5).path == folder / "patch"
+    with pytest.raises(StoreError) as error:
+        open_fitting(folder, fingerprint=None, dim=4)
+    assert str(error.value) == (
+        f"2 feature stores in {folder} are of width 4: more (made by 'vinvl', width 4), "
+        f"regions (made by 'butd', width 4); name one of them, or set image.encoder.made_by"
+    )
+
+
+def test_none_that_fits_names_all(folder: Path) -> None:
+    with pytest.raises(
+        StoreError, match=r"no feature store in .* is of encoder 'resnet'; there are grid \(made"
+    ) as error:
+        open_fitting(folder, fingerprint="resnet", dim=3)
+    assert all(name in str(error.value) for name in STORES) and "\n" not in str(error.value)
+    with pytest.raises(StoreError, match="is of width 7"):
+        open_fitting(folder, fingerprint=None, dim=7)
+
+
+def test_two_of_one_encoder(folder: Path) -> None:
+    (folder / "grid").rename(folder / "train")
+    with FeatureStoreWriter(folder / "test", fingerprint="efficientnet", dim=3):
+        pass
+    with pytest.raises(
+        StoreError, match=r"2 .* of encoder 'efficientnet': test .*, train .*; name one of them$"
+    ):
+        open_fitting(folder, fingerprint="efficientnet", dim=3)
+
+
+def test_a_store_is_a_store_whatever_lies_in_it(folder: Path) -> None:
+    with FeatureStoreWriter(folder, fingerprint="outer", dim=2):
+        pass
+    assert open_fitting(folder, fingerprint="outer", dim=2).path == folder
+    with pytest.raises(StoreError, match="made by encoder 'outer', not by 'vit'"):
+        open_fitting(folder, fingerprint="vit", dim=5)
+
+
+def test_no_store_at_all(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(StoreError, match="no feature store at .*openvse extract"):
+            open_fitting(path, fingerprint="vit", dim=5)

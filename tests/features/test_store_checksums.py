@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from openvse.errors import StoreError
-from openvse.features import FeatureStore, FeatureStoreWriter, checksums
-from openvse.features.checksums import CHECKSUMS
-from openvse.features.layout import BOXES, FEATURES, HEADER_BYTES, IDS, LENGTHS, MANIFEST
+from openvse.features import FeatureStore, FeatureStoreWriter, layout
+from openvse.features.layout import BOXES, CHECKSUMS, FEATURES, HEADER_BYTES, IDS, LENGTHS, MANIFEST
 
 
 def add(path: Path, *numbers: int) -> None:
@@ -49,7 +48,7 @@ def test_a_flipped_bit_in_a_small_file_is_noticed(store: Path, name: str, place:
 
 
 def test_a_large_file_is_compared_on_request(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksums, "SMALL_BYTES", HEADER_BYTES + 50)  # all but the features and boxes
+    monkeypatch.setattr(layout, "SMALL_BYTES", HEADER_BYTES + 50)  # all but the features and boxes
     flip(store / FEATURES, -1)
     FeatureStore.open(store)
     with pytest.raises(StoreError, match="match its checksum"):

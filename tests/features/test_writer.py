@@ -19,7 +19,7 @@ from torch import Tensor
 import openvse
 from openvse.errors import BadFeaturesError, StoreError
 from openvse.features import FeatureStore, FeatureStoreWriter, StoreDtype
-from openvse.features.layout import FEATURES, IDS, LENGTHS, MANIFEST, Manifest, read_manifest
+from openvse.features.layout import FEATURES, IDS, LENGTHS, MANIFEST, StoreManifest
 from openvse.files import LOCK
 
 DIM = 3
@@ -146,7 +146,7 @@ def test_a_continued_store_equals_one_written_at_once(tmp_path: Path) -> None:
     for count in (0, 1, 7, 7, 20, 20):
         write(tmp_path / "parts", dict(list(items.items())[:count]))
     assert content(tmp_path / "parts") == content(tmp_path / "once")
-    assert read_manifest(tmp_path / "once").created_by == openvse.__version__
+    assert StoreManifest.read(tmp_path / "once").created_by == openvse.__version__
 
 
 def test_the_rest_of_an_interrupted_write_is_cut_off(tmp_path: Path) -> None:
@@ -217,16 +217,16 @@ def test_an_interrupt_after_the_rename_repeats_the_commit(
 ) -> None:
     items = make_items(6)
     write(tmp_path / "once", items)
-    manifest_write = Manifest.write
+    manifest_write = StoreManifest.write
 
-    def write_then_stop(self: Manifest, folder: Path) -> None:
+    def write_then_stop(self: StoreManifest, folder: Path) -> None:
         manifest_write(self, folder)
         raise Stopped
 
     with open_writer(tmp_path / "stopped") as writer:
         for item, local in items.items():
             writer.add(item, local)
-        monkeypatch.setattr(Manifest, "write", write_then_stop)
+        monkeypatch.setattr(StoreManifest, "write", write_then_stop)
         with pytest.raises(Stopped):
             writer.commit()
         monkeypatch.undo()
@@ -268,7 +268,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         process = context.Process(target=write_without_end, args=(path,))
         process.start()
         deadline = time.monotonic() + 30
-        while not ((path / MANIFEST).exists() and read_manifest(path).items > seen + 50):
+        while not ((path / MANIFEST).exists() and StoreManifest.read(path).items > seen + 50):
             assert process.is_alive() and time.monotonic() < deadline
             time.sleep(0.01)
         assert process.pid is not None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 import pytest
 
 from openvse.errors import DataError
-from openvse.media.listing import list_media
+from openvse.media.listing import IgnoreRules, list_media
 from openvse.media.names import escaped
 
 
@@ -96,3 +97,34 @@ def test_folders_may_be_deeper_than_python_can_call(tmp_path):
     image.unlink()
     for parent in list(image.parents)[:depth]:  # pytest could not remove them
         parent.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("rules", "skipped"),  # as git check-ignore says
+    [
+        (["thumbs/"], {"thumbs", "a/thumbs"}),
+        (["/a.gif"], {"a.gif"}),
+        (["a/*.gif"], {"a/b.gif"}),
+        (["**/b.gif"], {"a/b.gif", "a/b/b.gif"}),
+        (["a/**"], {"a/b.gif", "a/thumbs", "a/b/b.gif"}),
+        (["a/**/b.gif"], {"a/b.gif", "a/b/b.gif"}),
+        (["*", "!*/", "!*.gif"], {"c.txt", "#d"}),
+        (["*.gif", "!b.gif"], {"a.gif"}),
+        (["[ab].gif"], {"a.gif", "a/b.gif", "a/b/b.gif"}),
+        (["[!a].gif"], {"a/b.gif", "a/b/b.gif"}),
+        (["A.gif", " a.gif", "# c.txt", ""], set()),
+        ([r"\#d", "c.txt  "], {"#d", "c.txt"}),
+    ],
+)
+def test_rules_skip_what_git_ignores(rules, skipped):
+    files, folders = ("a.gif", "c.txt", "#d", "a/b.gif", "a/b/b.gif"), ("thumbs", "a/thumbs")
+    skip = IgnoreRules(rules)
+    assert {path for path in files if skip(path, False)} | {
+        path for path in folders if skip(path, True)
+    } == skipped
+
+
+@pytest.mark.parametrize("rule", ["[z-a]", "[a", "a\\", "!"])
+def test_a_rule_that_cannot_be_understood(rule):
+    with pytest.raises(DataError, match=re.escape(repr(rule))):
+        IgnoreRules([rule])

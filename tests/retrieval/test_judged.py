@@ -13,8 +13,7 @@ from torch.nn import functional as F
 from coco_judgements import write_coco, write_cxc, write_eccv
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.datasets.cxc import read_cxc
-from openvse.datasets.eccv_caption import read_eccv_caption
+from openvse.datasets.coco_judgements import read_cxc, read_eccv_caption
 from openvse.errors import DataError, OpenVSEError
 from openvse.evaluation.judged import bootstrap_correlation, spearman
 from openvse.evaluation.protocols import PROTOCOLS, protocol_named

@@ -14,7 +14,7 @@ from colour_model import COLOURS, ColourModel, paint
 from PIL import Image
 
 from openvse.errors import DataError, IndexFormatError
-from openvse.media.segments import ClipSegment, cut
+from openvse.media.segments import ClipSegment, cut_clip
 from openvse.media.videos import ClipSource, FrameSampling, clip_seconds, read_frames, read_poster
 from openvse.search import Index, Page, Query, SearchEngine, build_index, duplicates_in_index, remove_items
 from openvse.search.contact_sheet import contact_sheet
@@ -78,8 +78,8 @@ CUT = [
 
 
 def test_segments_have_one_length_but_the_last() -> None:
-    assert cut(7.4, 5.0) == [(0, 7.4)] and cut(7.6, 5.0) == [(0, 5), (5, 7.6)]
-    assert cut(10.0, 5.0) == [(0, 5), (5, 10)] and cut(0.0, 5.0) == [(0, 0.001)]
+    assert cut_clip(7.4, 5.0) == [(0, 7.4)] and cut_clip(7.6, 5.0) == [(0, 5), (5, 7.6)]
+    assert cut_clip(10.0, 5.0) == [(0, 5), (5, 10)] and cut_clip(0.0, 5.0) == [(0, 0.001)]
 
 
 def test_a_segment_has_the_frames_of_its_time(tmp_path: Path) -> None:

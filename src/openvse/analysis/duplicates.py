@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 from importlib.resources import files
 
 from openvse.analysis.result import Analysis, Table
 from openvse.corpus import Corpus
 from openvse.corpus.splits import SPLITS
-from openvse.datasets.near_duplicates import Look, look_of, near_pairs
-from openvse.errors import DataError, OpenVSEError
-from openvse.media.videos import read_poster
+from openvse.datasets.near_duplicates import alike_pairs, see_images
+from openvse.errors import DataError
 from openvse.output.documents import html_page
 from openvse.output.thumbnails import thumbnail
 from openvse.types import OnProgress
@@ -33,17 +33,9 @@ def analyze_duplicates(corpus: Corpus, progress: OnProgress | None = None) -> An
     present = [name for name in SPLITS if name in splits]
     if len(present) < 2:
         raise DataError(f"{corpus.name} has one split, so nothing can be in two of them: name other data")
-    looks: list[Look] = []
-    position: list[int] = []
-    for number, path in enumerate(corpus.image_paths):
-        try:
-            looks.append(look_of(read_poster(path).convert("RGB")))
-            position.append(number)
-        except OpenVSEError:
-            continue  # an image that cannot be read leaks nothing; 'data check' lists it
-        if progress is not None:
-            progress("comparing images", number + 1, len(corpus))
-    pairs = [(position[one], position[other]) for one, other in near_pairs(looks)]
+    # An image that cannot be read leaks nothing; 'data check' lists it.
+    done = partial(progress, "comparing images") if progress else None
+    pairs = alike_pairs(see_images(corpus.image_paths, done, middle=True), same_too=True)
     across = [
         (one, other) for one, other in pairs if splits[one] and splits[other] and splits[one] != splits[other]
     ]

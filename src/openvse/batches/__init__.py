@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from openvse.batches.image_loaders import (
+from openvse.batches.in_order import PlacedInputs, image_batches, text_batches
+from openvse.batches.loaders import (
+    FeatureImages,
     ImageLoader,
     PixelImages,
     RandomView,
-    StoredImages,
+    StoredTexts,
+    TextLoader,
+    TokenTable,
     image_loader,
     own_features,
+    text_loader,
     with_features,
 )
-from openvse.batches.images_first import ImageBatches, PairsOfImages
-from openvse.batches.in_order import PlacedInputs, image_batches, text_batches
-from openvse.batches.pairs import BatchKey, EpochBatches, PairDataset
-from openvse.batches.texts import StoredTexts, TextLoader, text_loader
-from openvse.batches.tokens import TokenTable
+from openvse.batches.pairs import BatchKey, EpochBatches, PairDataset, PairsOfImages
 
 __all__ = [
     "BatchKey",
     "EpochBatches",
-    "ImageBatches",
+    "FeatureImages",
     "ImageLoader",
     "PairDataset",
     "PairsOfImages",
     "PixelImages",
     "PlacedInputs",
     "RandomView",
-    "StoredImages",
     "StoredTexts",
     "TextLoader",
     "TokenTable",

@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Int
 from torch.utils.data import DataLoader, Dataset
 
-from openvse.batches.image_loaders import ImageLoader
-from openvse.batches.texts import TextLoader
+from openvse.batches.loaders import ImageLoader, TextLoader
 from openvse.errors import BadImageError
 from openvse.types import Inputs
 

@@ -1,21 +1,20 @@
-"""Training batches: the pairs of an epoch in a seeded order, and the batch that some pairs make."""
+"""Training batches: the pairs of an epoch in a seeded order, by pair or by image, and the batch that some make."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch.utils.data import Dataset, Sampler
 
-from openvse.batches.image_loaders import ImageLoader, RandomView
-from openvse.batches.texts import TextLoader
+from openvse.batches.loaders import ImageLoader, RandomView, TextLoader
 from openvse.corpus.corpus import Corpus
 from openvse.errors import DataError
-from openvse.types import Batch
+from openvse.types import Batch, Relevance
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,35 @@ class BatchKey:
     num_processes: int = 1
 
 
+CaptionsPerImage = int | Literal["all"]
+
+
+class PairsOfImages:
+    """The pairs of each image that has pairs.
+
+    Args:
+        relevance: the pairs of a corpus.
+        captions: the largest number of pairs of an image in an epoch; ``all`` takes all.
+    """
+
+    def __init__(self, relevance: Relevance, captions: CaptionsPerImage) -> None:
+        self._images = relevance.images
+        counts = np.bincount(relevance.images)
+        self._counts = counts[counts > 0]
+        self._most = int(counts.max(initial=0)) if captions == "all" else captions
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self._counts)
+
+    def draw(self, random: np.random.Generator) -> list[Int[np.ndarray, "n"]]:
+        """Return the pairs of each image in random order, at most as many as an epoch takes."""
+        order = np.lexsort((random.random(len(self._images)), self._images))
+        starts = self._counts.cumsum() - self._counts
+        ends = starts + np.minimum(self._counts, self._most)
+        return [order[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
 class EpochBatches(Sampler[BatchKey]):
     """The batches of one epoch, in an order that depends only on (seed, epoch).
 
@@ -42,10 +70,13 @@ class EpochBatches(Sampler[BatchKey]):
     and its dataset takes its share of their images, so that the pairs of a batch do not depend on the number of
     processes.
 
+    A batch consists of pairs, or of images with several of their captions: the cost of training an image network
+    depends on the number of images in a batch, so further captions of each are nearly free.
+
     Args:
-        num_pairs: the number of pairs in the corpus.
-        batch_size: the number of pairs in a batch, over all processes. The remainder at the end is left out; fewer
-            pairs than that make a single batch.
+        pairs: the number of pairs in the corpus; or the pairs of each image, for batches of images.
+        batch_size: the number of pairs or images in a batch, over all processes. The remainder at the end is left out;
+            fewer than that make a single batch.
         seed: the recipe's seed.
         epoch: the number of the epoch.
         start: the number of batches that are already done, if a run is resumed.
@@ -53,17 +84,12 @@ class EpochBatches(Sampler[BatchKey]):
         num_processes: the number of processes.
 
     Raises:
-        DataError: there are no pairs, or a batch has fewer pairs than there are processes.
-
-    Attributes:
-        unit: the name of what the batches consist of, for messages.
+        DataError: there are no pairs or images, or a batch has fewer of them than there are processes.
     """
-
-    unit: ClassVar[str] = "pair"
 
     def __init__(
         self,
-        num_pairs: int,
+        pairs: int | PairsOfImages,
         batch_size: int,
         *,
         seed: int,
@@ -72,33 +98,29 @@ class EpochBatches(Sampler[BatchKey]):
         rank: int = 0,
         num_processes: int = 1,
     ) -> None:
-        size = min(batch_size, num_pairs)
+        self._of_images = None if isinstance(pairs, int) else pairs
+        self._count, unit = (pairs, "pair") if isinstance(pairs, int) else (len(pairs), "image")
+        size = min(batch_size, self._count)
         if size < num_processes or size < 1:
             raise DataError(
-                f"{num_pairs} {self.unit}s in batches of {batch_size} for {num_processes} process(es): "
-                f"every process needs at least one {self.unit}; use fewer processes, larger batches or more data"
+                f"{self._count} {unit}s in batches of {batch_size} for {num_processes} process(es): "
+                f"every process needs at least one {unit}; use fewer processes, larger batches or more data"
             )
         self._size, self._start = size, start
-        self._num_batches = num_pairs // size
-        self._num_pairs = num_pairs
         self._view = RandomView(seed, epoch)
         self._rank, self._num_processes = rank, num_processes
 
     def __len__(self) -> int:
-        return max(0, self._num_batches - self._start)
+        return max(0, self._count // self._size - self._start)
 
     def __iter__(self) -> Iterator[BatchKey]:
-        order = np.random.default_rng((self._view.seed, self._view.epoch)).permutation(self._num_pairs)
-        for pairs in self._batches_of(order):
-            yield self._key(pairs)
-
-    def _batches_of(self, order: Int[np.ndarray, "P"]) -> Iterator[Int[np.ndarray, "b"]]:
-        """Yield the part of an epoch's order that each batch takes, for the batches that are not done."""
-        for batch in range(self._start, self._num_batches):
-            yield order[batch * self._size : (batch + 1) * self._size]
-
-    def _key(self, pairs: Int[np.ndarray, "P"]) -> BatchKey:
-        return BatchKey(pairs, self._view, self._rank, self._num_processes)
+        random = np.random.default_rng((self._view.seed, self._view.epoch))
+        order = random.permutation(self._count)
+        pairs_of = None if self._of_images is None else self._of_images.draw(random)
+        for batch in range(self._start, self._count // self._size):
+            drawn = order[batch * self._size : (batch + 1) * self._size]
+            pairs = drawn if pairs_of is None else np.concatenate([pairs_of[image] for image in drawn])
+            yield BatchKey(pairs, self._view, self._rank, self._num_processes)
 
 
 class PairDataset(Dataset[Batch]):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from openvse.corpus.corpus import Corpus, Record, build_corpus
+from openvse.corpus.corpus import Corpus, Record, SharedTexts, build_corpus, long_captions, merge_identical
 from openvse.corpus.facts import Facts, Form, Piece
-from openvse.corpus.identical import SharedTexts, merge_identical
-from openvse.corpus.long_captions import long_captions
 from openvse.corpus.questions import Question, QuestionSet, build_questions
 from openvse.corpus.trained_on import Seen, seen_in_training, training_sample
 

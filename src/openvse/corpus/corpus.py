@@ -1,4 +1,4 @@
-"""A corpus: images, sentences, and which of them belong together."""
+"""A corpus: images, sentences, and which of them belong together; identical and long captions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from openvse.corpus.leakage import LEAKAGE, one_split_each
-from openvse.corpus.splits import SPLITS, Proportions, canonical_split, hashed_splits
+from openvse.corpus.splits import (
+    LEAKAGE,
+    Proportions,
+    canonical_split,
+    hashed_splits,
+    one_split_each,
+    split_positions,
+)
 from openvse.errors import DataError
 from openvse.media.names import escaped
 from openvse.media.packed import ImageFile, PackedFile
@@ -74,16 +80,8 @@ class Corpus:
         Raises:
             DataError: the name is unknown, or the split is empty; the message lists the splits.
         """
-        wanted = canonical_split(name)
-        labels = np.asarray(self.split_labels(proportions))
-        positions = np.flatnonzero(labels == wanted)
-        if not len(positions):
-            counts = ", ".join(
-                f"{split or 'in no split'}: {(labels == split).sum()}" for split in (*SPLITS, "")
-            )
-            raise DataError(
-                f"{self.name}: no image is in split {name!r} ({counts}); name a split that has images"
-            )
+        labels = self.split_labels(proportions)
+        wanted, positions = split_positions(name, labels, of=self.name, unit="image")
         chosen = self.select(positions)
         return replace(chosen, name=f"{self.name}/{wanted}", splits=(wanted,) * len(chosen))
 
@@ -205,7 +203,7 @@ def _refuse_duplicates(name: str, records: Sequence[Record]) -> None:
 def _usable(problems: list[str], records: Sequence[Record], require_images: bool) -> list[Record]:
     """Return the usable records, and add a line for each kind of problem."""
     if require_images:
-        present = _present({record.path.parent for record in records if isinstance(record.path, Path)})
+        present = files_in({record.path.parent for record in records if isinstance(record.path, Path)})
         there = [isinstance(record.path, PackedFile) or record.path in present for record in records]
         missing = [record for record, is_there in zip(records, there, strict=True) if not is_there]
         records = [record for record, is_there in zip(records, there, strict=True) if is_there]
@@ -227,7 +225,7 @@ def _count(problems: list[str], cases: Sequence[str], what: str) -> None:
         problems.append(f"skipped {len(cases)} {what} (first: {escaped(cases[0])})")
 
 
-def _present(folders: Iterable[Path]) -> set[Path]:
+def files_in(folders: Iterable[Path]) -> set[Path]:
     """Return the files in some folders: a stat of each image instead would take minutes on a network disk."""
     return {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
 
@@ -242,3 +240,68 @@ def _pair(records: Sequence[Record], merge_captions: bool) -> tuple[tuple[str, .
     pairs = dict.fromkeys(zip(images.tolist(), (number[caption] for caption in captions), strict=True))
     paired = np.array(list(pairs))
     return tuple(number), Relevance(paired[:, 0], paired[:, 1], len(records), len(number))
+
+
+@dataclass(frozen=True)
+class SharedTexts:
+    """Texts that are relevant to several images.
+
+    Attributes:
+        num_texts: the number of such texts.
+        num_images: the number of images that have them as captions.
+    """
+
+    num_texts: int
+    num_images: int
+
+    @classmethod
+    def of(cls, relevance: Relevance) -> SharedTexts:
+        """Count the texts that are relevant to several images."""
+        shared = np.bincount(relevance.texts, minlength=relevance.num_texts) > 1
+        return cls(int(shared.sum()), len(np.unique(relevance.images[shared[relevance.texts]])))
+
+    def describe(self) -> str:
+        """Return a line with these numbers, or "" if there are no such texts."""
+        if not self.num_texts:
+            return ""
+        counts = f"{self.num_texts:,}, of {self.num_images:,} images"
+        return f"identical captions: {counts}; each counts as relevant to all images that have it"
+
+
+def merge_identical(corpus: Corpus) -> Corpus:
+    """Merge captions that differ at most in case into one text, which is relevant to all images that have it.
+
+    The first spelling of the text is kept. White space does not matter either, since ``build_corpus`` tidies it.
+    """
+    numbers: dict[str, int] = {}
+    kept: list[str] = []
+    number_of = np.empty(len(corpus.captions), dtype=np.int64)
+    for position, caption in enumerate(corpus.captions):
+        number_of[position] = numbers.setdefault(caption.casefold(), len(numbers))
+        if len(numbers) > len(kept):
+            kept.append(caption)
+    if len(kept) == len(corpus.captions):
+        return corpus
+    pairs = dict.fromkeys(
+        zip(corpus.relevance.images.tolist(), number_of[corpus.relevance.texts].tolist(), strict=True)
+    )
+    images, texts = np.array(list(pairs), dtype=np.int64).T
+    relevance = Relevance(images, texts, corpus.relevance.num_images, len(kept))
+    return replace(corpus, captions=tuple(kept), relevance=relevance)
+
+
+LONG_CAPTION = 256
+"""The number of words, separated by white space; captions of published data sets have less than half of it."""
+
+
+def long_captions(captions: Sequence[str]) -> str:
+    """Return a line that counts long captions, "" if there are none."""
+    lengths = [len(caption.split()) for caption in captions]
+    longest = max(lengths, default=0)
+    if longest <= LONG_CAPTION:
+        return ""
+    count = sum(length > LONG_CAPTION for length in lengths)
+    return (
+        f"{count:,} caption(s) have more than {LONG_CAPTION} words (the longest {longest:,}): text encoders read only "
+        f"the beginning (bigru: max_words, transformers_text: max_length)"
+    )

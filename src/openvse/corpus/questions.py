@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -10,9 +11,15 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from openvse.corpus.corpus import Corpus
-from openvse.corpus.leakage import LEAKAGE, one_split_each
-from openvse.corpus.splits import SPLITS, Proportions, canonical_split, hashed_splits
+from openvse.corpus.corpus import Corpus, files_in
+from openvse.corpus.splits import (
+    LEAKAGE,
+    Proportions,
+    canonical_split,
+    hashed_splits,
+    one_split_each,
+    split_positions,
+)
 from openvse.errors import DataError
 from openvse.types import Relevance
 
@@ -89,16 +96,8 @@ class QuestionSet:
         Raises:
             DataError: the name is unknown, or the split is empty; the message lists the splits.
         """
-        wanted = canonical_split(name)
-        labels = np.asarray(self.split_labels(proportions), dtype=object)
-        positions = np.flatnonzero(labels == wanted)
-        if not len(positions):
-            counts = ", ".join(
-                f"{split or 'in no split'}: {(labels == split).sum()}" for split in (*SPLITS, "")
-            )
-            raise DataError(
-                f"{self.name}: no question is in split {name!r} ({counts}); name a split that has questions"
-            )
+        labels = self.split_labels(proportions)
+        wanted, positions = split_positions(name, labels, of=self.name, unit="question")
         chosen = [self.questions[position] for position in positions]
         named = tuple(q if q.split == wanted else replace(q, split=wanted) for q in chosen)
         return replace(self, name=f"{self.name}/{wanted}", questions=named)
@@ -195,6 +194,15 @@ def build_questions(name: str, questions: Iterable[Question], *, require_images:
     return QuestionSet(name, tuple(kept), tuple(problems))
 
 
+def numbered(questions: Iterable[Question]) -> Iterator[Question]:
+    """Give questions without an identifier one: that of the image, and the number of the question, counted from 0."""
+    asked: Counter[str] = Counter()
+    for question in questions:
+        own = f"{question.image_id}#{asked[question.image_id]}"
+        asked[question.image_id] += 1
+        yield question if question.question_id else replace(question, question_id=own)
+
+
 def _tidy(question: Question) -> Question:
     """Return a question with tidy white space, without blank answers, in a split with its canonical name."""
     return replace(
@@ -231,8 +239,7 @@ def _without_repetitions(problems: list[str], questions: Sequence[Question]) -> 
 
 def _with_images(problems: list[str], questions: Sequence[Question]) -> list[Question]:
     """Leave out questions whose image is not there; folders are listed once, as for a corpus."""
-    folders = {question.path.parent for question in questions}
-    present = {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    present = files_in({question.path.parent for question in questions})
     missing = list(dict.fromkeys(q.path for q in questions if q.path not in present))
     kept = [question for question in questions if question.path in present]
     if missing:

@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import UInt
 
 from openvse.corpus.corpus import Corpus
-from openvse.corpus.leakage import LEAKAGE
-from openvse.corpus.splits import stable_hash
+from openvse.corpus.splits import LEAKAGE, stable_hash
 
 SAMPLE_SIZE = 1024
 """The number of training images that a model remembers; of fewer it remembers all."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from openvse.datasets.check import check_data, check_own, describe_data
-from openvse.datasets.finding import Finding
-from openvse.datasets.loader import DataSets, Loader
+from openvse.datasets.check import Finding, check_data, check_own, describe_data
+from openvse.datasets.layout import OWN_DATA
 from openvse.datasets.opening import open_corpus, open_questions
-from openvse.datasets.outside import OWN_DATA
-from openvse.datasets.registry import DATASETS, FACTS, QUESTION_SETS, find_loader
+from openvse.datasets.registry import DATASETS, FACTS, QUESTION_SETS, DataSets, Loader, find_loader
 
 __all__ = [
     "DATASETS",

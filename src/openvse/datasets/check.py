@@ -1,29 +1,53 @@
-"""Checks whether a copy of a data set is complete: files, counts, splits, known identifiers, and leakage."""
+"""Checks of a copy of a data set or of your own data: files, counts, splits, images, captions, and leakage."""
 
 from __future__ import annotations
 
 import inspect
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from openvse.corpus.corpus import Corpus
+from openvse.corpus.corpus import Corpus, SharedTexts, long_captions
 from openvse.corpus.facts import Facts, Form
-from openvse.corpus.identical import SharedTexts
-from openvse.corpus.leakage import LEAKAGE, equal_files
-from openvse.corpus.long_captions import long_captions
-from openvse.corpus.splits import SPLITS
-from openvse.datasets.check_captions import CAPTION_CHECKS
-from openvse.datasets.check_images import check_images
-from openvse.datasets.finding import Finding
+from openvse.corpus.splits import LEAKAGE, SPLITS, equal_files
+from openvse.datasets.near_duplicates import SeenImage, alike_pairs, same_pairs, see_images
 from openvse.datasets.opening import open_corpus
 from openvse.datasets.registry import FACTS, find_loader
 from openvse.errors import DataError
-from openvse.features.array_features import ArrayFeatures
+from openvse.features.arrays import ArrayFeatures
+from openvse.media.names import escaped
 from openvse.types import OnProgress
 
+_SHORT_LETTERS = 3  # captions with fewer letters carry almost no information
 _FAULTS = ("without a file", "ends within a member")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was checked.
+
+    Attributes:
+        ok: whether the result is correct.
+        text: a line to print.
+        note: whether it is only information and not a fault.
+        cases: the cases that it is about, one line each.
+    """
+
+    ok: bool
+    text: str
+    note: bool = False
+    cases: tuple[str, ...] = ()
+
+    @property
+    def mark(self) -> str:
+        """The beginning of the line."""
+        if self.note:
+            return "note"
+        return "ok" if self.ok else "WRONG"
 
 
 def check_data(
@@ -95,8 +119,8 @@ def check_own(
     for problem in corpus.problems:
         fault = problem.startswith(LEAKAGE) or any(words in problem for words in _FAULTS)
         findings.append(Finding(not fault, problem, note=not fault))
-    findings += [_leakage(corpus, progress)] if quick else check_images(corpus, progress)
-    return [*findings, *(check(corpus) for check in CAPTION_CHECKS)]
+    findings += [_leakage(corpus, progress)] if quick else _images(corpus, progress)
+    return [*findings, _identical_captions(corpus), _short_captions(corpus)]
 
 
 def describe_data(name: str) -> str:
@@ -225,3 +249,85 @@ def _leakage(corpus: Corpus, progress: OnProgress | None) -> Finding:
         f"{LEAKAGE}: {len(pairs)} file(s) are equal to one of another split (first: {ids[one]} in "
         f"{splits[one]} and {ids[other]} in {splits[other]})",
     )
+
+
+def _identical_captions(corpus: Corpus) -> Finding:
+    """Count captions that several images share: training treats the other images as wrong answers."""
+    images: defaultdict[str, set[int]] = defaultdict(set)
+    for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
+        images[corpus.captions[text].casefold()].add(image)
+    shared = sorted(
+        ((caption, owners) for caption, owners in images.items() if len(owners) > 1),
+        key=lambda item: -len(item[1]),
+    )
+    if not shared:
+        return Finding(True, "no two images have the same caption")
+    count = len(set().union(*(owners for _, owners in shared)))
+    return Finding(
+        True,
+        f"{count:,} of {len(corpus):,} images share a caption with another one ({len(shared):,} captions)",
+        note=True,
+        cases=tuple(f"{len(owners)} images: {escaped(caption)}" for caption, owners in shared),
+    )
+
+
+def _short_captions(corpus: Corpus) -> Finding:
+    """Count captions with very few letters; empty ones are skipped and counted when a corpus is opened."""
+    pairs = zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True)
+    cases = tuple(
+        f"{escaped(corpus.image_ids[image])}: {escaped(corpus.captions[text])}"
+        for image, text in pairs
+        if sum(map(str.isalnum, corpus.captions[text])) < _SHORT_LETTERS
+    )
+    if not cases:
+        return Finding(True, f"no caption has fewer than {_SHORT_LETTERS} letters")
+    return Finding(
+        True, f"{len(cases):,} caption(s) have fewer than {_SHORT_LETTERS} letters", note=True, cases=cases
+    )
+
+
+def _images(corpus: Corpus, progress: OnProgress | None) -> list[Finding]:
+    """Decode all images, or the middle frames of clips, and report broken ones, duplicates and leakage."""
+    seen = see_images(corpus.image_paths, partial(progress, "decoding images") if progress else None)
+    return [
+        _broken(corpus, seen),
+        *_twice(corpus, same_pairs(seen), "the same", exact=True),
+        *_twice(corpus, alike_pairs(seen), "alike", exact=False),
+    ]
+
+
+def _broken(corpus: Corpus, seen: Sequence[SeenImage]) -> Finding:
+    cases = tuple(
+        f"{escaped(name)}: {image.reason}"
+        for name, image in zip(corpus.image_ids, seen, strict=True)
+        if image.look is None
+    )
+    if not cases:
+        return Finding(True, f"all {len(seen):,} images decode")
+    return Finding(False, f"{len(cases):,} of {len(seen):,} images are broken", cases=cases)
+
+
+def _twice(corpus: Corpus, pairs: Sequence[tuple[int, int]], how: str, *, exact: bool) -> list[Finding]:
+    """Report pairs within a split, and separately those in two splits, which are leakage."""
+    splits = corpus.split_labels()
+    by_kind: defaultdict[bool, list[str]] = defaultdict(list)
+    for one, other in pairs:
+        leaks = splits[one] != splits[other] and bool(splits[one]) and bool(splits[other])
+        names = [escaped(corpus.image_ids[number]) for number in (one, other)]
+        if leaks:
+            names = [f"{name} ({splits[number]})" for name, number in zip(names, (one, other), strict=True)]
+        by_kind[leaks].append(" = ".join(names) if exact else " ~ ".join(names))
+    leaked, within = tuple(by_kind[True]), tuple(by_kind[False])
+    findings = []
+    if exact and not leaked:
+        findings.append(Finding(True, f"{LEAKAGE}: no two splits share a file"))
+    if leaked:
+        text = f"{LEAKAGE}: {len(leaked):,} pair(s) of images in two splits are {how}"
+        findings.append(Finding(not exact, text, note=not exact, cases=leaked))
+    if within:
+        findings.append(
+            Finding(True, f"{len(within):,} pair(s) of images are {how}", note=True, cases=within)
+        )
+    elif not leaked:
+        findings.append(Finding(True, f"no two images are {how}"))
+    return findings

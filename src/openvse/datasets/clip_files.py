@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
-from openvse.datasets.csv_file import read_lines
-from openvse.datasets.places import first_file
 from openvse.errors import DataError
 from openvse.media.videos import is_video
 
@@ -57,22 +54,6 @@ def clip_corpus(
     )
     corpus = build_corpus(name, records, require_images=require_images)
     return replace(corpus, problems=(*notes, *corpus.problems))
-
-
-def read_splits(root: Path, lists: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
-    """Return the splits of each name in some lists.
-
-    Args:
-        root: the folder of the lists.
-        lists: for each split, the possible paths of its list; the first that exists is read.
-    """
-    splits: defaultdict[str, set[str]] = defaultdict(set)
-    for split, names in lists.items():
-        path = first_file(root, names)
-        for line in read_lines(path) if path else ():
-            if line.strip():
-                splits[line.strip()].add(split)
-    return splits
 
 
 def _find_clips(root: Path, folders: Sequence[str]) -> dict[str, Path]:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Form, Piece
-from openvse.datasets.karpathy import KARPATHY_SOURCE, read_karpathy
-from openvse.datasets.places import first_file, first_folder
+from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, in_format, read_karpathy
 from openvse.errors import DataError
 
 KARPATHY = ("dataset_coco.json", "annotations/dataset_coco.json", "karpathy/dataset_coco.json")
@@ -110,19 +109,26 @@ def detect_coco(root: Path) -> bool:
     return any(piece.find(root) for piece in COCO.pieces if not piece.media)
 
 
-def _read_official(root: Path, part: str, split: str) -> Iterator[Record]:
-    """Yield the images of ``captions_<part>.json``, with or without captions."""
+def official_captions(root: Path, part: str) -> Iterator[tuple[str, list[tuple[int, str]]]]:
+    """Yield the name of each image of ``captions_<part>.json``, and its captions with their numbers, in this order.
+
+    Raises:
+        DataError: the file is missing, or has another format.
+    """
     path = first_file(root, _caption_files(part))
     if path is None:
         raise DataError(f"{root}: neither {KARPATHY[0]} nor {_caption_files(part)[0]}; see openvse data coco")
-    folder = find_image_folder(root, part)
-    captions: defaultdict[int, list[str]] = defaultdict(list)
-    try:
+    captions: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
+    with in_format(path, "COCO's format"):
         tree = json.loads(path.read_text(encoding="utf-8"))
         for annotation in sorted(tree["annotations"], key=lambda annotation: annotation["id"]):
-            captions[annotation["image_id"]].append(annotation["caption"])
+            captions[annotation["image_id"]].append((int(annotation["id"]), annotation["caption"]))
         for image in tree["images"]:
-            file_name = image["file_name"]
-            yield Record(file_name, folder / file_name, captions.get(image["id"], ()), split)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: not in COCO's format ({error!r}); download it again") from error
+            yield image["file_name"], captions[image["id"]]
+
+
+def _read_official(root: Path, part: str, split: str) -> Iterator[Record]:
+    """Yield the images of a part, with or without captions."""
+    folder = find_image_folder(root, part)
+    for name, captions in official_captions(root, part):
+        yield Record(name, folder / name, [caption for _, caption in captions], split)

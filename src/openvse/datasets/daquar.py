@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openvse.corpus.facts import Facts, Form, Piece
-from openvse.corpus.questions import Question, QuestionSet, build_questions
+from openvse.corpus.questions import Question, QuestionSet, build_questions, numbered
 from openvse.corpus.splits import hashed_splits
-from openvse.datasets.csv_file import read_lines, read_rows
+from openvse.datasets.rows import read_lines, read_rows
 from openvse.errors import DataError
 
 # Lines alternate between "question in the image1 ?" and its answers. The first two hold all questions.
@@ -92,21 +91,18 @@ def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
     folder = (root / (place or IMAGES[0])).parent
     suffix = next((s for s in _SUFFIXES if any(folder.glob(f"image[0-9]*{s}"))), _SUFFIXES[0])
     note, splits = _with_validation({entry.image: splits.get(entry.image, "") for entry in entries})
-    asked: Counter[str] = Counter()
-    questions = []
-    for entry in entries:
-        questions.append(
-            Question(
-                f"{entry.image}#{asked[entry.image]}",
-                entry.image,
-                folder / f"{entry.image}{suffix}",
-                entry.text,
-                entry.answers.split(", "),
-                splits[entry.image],
-            )
+    questions = (
+        Question(
+            "",
+            entry.image,
+            folder / f"{entry.image}{suffix}",
+            entry.text,
+            entry.answers.split(", "),
+            splits[entry.image],
         )
-        asked[entry.image] += 1
-    opened = build_questions("daquar", questions, require_images=require_images)
+        for entry in entries
+    )
+    opened = build_questions("daquar", numbered(questions), require_images=require_images)
     return replace(opened, problems=(note, *opened.problems))
 
 

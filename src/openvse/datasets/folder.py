@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import is_split
-from openvse.datasets.layout_splits import with_folder_splits
+from openvse.datasets.layout import with_folder_splits
 from openvse.datasets.table import lone_tables, read_file, splits_of
 from openvse.errors import DataError
 from openvse.media.listing import list_media

@@ -11,11 +11,9 @@ from typing import Any
 import yaml
 
 from openvse.corpus.corpus import Corpus
-from openvse.datasets.arrow_tables import ARROW_SUFFIXES
 from openvse.datasets.folder import open_folder
-from openvse.datasets.layout_splits import named_splits
-from openvse.datasets.outside import refuse_outside
-from openvse.datasets.parquet import arrow_corpus, find_arrow
+from openvse.datasets.layout import named_splits, refuse_outside
+from openvse.datasets.parquet import ARROW_SUFFIXES, arrow_corpus, find_arrow
 from openvse.datasets.webdataset import find_shards, shards_corpus
 from openvse.errors import DataError
 
@@ -26,7 +24,7 @@ SAVED = "dataset_dict.json"
 _SUFFIXES = (*ARROW_SUFFIXES, ".tar", ".csv", ".tsv", ".jsonl")
 
 
-def open_hub(root: Path, *, require_images: bool = True) -> Corpus:
+def open_hf(root: Path, *, require_images: bool = True) -> Corpus:
     """Open a data set of the Hugging Face hub.
 
     ``hf:NAME`` downloads a data set (``hf:owner/name``, or ``hf:owner/name@revision``) into the hub's cache and

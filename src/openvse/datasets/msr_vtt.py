@@ -10,8 +10,8 @@ from pathlib import Path
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.datasets.clip_files import YOUTUBE_TERMS, clip_corpus
-from openvse.datasets.csv_file import read_lines
-from openvse.datasets.places import first_file, require_file
+from openvse.datasets.layout import first_file, in_format, require_file
+from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
 
 PARTS = ("train_val_videodatainfo.json", "test_videodatainfo.json")
@@ -132,20 +132,16 @@ def _read_captions(root: Path) -> tuple[dict[str, list[str]], dict[str, set[str]
     captions: defaultdict[str, list[str]] = defaultdict(list)
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for path in paths:
-        try:
+        with in_format(path, "MSR-VTT's format"):
             tree = json.loads(path.read_text(encoding="utf-8"))
             for video in tree["videos"]:
-                splits[video["video_id"]].add(_split(video["split"]))
+                splits[video["video_id"]].add(
+                    "validation" if video["split"] == "validate" else video["split"]
+                )
             for sentence in sorted(tree["sentences"], key=lambda sentence: sentence["sen_id"]):
                 captions[sentence["video_id"]].append(sentence["caption"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}: not in MSR-VTT's format ({error!r}); download it again") from error
     order = sorted(splits, key=lambda clip: (len(clip), clip))  # video2 before video10
     return {clip: captions[clip] for clip in order}, splits
-
-
-def _split(name: str) -> str:
-    return "validation" if name == "validate" else name
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:

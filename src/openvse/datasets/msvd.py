@@ -8,9 +8,9 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Piece
-from openvse.datasets.clip_files import YOUTUBE_TERMS, clip_corpus, read_splits
-from openvse.datasets.csv_file import read_lines
-from openvse.datasets.places import require_file
+from openvse.datasets.clip_files import YOUTUBE_TERMS, clip_corpus
+from openvse.datasets.layout import read_splits, require_file
+from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
 
 CAPTIONS = ("AllVideoDescriptions.txt", "annotations/AllVideoDescriptions.txt")

@@ -1,13 +1,22 @@
-"""Images that look alike: a small perceptual hash, and all pairs with nearly the same hash."""
+"""Images that look alike: a small perceptual hash of each, the pairs with nearly the same hash, and their groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image
+
+from openvse.errors import OpenVSEError
+from openvse.media.images import read_image
+from openvse.media.packed import ImageFile
+from openvse.media.videos import is_video, read_poster
 
 BITS = 128
 """The length of the hash."""
@@ -16,6 +25,7 @@ _MAX_BITS = 10  # bits in which near-duplicates may differ
 _MAX_COLOUR = 10.0  # root mean square of the difference of small copies, of 255
 _STEP = 3  # grey levels by which neighbours must differ to count: flat areas stay equal after compression
 _CELLS = 4_000_000  # of the matrix of pairs at a time, 16 MB
+_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,23 @@ class Look:
     colours: UInt8[np.ndarray, "8 8 3"]
 
 
+@dataclass(frozen=True)
+class SeenImage:
+    """An image that was decoded to be compared.
+
+    Attributes:
+        look: its appearance; None if it is broken.
+        digest: the hash of its bytes; empty if it is broken.
+        pixels: width times height; 0 if it is broken.
+        reason: why it is broken.
+    """
+
+    look: Look | None
+    digest: bytes = b""
+    pixels: int = 0
+    reason: str = ""
+
+
 def look_of(image: Image.Image) -> Look:
     """Return the appearance of an RGB image; size, compression and small changes of brightness hardly matter."""
     grey = np.asarray(
@@ -40,6 +67,65 @@ def look_of(image: Image.Image) -> Look:
     bits = np.concatenate([(right > _STEP).ravel(), (down > _STEP).ravel()])
     colours = np.asarray(image.resize((8, 8), Image.Resampling.BOX, reducing_gap=3.0), dtype=np.uint8)
     return Look(bits, colours)
+
+
+def see(image: ImageFile, *, middle: bool = False) -> SeenImage:
+    """Decode one image, or the middle frame of a video; see ``see_images``."""
+    try:
+        content = image.read_bytes()
+        shown = read_poster(image) if middle or is_video(image.name) else read_image(content)
+    except OSError as error:
+        return SeenImage(None, reason=error.strerror or "it cannot be read")
+    except OpenVSEError as error:
+        return SeenImage(None, reason=str(error).partition(": ")[2] or str(error))
+    digest = hashlib.blake2b(content, digest_size=16).digest()
+    return SeenImage(look_of(shown), digest, shown.width * shown.height)
+
+
+def see_images(
+    images: Sequence[ImageFile], progress: Callable[[int, int], None] | None = None, *, middle: bool = False
+) -> list[SeenImage]:
+    """Decode images in several threads, since decoders release Python's lock; broken ones keep their places.
+
+    Args:
+        images: the images; of a video, its middle frame is taken.
+        progress: called after each image with how many are done, and how many there are.
+        middle: whether the middle frame of an animation is taken too, rather than its first one.
+    """
+    seen: list[SeenImage] = []
+    cpus = os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()
+    with ThreadPoolExecutor(cpus) as pool:
+        for start in range(0, len(images), _AT_ONCE):
+            for image in pool.map(partial(see, middle=middle), images[start : start + _AT_ONCE]):
+                seen.append(image)
+                if progress is not None:
+                    progress(len(seen), len(images))
+    return seen
+
+
+def same_pairs(seen: Sequence[SeenImage]) -> list[tuple[int, int]]:
+    """Return pairs of positions of images with equal bytes: the first one with each of the others."""
+    first: dict[bytes, int] = {}
+    usable = (number for number, image in enumerate(seen) if image.look is not None)
+    return [
+        (one, number) for number in usable if (one := first.setdefault(seen[number].digest, number)) != number
+    ]
+
+
+def alike_pairs(seen: Sequence[SeenImage], *, same_too: bool = False) -> list[tuple[int, int]]:
+    """Return pairs of positions of images that look alike, sorted.
+
+    Args:
+        seen: the images, of which broken ones are in no pair.
+        same_too: whether images with equal bytes are pairs as well; otherwise only the first of them is compared.
+    """
+    first = {} if same_too else {image.digest: number for number, image in reversed(list(enumerate(seen)))}
+    numbers, looks = [], []
+    for number, image in enumerate(seen):
+        if image.look is not None and first.get(image.digest, number) == number:
+            numbers.append(number)
+            looks.append(image.look)
+    return [(numbers[one], numbers[other]) for one, other in near_pairs(looks)]
 
 
 def near_pairs(looks: Sequence[Look], limit: int = 100_000) -> list[tuple[int, int]]:
@@ -66,6 +152,28 @@ def near_pairs(looks: Sequence[Look], limit: int = 100_000) -> list[tuple[int, i
         if len(pairs) >= limit:
             break
     return sorted(pairs)[:limit]
+
+
+def groups_of(count: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Join pairs that share a position into groups of two or more, in the order of their first positions.
+
+    Args:
+        count: the number of positions.
+        pairs: pairs of positions.
+    """
+    parent = list(range(count))
+
+    def top(place: int) -> int:
+        while parent[place] != place:
+            parent[place] = place = parent[parent[place]]
+        return place
+
+    for first, second in pairs:
+        parent[top(second)] = top(first)
+    members: dict[int, list[int]] = {}
+    for place in range(count):
+        members.setdefault(top(place), []).append(place)
+    return [group for group in members.values() if len(group) > 1]
 
 
 def _candidates(

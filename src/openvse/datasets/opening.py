@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from openvse.corpus.corpus import Corpus
-from openvse.corpus.identical import merge_identical
+from openvse.corpus.corpus import Corpus, merge_identical
 from openvse.corpus.questions import QuestionSet
-from openvse.datasets import flickr8k, flickr30k
-from openvse.datasets.arrow_tables import ARROW_SUFFIXES
 from openvse.datasets.coco import detect_coco
 from openvse.datasets.daquar import detect_daquar
+from openvse.datasets.flickr import FLICKR8K_LAYOUT, FLICKR30K_LAYOUT
 from openvse.datasets.folder import metadata_files
 from openvse.datasets.hf import SAVED
-from openvse.datasets.outside import OWN_DATA, refuse_outside
-from openvse.datasets.parquet import find_arrow
+from openvse.datasets.layout import OWN_DATA, refuse_outside
+from openvse.datasets.parquet import ARROW_SUFFIXES, find_arrow
 from openvse.datasets.precomputed import detect_precomputed
 from openvse.datasets.question_folder import TABLES as QUESTION_TABLES
 from openvse.datasets.question_folder import holds_questions
-from openvse.datasets.registry import DATASETS, QUESTION_SETS, find_loader
+from openvse.datasets.registry import DATASETS, QUESTION_SETS, find_loader, parse_source
 from openvse.datasets.sidecars import detect_sidecars
-from openvse.datasets.source import parse_source
 from openvse.datasets.table import lone_tables
 from openvse.datasets.vqa2 import detect_vqa2
 from openvse.datasets.webdataset import find_shards
@@ -173,5 +170,5 @@ def _published_questions(root: Path) -> str:
 
 def _flickr(root: Path) -> str:
     """Return the name of the Flickr set whose files a folder holds, or ""; files that fit both are Flickr8k's."""
-    layouts = (flickr8k.LAYOUT, flickr30k.LAYOUT)
+    layouts = (FLICKR8K_LAYOUT, FLICKR30K_LAYOUT)
     return next((layout.name for layout in layouts if layout.fits(root)), "")

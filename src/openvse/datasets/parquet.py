@@ -1,18 +1,31 @@
-"""Data sets of Parquet or Arrow files with images and captions, as on the Hugging Face hub."""
+"""Data sets of Parquet or Arrow files, as on the Hugging Face hub: their rows, and images by their positions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
-from openvse.datasets.arrow_tables import ARROW_SUFFIXES, largest_part, read_arrow
-from openvse.datasets.layout_splits import named_splits
-from openvse.errors import DataError
+from openvse.datasets.layout import named_splits
+from openvse.datasets.rows import (
+    CAPTION_FIELDS,
+    IMAGE_FIELDS,
+    SPLIT_FIELD,
+    first_field,
+    read_captions,
+    read_split,
+)
+from openvse.errors import BadImageError, DataError, OpenVSEError
 from openvse.media.listing import walk_files
-from openvse.media.packed import PackedFile
+from openvse.media.packed import ImageFile, PackedFile
 
+ARROW_SUFFIXES = (".parquet", ".arrow")
+"""The suffixes of the files that this module reads."""
+
+_PARTS_AT_ONCE = 2  # the number of row groups that a process keeps: one that is read in order, and one more
 _LARGE_PART = 512 << 20
 
 
@@ -54,12 +67,13 @@ def arrow_corpus(root: Path, files: Sequence[Path], splits: Sequence[str], *, re
         for record in read_arrow(file)
     ]
     corpus = build_corpus(root.resolve().name, identified(records, folder), require_images=require_images)
-    large = max(files, key=largest_part)
-    if (size := largest_part(large)) <= _LARGE_PART:
+    sizes = {file: _opened(file).largest_part for file in files}
+    large = max(files, key=sizes.__getitem__)
+    if sizes[large] <= _LARGE_PART:
         return corpus
     advice = (
-        f"row groups of up to {size / 2**30:.1f} GiB are held in memory while images are read (first: {large}); "
-        "write the file with row groups of some hundred images"
+        f"row groups of up to {sizes[large] / 2**30:.1f} GiB are held in memory while images are read (first: "
+        f"{large}); write the file with row groups of some hundred images"
     )
     return replace(corpus, problems=(*corpus.problems, advice))
 
@@ -72,6 +86,36 @@ def find_arrow(root: Path) -> list[Path]:
         if found:
             return found
     return []
+
+
+def is_captioned(path: Path) -> bool:
+    """Return whether a table has columns of images and captions; raise OpenVSEError if pyarrow is not installed."""
+    pa = _pyarrow()
+    try:
+        names = _opened(path).schema.names
+    except (pa.ArrowException, OSError):
+        return False
+    return first_field(names, IMAGE_FIELDS) is not None and first_field(names, CAPTION_FIELDS) is not None
+
+
+def read_arrow(path: Path) -> Iterator[Record]:
+    """Yield a record for each row of a Parquet or Arrow file; identifiers are the names of images in it, or "".
+
+    The column of images holds paths (relative to the file), the bytes of images, or both, as on the Hugging Face hub:
+    a structure of ``bytes`` and ``path``. Captions are strings or lists of strings.
+
+    Args:
+        path: the file.
+
+    Raises:
+        DataError: the file is damaged, or a column is missing or has another type; it is named, with the row.
+        OpenVSEError: pyarrow is not installed.
+    """
+    pa = _pyarrow()
+    try:
+        yield from _records(path, *_columns(path, _opened(path).schema))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: it cannot be read ({error}); get the whole file again") from error
 
 
 def identified(records: Sequence[Record], root: Path) -> Iterator[Record]:
@@ -110,3 +154,187 @@ def _joined(known: Record | None, record: Record) -> Record:
             "give all rows of an image one split"
         )
     return replace(known, captions=[*known.captions, *record.captions])
+
+
+@dataclass(frozen=True, slots=True)
+class TableCell(PackedFile):
+    """An image in a cell of a Parquet or Arrow file.
+
+    Reading it reads the row group of the cell, which is kept for the next cells: reading images is cheap in their
+    order, and expensive in another order if row groups are large.
+
+    Attributes:
+        part: the number of the row group or record batch.
+        row: the position in it.
+        column: the column of the cell: ``image.bytes`` in the Hugging Face hub's format.
+    """
+
+    part: int
+    row: int
+    column: str
+
+    def read_bytes(self) -> bytes:
+        """Read the cell; raise BadImageError if it is empty or the table is damaged."""
+        try:
+            modified_ns = self.container.stat().st_mtime_ns
+            value = _read_column(self.container, modified_ns, self.part, self.column)[self.row].as_py()
+        except (OSError, IndexError, ValueError) as error:
+            raise BadImageError(f"the table cannot be read ({error})") from error
+        if not isinstance(value, bytes):
+            raise BadImageError("its cell is empty")
+        return value
+
+
+def _columns(path: Path, schema: Any) -> tuple[str, str, str]:
+    """Return the columns of the image's bytes, of its path ("" if there is none) and of the captions."""
+    pa = _pyarrow()
+    image, captions = first_field(schema.names, IMAGE_FIELDS), first_field(schema.names, CAPTION_FIELDS)
+    if image is None or captions is None:
+        allowed = IMAGE_FIELDS if image is None else CAPTION_FIELDS
+        raise DataError(
+            f"{path}: no column {' or '.join(allowed)} (found: {', '.join(schema.names)}); rename the column"
+        )
+    kind = schema.field(image).type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "", image, captions
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return image, "", captions
+    if pa.types.is_struct(kind):
+        inner = {kind.field(n).name for n in range(kind.num_fields)}
+        if "bytes" in inner or "path" in inner:
+            return (
+                f"{image}.bytes" if "bytes" in inner else "",
+                f"{image}.path" if "path" in inner else "",
+                captions,
+            )
+    raise DataError(
+        f"{path}: column {image!r} has the type {kind}: give paths (string), the bytes of images (binary), or a "
+        "structure of bytes and path"
+    )
+
+
+def _records(path: Path, content: str, name: str, captions: str) -> Iterator[Record]:
+    table, number = _opened(path), 0
+    wanted = [column for column in (name, captions, SPLIT_FIELD) if column]
+    present = [column for column in wanted if column.partition(".")[0] in table.schema.names]
+    for part in range(table.num_parts):
+        packed = content and not table.only_paths(part, content)
+        for row, entry in enumerate(table.rows(part, present)):
+            label = _inner(entry, name) or ""
+            if not isinstance(label, str):
+                raise DataError(f"{path}, row {number}: {name!r} must be a string")
+            try:
+                said, split = read_captions(entry), read_split(entry)
+            except DataError as error:
+                raise DataError(f"{path}, row {number}: {error}") from None
+            place: ImageFile = path.parent / label
+            if packed:
+                place = TableCell(path, label or f"row {number}", part, row, content)
+            yield Record(label, place, said, split)
+            number += 1
+
+
+def _inner(entry: dict[str, Any], column: str) -> Any:
+    outer, _, inner = column.partition(".")
+    value = entry.get(outer)
+    return value.get(inner) if inner and isinstance(value, dict) else value
+
+
+class _ParquetTable:
+    """A Parquet file, whose parts are its row groups."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet
+
+        self._file = pyarrow.parquet.ParquetFile(path)
+        self._metadata = self._file.metadata
+        self.schema = self._file.schema_arrow
+        self.num_parts = int(self._metadata.num_row_groups)
+        sizes = (self._metadata.row_group(part).total_byte_size for part in range(self.num_parts))
+        self.largest_part = max(sizes, default=0)  # bytes in memory
+
+    def rows(self, part: int, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the rows of a part with only these columns."""
+        rows: list[dict[str, Any]] = self._file.read_row_group(part, columns=list(columns)).to_pylist()
+        return rows
+
+    def only_paths(self, part: int, column: str) -> bool:
+        """Return whether a part has no bytes in its column of images, so that its paths name files."""
+        group = self._metadata.row_group(part)
+        chunks = (group.column(n) for n in range(group.num_columns))
+        chunk = next(chunk for chunk in chunks if chunk.path_in_schema == column)
+        return bool(chunk.statistics is not None and chunk.statistics.null_count == chunk.num_values)
+
+    def column(self, part: int, column: str) -> Any:
+        """Return the column of images of a part."""
+        table = self._file.read_row_group(part, columns=[column], use_threads=False)
+        outer, _, inner = column.partition(".")
+        values = table.column(outer).combine_chunks()
+        values = values.chunk(0) if hasattr(values, "num_chunks") else values
+        return values.field(inner) if inner else values
+
+
+class _ArrowTable:
+    """An Arrow file, mapped into memory; its parts are its record batches, read when one of their cells is read."""
+
+    largest_part = 0
+
+    def __init__(self, path: Path) -> None:
+        pa = _pyarrow()
+        source = pa.memory_map(str(path))
+        try:
+            reader = pa.ipc.open_stream(source)  # the form that the library datasets writes
+            self.schema, self._parts = reader.schema, list(reader)
+        except pa.ArrowInvalid:
+            file = pa.ipc.open_file(source)
+            self.schema = file.schema
+            self._parts = [file.get_batch(n) for n in range(file.num_record_batches)]
+        self.num_parts = len(self._parts)
+
+    def rows(self, part: int, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the rows of a part with only these columns."""
+        cells = {column: self.column(part, column).to_pylist() for column in columns}
+        return [
+            {
+                column.partition(".")[0]: {column.partition(".")[2]: value} if "." in column else value
+                for column, value in zip(cells, row, strict=True)
+            }
+            for row in zip(*cells.values(), strict=True)
+        ]
+
+    def only_paths(self, part: int, column: str) -> bool:
+        """Return whether a part has no bytes in its column of images, so that its paths name files."""
+        values = self.column(part, column)
+        return bool(values.null_count == len(values))
+
+    def column(self, part: int, column: str) -> Any:
+        """Return a column of a part."""
+        outer, _, inner = column.partition(".")
+        batch = self._parts[part]
+        values = batch.column(batch.schema.get_field_index(outer))
+        return values.field(inner) if inner else values
+
+
+def _pyarrow() -> Any:
+    """Return pyarrow; raise OpenVSEError, which names the extra, if it is not installed."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise OpenVSEError("Parquet and Arrow files need pyarrow: pip install 'openvse[parquet]'") from error
+    return pyarrow
+
+
+def _opened(path: Path) -> _ParquetTable | _ArrowTable:
+    """Return an open table, which is opened again if it was rewritten."""
+    _pyarrow()
+    return _open(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _open(path: Path, modified_ns: int) -> _ParquetTable | _ArrowTable:
+    return (_ParquetTable if path.suffix.lower() == ".parquet" else _ArrowTable)(path)
+
+
+@lru_cache(maxsize=_PARTS_AT_ONCE)
+def _read_column(path: Path, modified_ns: int, part: int, column: str) -> Any:
+    return _open(path, modified_ns).column(part, column)

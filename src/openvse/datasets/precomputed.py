@@ -9,11 +9,10 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Piece
-from openvse.datasets.csv_file import read_lines
-from openvse.datasets.places import first_folder
+from openvse.datasets.layout import first_folder, in_format
+from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
-from openvse.features.array_features import ArrayFeatures, ArrayPart
-from openvse.features.array_rows import ArrayRows
+from openvse.features.arrays import ArrayFeatures, ArrayPart, ArrayRows
 
 _SPLITS = {"train": ("train",), "validation": ("dev", "val"), "test": ("testall", "test")}
 """The prefixes of the files of a split; the first that exists is used."""
@@ -192,13 +191,9 @@ def _file_names(folder: Path) -> dict[str, str]:
     path = next((place / MAPPING for place in places if (place / MAPPING).is_file()), None)
     if path is None:
         return {}
-    try:
+    with in_format(path, 'the form {"391895": "a.jpg"}'):
         names = json.loads(path.read_text(encoding="utf-8"))
         return {str(key): Path(value).as_posix() for key, value in names.items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise DataError(
-            f'{path}: not a mapping {{"391895": "a.jpg"}} ({error}); download it again'
-        ) from error
 
 
 def _image_folder(folder: Path) -> Path:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from openvse.corpus.questions import Question, QuestionSet, build_questions
-from openvse.datasets.arrow_tables import ARROW_SUFFIXES
-from openvse.datasets.csv_file import read_lines, read_objects, read_rows
-from openvse.datasets.fields import IMAGE_FIELDS
+from openvse.corpus.questions import Question, QuestionSet, build_questions, numbered
 from openvse.datasets.folder import METADATA, metadata_files
+from openvse.datasets.parquet import ARROW_SUFFIXES
+from openvse.datasets.rows import IMAGE_FIELDS, field_names, read_objects, read_rows
 from openvse.errors import DataError
 
 TABLES = (".csv", ".tsv", ".jsonl")
@@ -51,40 +48,27 @@ def open_question_folder(root: Path, *, require_images: bool = True) -> Question
         )
     questions = [question for file in files for question in _read(file, folder)]
     name = root.stem if root.is_file() else root.resolve().name
-    return build_questions(name, _numbered(questions), require_images=require_images)
+    return build_questions(name, numbered(questions), require_images=require_images)
 
 
 def holds_questions(file: Path) -> bool:
     """Return whether the first line of a metadata file or table is about questions rather than captions."""
     if file.suffix.lower() in ARROW_SUFFIXES:
         return False
-    line = next(filter(str.strip, read_lines(file)), "")
-    if file.suffix.lower() != ".jsonl":
-        columns = set(re.findall(r"\w+", line.lower()))
-        return "question" in columns and columns.isdisjoint(_CAPTIONS)
-    try:
-        entry = json.loads(line or "{}")
-    except json.JSONDecodeError:
-        return False
-    return isinstance(entry, dict) and not entry.keys().isdisjoint({"question", "questions"})
+    fields = set(field_names(file))
+    if file.suffix.lower() == ".jsonl":
+        return not fields.isdisjoint({"question", "questions"})
+    return "question" in fields and fields.isdisjoint(_CAPTIONS)
 
 
 def _read(file: Path, root: Path) -> Iterator[Question]:
     """Yield the questions of one metadata file, with identifiers of images relative to the root."""
     folder = file.parent.relative_to(root)
-    for question in _read_json_lines(file) if file.suffix.lower() == ".jsonl" else _read_table(file):
+    lines = file.suffix.lower() == ".jsonl"
+    for question in chain.from_iterable(read_objects(file, _questions)) if lines else _read_table(file):
         image_id = (folder / question.image_id).as_posix()
         path = file.parent / question.image_id
         yield replace(question, image_id=image_id, path=path, split=question.split or folder.name)
-
-
-def _numbered(questions: list[Question]) -> Iterator[Question]:
-    """Give questions without an identifier one: that of the image, and the number of the question, counted from 0."""
-    asked: Counter[str] = Counter()
-    for question in questions:
-        own = f"{question.image_id}#{asked[question.image_id]}"
-        asked[question.image_id] += 1
-        yield question if question.question_id else replace(question, question_id=own)
 
 
 def _read_table(file: Path) -> Iterator[Question]:
@@ -105,22 +89,16 @@ def _read_table(file: Path) -> Iterator[Question]:
         yield Question(number, name, Path(name), text, given, split, kind)
 
 
-def _read_json_lines(file: Path) -> Iterator[Question]:
-    for asked in read_objects(file, lambda entry: list(_questions(entry))):
-        yield from asked
-
-
-def _questions(entry: Any) -> Iterator[Question]:
+def _questions(entry: Any) -> list[Question]:
     match entry:
         case {"file_name": str(name), "questions": list(asked)}:
-            for each in asked:
-                if not isinstance(each, dict):
-                    raise DataError(
-                        f'the questions of {name!r} must be objects {{"question": ..., "answers": [...]}}'
-                    )
-                yield _question(name, {"split": entry.get("split"), **each})
+            if not all(isinstance(each, dict) for each in asked):
+                raise DataError(
+                    f'the questions of {name!r} must be objects {{"question": ..., "answers": [...]}}'
+                )
+            return [_question(name, {"split": entry.get("split"), **each}) for each in asked]
         case {"file_name": str(name), "question": _}:
-            yield _question(name, entry)
+            return [_question(name, entry)]
         case _:
             raise DataError('write {"file_name": "a.jpg", "question": "how many dogs?", "answers": ["2"]}')
 

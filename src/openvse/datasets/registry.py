@@ -1,21 +1,20 @@
-"""The data sets by name. A new one takes a file with its loader and its facts, and one line here."""
+"""The data sets by name: the contract of a loader, and the registries. A new one takes a file and one line here."""
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from pathlib import Path
+from typing import ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts
 from openvse.corpus.questions import QuestionSet
 from openvse.datasets.coco import COCO, open_coco
-from openvse.datasets.csv_file import open_csv
 from openvse.datasets.daquar import DAQUAR, open_daquar
-from openvse.datasets.flickr8k import FLICKR8K, open_flickr8k
-from openvse.datasets.flickr30k import FLICKR30K, open_flickr30k
+from openvse.datasets.flickr import FLICKR8K, FLICKR30K, open_flickr8k, open_flickr30k
 from openvse.datasets.folder import open_folder
-from openvse.datasets.hf import open_hub
-from openvse.datasets.loader import DataSets, Loader
+from openvse.datasets.hf import open_hf
 from openvse.datasets.msr_vtt import MSR_VTT, MSR_VTT_1K_A, open_msr_vtt, open_msr_vtt_1k_a
 from openvse.datasets.msvd import MSVD, open_msvd
 from openvse.datasets.openmoji import open_openmoji
@@ -23,18 +22,91 @@ from openvse.datasets.parquet import open_parquet
 from openvse.datasets.precomputed import PRECOMPUTED, open_precomputed
 from openvse.datasets.question_folder import open_question_folder
 from openvse.datasets.sidecars import open_sidecars
-from openvse.datasets.table import open_table
+from openvse.datasets.table import open_csv, open_table
 from openvse.datasets.tgif import MRW, TGIF, open_mrw, open_tgif
 from openvse.datasets.vatex import VATEX, open_vatex
 from openvse.datasets.vqa2 import VQA2, open_vqa2
 from openvse.datasets.webdataset import open_webdataset
+from openvse.errors import RecipeError
+from openvse.registry import Registry
+
+OpenedT = TypeVar("OpenedT", bound=Corpus | QuestionSet)
+OpenedT_co = TypeVar("OpenedT_co", bound=Corpus | QuestionSet, covariant=True)
+
+
+@runtime_checkable
+class Loader(Protocol[OpenedT_co]):
+    """A function that opens a data set."""
+
+    def __call__(self, root: Path, /, *, require_images: bool) -> OpenedT_co:
+        """Return the data at a place.
+
+        Args:
+            root: the folder or file of the data set.
+            require_images: whether to leave out images without a file; False if stored features replace the files.
+
+        Raises:
+            DataError: the data are missing or cannot be used.
+        """
+        ...
+
+
+Registration: TypeAlias = tuple[Loader[OpenedT], Facts | None]
+"""The loader of a data set, and the facts of its published copy if there are any."""
+
+
+class DataSets(Registry[OpenedT]):
+    """Data sets by name: the loader of each, and the facts of published ones.
+
+    To add your own data set, put one line in your own file: ``DATASETS.add("mine", open_mine)``. With ``facts=MINE``,
+    ``openvse data`` describes and checks it like the built-in ones.
+
+    Args:
+        kind: the name of the kind of data sets in messages.
+        known: the built-in data sets by name.
+
+    Raises:
+        RecipeError: the name in the facts is not that of the data set.
+    """
+
+    listed_by: ClassVar[str] = "openvse data"
+
+    def __init__(self, kind: str, known: Mapping[str, Registration[OpenedT]]) -> None:
+        super().__init__(kind, {})
+        self.facts: dict[str, Facts] = {}
+        for name, (loader, facts) in known.items():
+            self.add(name, loader, facts=facts)
+
+    def add(self, name: str, part: Loader[OpenedT], *, facts: Facts | None = None) -> None:
+        """Register a data set.
+
+        Args:
+            name: the name that users write in ``NAME:ROOT``.
+            part: the loader; see ``Loader``.
+            facts: the facts of the published copy.
+
+        Raises:
+            RecipeError: another data set has this name, or the facts have a different name.
+        """
+        if facts is not None and facts.name != name:
+            raise RecipeError(
+                f"{self.kind} {name!r} comes with the facts of {facts.name!r}: give both one name"
+            )
+        super().add(name, part)
+        if facts is not None:
+            self.facts[name] = facts
+
+    def get(self, name: str) -> Loader[OpenedT]:
+        """Return the loader of a data set; raise RecipeError, which lists the allowed names, if there is none."""
+        return super().get(name)
+
 
 DATASETS: DataSets[Corpus] = DataSets(
     "data set",
     {
         "coco": (open_coco, COCO),
         "csv": (open_csv, None),
-        "hf": (open_hub, None),
+        "hf": (open_hf, None),
         "flickr30k": (open_flickr30k, FLICKR30K),
         "flickr8k": (open_flickr8k, FLICKR8K),
         "folder": (open_folder, None),
@@ -73,3 +145,16 @@ def find_loader(name: str) -> Loader[Corpus | QuestionSet]:
     loaders: dict[str, Loader[Corpus | QuestionSet]] = {known: DATASETS.get(known) for known in DATASETS}
     loaders |= {known: QUESTION_SETS.get(known) for known in QUESTION_SETS}
     return DataSets(DATASETS.kind, {known: (loader, None) for known, loader in loaders.items()}).get(name)
+
+
+def parse_source(source: str | Path, names: Container[str]) -> tuple[str, Path]:
+    """Split ``NAME:ROOT``; the name is "" if the source is a path.
+
+    Args:
+        source: what the user typed. A path may hold a colon.
+        names: the registered names; another word before the colon counts as a name if no such path exists.
+    """
+    name, colon, root = str(source).partition(":")
+    if colon and (name in names or (name.isidentifier() and len(name) > 1 and not Path(source).exists())):
+        return name, Path(root).expanduser()
+    return "", Path(source).expanduser()

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
-from openvse.datasets.csv_file import read_lines
-from openvse.datasets.layout_splits import with_folder_splits
+from openvse.datasets.layout import with_folder_splits
+from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
 from openvse.media.listing import list_media, walk_files
 from openvse.media.names import is_image, is_video_name
@@ -37,7 +37,7 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
     """
     listing = list_media(root, videos=True)
     captions = {path: read_sidecar(path) for path in listing.paths}
-    if not any(map(_has_captions, captions.values())):
+    if all(lines is None for lines in captions.values()):
         raise DataError(
             f"{root}: no image has a text file next to it (a.jpg with a.txt, one caption per line); write them"
         )
@@ -78,7 +78,3 @@ def read_sidecar(image: Path) -> Sequence[str] | None:
 
 def _sidecar(image: Path) -> Path | None:
     return next((path for end in SIDECAR_SUFFIXES if (path := image.with_suffix(end)).is_file()), None)
-
-
-def _has_captions(lines: Sequence[str] | None) -> bool:
-    return lines is not None

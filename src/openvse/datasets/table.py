@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
-from openvse.datasets.arrow_tables import ARROW_SUFFIXES, is_captioned, read_arrow
-from openvse.datasets.csv_file import header_of, read_lines, read_objects, read_table
-from openvse.datasets.fields import CAPTION_FIELDS, IMAGE_FIELDS, first_field, read_captioned
-from openvse.datasets.layout_splits import named_splits, with_folder_splits
+from openvse.corpus.splits import SPLITS, is_split
+from openvse.datasets.layout import named_splits, with_folder_splits
+from openvse.datasets.parquet import ARROW_SUFFIXES, identified, is_captioned, read_arrow
+from openvse.datasets.rows import (
+    CAPTION_FIELDS,
+    IMAGE_FIELDS,
+    SPLIT_FIELD,
+    field_names,
+    first_field,
+    read_objects,
+    read_record,
+    read_rows,
+)
 from openvse.errors import DataError
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", *ARROW_SUFFIXES)
@@ -36,6 +44,23 @@ def open_table(root: Path, *, require_images: bool = True) -> Corpus:
     return build_corpus(root.stem, records, require_images=require_images)
 
 
+def open_csv(root: Path, *, require_images: bool = True) -> Corpus:
+    """Open a table of captions.
+
+    The header names the columns: ``file_name``, ``image``, ``path`` or ``video`` (relative to the folder of the
+    table), ``captions``, ``caption``, ``text`` or ``description``, and ``split`` if there are splits. Rows of one
+    image are joined.
+
+    Args:
+        root: the file (.csv or .tsv).
+        require_images: see ``build_corpus``.
+
+    Raises:
+        DataError: the file cannot be read, a column is missing, or see ``build_corpus``.
+    """
+    return build_corpus(root.stem, read_table(root), require_images=require_images)
+
+
 def read_file(file: Path) -> Iterator[Record]:
     """Yield a record for each image in a file of captions; paths are relative to its folder.
 
@@ -46,21 +71,31 @@ def read_file(file: Path) -> Iterator[Record]:
         case ".csv" | ".tsv":
             return read_table(file)
         case ".jsonl":
-            return read_json_lines(file)
+            return read_objects(file, lambda entry: read_record(entry, file.parent))
         case suffix if suffix in ARROW_SUFFIXES:
-            return _named(file)
+            return identified(list(read_arrow(file)), file.parent)
         case _:
             raise DataError(f"{file}: not a file of captions; give one of {', '.join(TABLE_SUFFIXES)}")
 
 
-def read_json_lines(file: Path) -> Iterator[Record]:
-    """Yield a record for each line of a ``.jsonl`` file.
-
-    Raises:
-        DataError: a line is not JSON, or a value has a wrong type; file, line and key are named.
-    """
-    for entry in read_objects(file, read_captioned):
-        yield Record(entry.name, file.parent / entry.name, entry.captions, entry.split)
+def read_table(path: Path) -> Iterator[Record]:
+    """Yield a record for each image of a table, in the order of their first rows."""
+    captions: dict[str, list[str]] = {}
+    splits: dict[str, str] = {}
+    columns = (IMAGE_FIELDS, CAPTION_FIELDS)
+    for line, (name, caption, split) in read_rows(path, columns, (SPLIT_FIELD,)):
+        if split and not is_split(split):
+            raise DataError(
+                f"{path}, line {line}: split {split!r}; use one of {', '.join(SPLITS)} (or dev, val)"
+            )
+        captions.setdefault(name, []).append(caption)
+        if splits.setdefault(name, split) != split:
+            raise DataError(
+                f"{path}, line {line}: image {name!r} is in split {split!r} and in {splits[name]!r}; "
+                "give all rows of an image one split"
+            )
+    for name, texts in captions.items():
+        yield Record(name, path.parent / name, texts, splits[name])
 
 
 def lone_tables(root: Path) -> list[Path]:
@@ -91,27 +126,7 @@ def splits_of(files: list[Path], root: Path) -> list[str]:
 
 
 def _is_captioned(file: Path) -> bool:
-    match file.suffix.lower():
-        case ".csv" | ".tsv":
-            names = header_of(file)
-        case ".jsonl":
-            names = _first_keys(file)
-        case _:
-            return is_captioned(file)
+    if file.suffix.lower() in ARROW_SUFFIXES:
+        return is_captioned(file)
+    names = field_names(file)
     return first_field(names, IMAGE_FIELDS) is not None and first_field(names, CAPTION_FIELDS) is not None
-
-
-def _first_keys(file: Path) -> list[str]:
-    line = next(filter(str.strip, read_lines(file)), "")
-    try:
-        entry = json.loads(line or "{}")
-    except json.JSONDecodeError:
-        return []
-    return list(entry) if isinstance(entry, dict) else []
-
-
-def _named(file: Path) -> Iterator[Record]:
-    """Yield the rows of a Parquet file with identifiers; see ``parquet.identified``."""
-    from openvse.datasets.parquet import identified
-
-    yield from identified(list(read_arrow(file)), file.parent)

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form, Piece
-from openvse.datasets.clip_files import clip_corpus, read_splits
-from openvse.datasets.csv_file import read_lines
-from openvse.datasets.places import require_file
+from openvse.datasets.clip_files import clip_corpus
+from openvse.datasets.layout import read_splits, require_file
+from openvse.datasets.rows import read_lines
 from openvse.errors import DataError
 
 TGIF_CAPTIONS = ("tgif-v1.0.tsv", "data/tgif-v1.0.tsv")
@@ -27,19 +27,24 @@ _TERMS = "the animations belong to those who published them; for research only, 
 _OWNERS = "https://github.com/raingo/TGIF-Release"
 _PVSE = "with the data of https://github.com/yalesong/pvse"
 
+
+def _pieces(table: tuple[str, ...], captions: str, splits: str) -> tuple[Piece, ...]:
+    clips = f"from the addresses in {table[0]}, each under its file's name"
+    return (
+        Piece("captions", table, captions),
+        Piece("splits", LISTS["test"], splits),
+        Piece("clips", FOLDERS, clips, media=True),
+    )
+
+
 # Counts are those of the papers; they were not compared with the original files.
 TGIF = Facts(
     name="tgif",
     title="102,068 animated GIF from Tumblr, one sentence each, in the test three (Li et al., CVPR 2016)",
-    pieces=(
-        Piece("captions", TGIF_CAPTIONS, f"data/tgif-v1.0.tsv of {_OWNERS}"),
-        Piece("splits", LISTS["test"], f"data/splits/train.txt, val.txt and test.txt of {_OWNERS}"),
-        Piece(
-            "clips",
-            FOLDERS,
-            "from the addresses in tgif-v1.0.tsv, each under its file's name",
-            media=True,
-        ),
+    pieces=_pieces(
+        TGIF_CAPTIONS,
+        f"data/tgif-v1.0.tsv of {_OWNERS}",
+        f"data/splits/train.txt, val.txt and test.txt of {_OWNERS}",
     ),
     forms=(Form("the owners' split", (80_000, 10_708, 11_360), 125_781),),
     licence=_TERMS,
@@ -50,16 +55,7 @@ TGIF = Facts(
 MRW = Facts(
     name="mrw",
     title="50,107 reaction GIF with the sentence that each reacts to, my reaction when (Song and Soleymani, CVPR 2019)",
-    pieces=(
-        Piece("captions", MRW_CAPTIONS, _PVSE),
-        Piece("splits", LISTS["test"], _PVSE),
-        Piece(
-            "clips",
-            FOLDERS,
-            "from the addresses in mrw-v1.0.tsv, each under its file's name",
-            media=True,
-        ),
-    ),
+    pieces=_pieces(MRW_CAPTIONS, _PVSE, _PVSE),
     forms=(Form("PVSE's split", (44_107, 1000, 5000), 50_107),),
     licence=_TERMS,
     items="clips",

@@ -9,9 +9,8 @@ from pathlib import Path
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.splits import hashed_splits
-from openvse.datasets.clip_files import YOUTUBE_TERMS, clip_corpus, read_splits
-from openvse.datasets.places import require_file
-from openvse.errors import DataError
+from openvse.datasets.clip_files import YOUTUBE_TERMS, clip_corpus
+from openvse.datasets.layout import in_format, read_splits, require_file
 
 TRAINING = ("vatex_training_v1.0.json", "annotations/vatex_training_v1.0.json")
 VALIDATION = ("vatex_validation_v1.0.json", "annotations/vatex_validation_v1.0.json")
@@ -87,8 +86,6 @@ def open_vatex(root: Path, *, require_images: bool = True) -> Corpus:
 
 
 def _read(path: Path) -> Iterator[tuple[str, list[str]]]:
-    try:
+    with in_format(path, "VATEX's format"):
         for entry in json.loads(path.read_text(encoding="utf-8")):
             yield entry["videoID"], entry["enCap"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: not in VATEX's format ({error!r}); download it again") from error

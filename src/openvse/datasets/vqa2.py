@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.questions import Question, QuestionSet, build_questions
 from openvse.datasets.coco import find_image_folder, image_folders
-from openvse.datasets.places import first_file, first_folder
+from openvse.datasets.layout import first_file, first_folder, in_format
 from openvse.errors import DataError
 
 EntryT = TypeVar("EntryT")
@@ -23,7 +23,7 @@ FOLDERS = ("", "annotations/", "questions/")
 
 
 @dataclass(frozen=True)
-class Part:
+class QuestionPart:
     """A part of the data set in its published form.
 
     Attributes:
@@ -39,19 +39,19 @@ class Part:
     split: str
 
 
-TRAIN = Part(
+TRAIN = QuestionPart(
     ("v2_OpenEnded_mscoco_train2014_questions.json",),
     "v2_mscoco_train2014_annotations.json",
     "train2014",
     "train",
 )
-VALIDATION = Part(
+VALIDATION = QuestionPart(
     ("v2_OpenEnded_mscoco_val2014_questions.json",),
     "v2_mscoco_val2014_annotations.json",
     "val2014",
     "validation",
 )
-TEST = Part(
+TEST = QuestionPart(
     (
         "v2_OpenEnded_mscoco_test2015_questions.json",
         "v2_OpenEnded_mscoco_test-dev2015_questions.json",  # a part of the other
@@ -157,7 +157,7 @@ def _find(root: Path, *names: str) -> Path | None:
     return first_file(root, _places(*names))
 
 
-def _read(part: Part, path: Path, root: Path, stray: list[int]) -> Iterator[Question]:
+def _read(part: QuestionPart, path: Path, root: Path, stray: list[int]) -> Iterator[Question]:
     """Yield the questions of a part; put the identifiers of annotations without a question into ``stray``."""
     answers = _read_annotations(part, root) if part.annotations else {}
     folder = find_image_folder(root, part.images)
@@ -176,7 +176,7 @@ def _read(part: Part, path: Path, root: Path, stray: list[int]) -> Iterator[Ques
     stray += answers
 
 
-def _read_annotations(part: Part, root: Path) -> dict[int, tuple[str, str, tuple[str, ...]]]:
+def _read_annotations(part: QuestionPart, root: Path) -> dict[int, tuple[str, str, tuple[str, ...]]]:
     """Return the type of the answer, that of the question, and the answers of each question of a part."""
     path = _find(root, part.annotations)
     if path is None:
@@ -197,13 +197,9 @@ def _entries(path: Path, key: str, make: Callable[[dict[str, Any]], EntryT]) -> 
     An answer is reduced to its text as soon as it is parsed: as dictionaries, the 4.4 million answers of the training
     part would take gigabytes.
     """
-    try:
+    with in_format(path, "the format of VQA 2.0"):
         tree = json.loads(path.read_text(encoding="utf-8"), object_hook=_bare_answer)
         return [make(entry) for entry in tree[key]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: not in the format of VQA 2.0 ({error!r}); download it again") from error
-    except OSError as error:
-        raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
 
 
 def _bare_answer(entry: dict[str, Any]) -> Any:

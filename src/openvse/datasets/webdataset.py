@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
-from openvse.datasets.fields import read_captions, read_split
-from openvse.datasets.layout_splits import named_splits
+from openvse.datasets.layout import named_splits
+from openvse.datasets.rows import read_captions, read_split
 from openvse.errors import DataError
 from openvse.media.listing import LeftOut, kind_left_out, walk_files
 from openvse.media.names import escaped, is_image, is_video_name
@@ -90,7 +90,7 @@ class _Shard:
     def records(self, place: str, split: str) -> Iterator[Record]:
         for item in self.items.values():
             if item.image is not None:
-                name = f"{place}/{item.image.member}"
+                name = f"{place}/{item.image.name}"
                 yield Record(name, item.image, item.captions or (), item.split or split)
 
 

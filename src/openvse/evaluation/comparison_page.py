@@ -7,7 +7,7 @@ from functools import cache
 from html import escape
 from importlib.resources import files
 
-from openvse.corpus.leakage import LEAKAGE
+from openvse.corpus.splits import LEAKAGE
 from openvse.evaluation.comparison import Comparison, Contrast
 from openvse.evaluation.comparison_text import (
     counted,

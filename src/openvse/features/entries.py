@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from openvse.errors import BadFeaturesError, DataError
-from openvse.features.items import num_real
+from openvse.features.arrays import num_real
 
 FEATURES = ("features", "x", "feat", "feats", "image_features")
 BOXES = ("boxes", "bbox", "image_bb")
@@ -22,6 +25,8 @@ HEIGHT = ("image_h", "img_h", "image_height")
 
 BEYOND = 0.01
 """How far a box may extend beyond its image, as a fraction of it, since detectors round. The excess is cut off."""
+
+_DAMAGE = (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Local:
 
 
 @dataclass(frozen=True)
-class Entry:
+class FeatureEntry:
     """One item of a file, whose features are read on demand.
 
     Attributes:
@@ -82,6 +87,15 @@ class Entry:
     id: str
     place: str
     read: Callable[[], Local]
+
+
+@contextmanager
+def reading_item() -> Iterator[None]:
+    """Turn what the readers of damaged files raise into BadFeaturesError, so that the item alone is left out."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise BadFeaturesError(f"it cannot be read ({error}): cut off or damaged") from error
 
 
 def local_of(fields: Mapping[str, Any]) -> Local:

@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from openvse.features.layout import MANIFEST, read_ids, read_manifest
+from openvse.features.layout import MANIFEST, StoreManifest, read_ids
 from openvse.features.sources import SourceLog
 from openvse.features.writer import FeatureStoreWriter
 from openvse.files import write_whole, writing
@@ -186,4 +186,4 @@ def _note(folder: Path) -> Path:
 
 
 def _ids(folder: Path) -> tuple[str, ...]:
-    return read_ids(folder, read_manifest(folder)) if (folder / MANIFEST).exists() else ()
+    return read_ids(folder, StoreManifest.read(folder)) if (folder / MANIFEST).exists() else ()

@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from openvse.errors import BadFeaturesError, DataError
+from openvse.errors import DataError
 from openvse.features.entries import (
     BOXES,
     COUNT,
     FEATURES,
     HEIGHT,
     WIDTH,
-    Entry,
+    FeatureEntry,
     Local,
     as_rows,
     local_of,
     read_id_file,
+    reading_item,
     without_padding,
 )
 
@@ -34,7 +35,7 @@ DEEPEST = 8
 """The largest depth of nested groups, since a link can lead back to its own group."""
 
 
-def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[Entry]:
+def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     """Read an HDF5 file, one item or block of items at a time.
 
     Either each item is a group with ``features`` (and ``boxes``, ``image_w``, ``image_h``, as data sets or attributes)
@@ -60,7 +61,9 @@ def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[Entry]:
         raise DataError(f"{source} is damaged ({error}): give it again") from error
 
 
-def _read_file(source: Path, file: Any, ids: Path | None, is_group: Callable[[Any], bool]) -> Iterator[Entry]:
+def _read_file(
+    source: Path, file: Any, ids: Path | None, is_group: Callable[[Any], bool]
+) -> Iterator[FeatureEntry]:
     name = next((name for name in FEATURES if name in file and not is_group(file[name])), None)
     known = next((name for name in IDS if name in file), None)
     if name is not None:
@@ -73,7 +76,7 @@ def _read_file(source: Path, file: Any, ids: Path | None, is_group: Callable[[An
 
 def _read_items(
     place: str, group: Mapping[str, Any], prefix: str, is_group: Callable[[Any], bool]
-) -> Iterator[Entry]:
+) -> Iterator[FeatureEntry]:
     if prefix.count("/") > DEEPEST:
         raise DataError(
             f"{place} nests groups without end ({prefix[:40]}...): remove the links that lead back"
@@ -82,18 +85,16 @@ def _read_items(
         path = f"{prefix}{name}"
         node: Any = group.get(name)  # None for a broken link
         if not is_group(node):
-            yield Entry(path, f"{place}, {path}", partial(_read_one, {"features": node}))
+            yield FeatureEntry(path, f"{place}, {path}", partial(_read_one, {"features": node}))
         elif any(key in node and not is_group(node[key]) for key in FEATURES):
-            yield Entry(path, f"{place}, {path}", partial(_read_one, ChainMap(node, node.attrs)))
+            yield FeatureEntry(path, f"{place}, {path}", partial(_read_one, ChainMap(node, node.attrs)))
         else:
             yield from _read_items(place, node, f"{path}/", is_group)
 
 
 def _read_one(fields: Mapping[str, Any]) -> Local:
-    try:
+    with reading_item():
         return local_of(fields)
-    except (OSError, RuntimeError) as error:
-        raise BadFeaturesError(f"it cannot be read ({error}): cut off or damaged") from error
 
 
 def _ids(source: Path, file: Any, name: str, known: str | None, ids: Path | None) -> list[str]:
@@ -108,7 +109,7 @@ def _ids(source: Path, file: Any, name: str, known: str | None, ids: Path | None
     return names
 
 
-def _read_whole(source: Path, file: Any, name: str, ids: list[str]) -> Iterator[Entry]:
+def _read_whole(source: Path, file: Any, name: str, ids: list[str]) -> Iterator[FeatureEntry]:
     beside = [
         key for key in (*BOXES, *COUNT, *WIDTH, *HEIGHT) if key in file and file[key].shape[:1] == (len(ids),)
     ]
@@ -121,16 +122,14 @@ def _read_whole(source: Path, file: Any, name: str, ids: list[str]) -> Iterator[
             return file[key][start : start + step]
 
         for row, item in enumerate(ids[start : start + step]):
-            yield Entry(
+            yield FeatureEntry(
                 item, f"{source.name}, item {start + row}", partial(_read_row, block, name, beside, row)
             )
 
 
 def _read_row(block: Callable[[str], Any], name: str, beside: list[str], row: int) -> Local:
-    try:
+    with reading_item():
         fields = {key: block(key)[row] for key in (name, *beside)}
-    except (OSError, RuntimeError) as error:
-        raise BadFeaturesError(f"it cannot be read ({error}): cut off or damaged") from error
     if not any(key in fields for key in COUNT):
         rows = without_padding(as_rows(fields[name]))
         fields |= {name: rows} | {key: fields[key][: len(rows)] for key in BOXES if key in fields}

@@ -1,23 +1,109 @@
-"""Imports features that other tools made into a feature store."""
+"""Imports features that other tools made into a feature store: the kinds of files, names of images, and the import."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
 import numpy as np
 import torch
 
 from openvse.errors import BadFeaturesError, DataError
-from openvse.features.entries import Entry, Local
-from openvse.features.feature_files import reader_of
-from openvse.features.image_names import ImageNames
+from openvse.features.entries import FeatureEntry, Local
+from openvse.features.hdf5 import read_hdf5
 from openvse.features.layout import IMPORTED, MANIFEST, StoreDtype, is_imported
+from openvse.features.numpy_files import read_npy, read_npz
 from openvse.features.store import FeatureStore
+from openvse.features.tsv import read_tsv
 from openvse.features.writer import FeatureStoreWriter
+from openvse.registry import Registry
+
+FEATURE_FILES: Registry[Iterator[FeatureEntry]] = Registry(
+    "kind of feature files", {"hdf5": read_hdf5, "npy": read_npy, "npz": read_npz, "tsv": read_tsv}
+)
+"""Readers by name: ``(source: Path, ids: Path | None) -> Iterator[FeatureEntry]``."""
+
+_SUFFIXES = MappingProxyType(
+    {".tsv": "tsv", ".npz": "npz", ".npy": "npy", ".h5": "hdf5", ".hdf5": "hdf5", ".hdf": "hdf5"}
+)
+
+
+def reader_of(source: Path, kind: str | None) -> Callable[..., Iterator[FeatureEntry]]:
+    """Return the reader of a file or folder of features.
+
+    Args:
+        source: the file or folder.
+        kind: a name in ``FEATURE_FILES``; None infers it from the names of files.
+
+    Raises:
+        DataError: the source is missing or already a feature store, or its kind cannot be inferred.
+        RecipeError: the kind is unknown.
+    """
+    if not source.exists():
+        raise DataError(f"{source}: there is no such file or folder; check the path")
+    if (source / MANIFEST).exists():
+        raise DataError(f"{source} is already a feature store: use it directly")
+    return FEATURE_FILES.get(kind or _detect(source))
+
+
+def _detect(source: Path) -> str:
+    paths = source.rglob("*") if source.is_dir() else [source]
+    # Parts of a large table are named table.tsv.0, table.tsv.1.
+    kinds = {_SUFFIXES.get(suffix) for path in paths for suffix in path.suffixes[-2:]} - {None}
+    if len(kinds) == 1:
+        return str(kinds.pop())
+    listed = ", ".join(sorted(map(str, kinds)))
+    content = f"files of several kinds ({listed})" if kinds else "no feature files"
+    raise DataError(
+        f"{source}: {content} there; expected are .tsv, .npz, .npy or .h5: give --kind {'|'.join(FEATURE_FILES)}"
+    )
+
+
+_NUMBER = re.compile(r"(?:^|_)0*(\d+)$")
+
+
+class ImageNames:
+    """Finds the image that a name means.
+
+    A name may be the identifier itself, its last part, that part without its suffix, or the number at its end:
+    ``391895``, ``COCO_val2014_000000391895`` and ``val2014/COCO_val2014_000000391895.jpg`` are the same image. A name
+    that could mean two images matches none.
+
+    Args:
+        image_ids: the identifiers of a data set's images.
+
+    Examples:
+        >>> names = ImageNames(["COCO_val2014_000000391895.jpg", "COCO_val2014_000000000042.jpg"])
+        >>> names.find("391895"), names.find("43")
+        ('COCO_val2014_000000391895.jpg', None)
+    """
+
+    def __init__(self, image_ids: Sequence[str]) -> None:
+        self._exact = frozenset(image_ids)
+        self._known: dict[str, str | None] = {}
+        for image_id in self._exact:
+            for form in set(_forms(image_id)):
+                self._known[form] = None if form in self._known else image_id
+
+    def find(self, name: str) -> str | None:
+        """Return the identifier that a name means, or None."""
+        if name in self._exact:
+            return name
+        return next((image_id for form in _forms(name) if (image_id := self._known.get(form))), None)
+
+
+def _forms(name: str) -> Iterator[str]:
+    path = PurePosixPath(name)
+    yield from (name, path.name, path.stem)
+    number = _NUMBER.search(path.stem)
+    if number:
+        yield number[1]
+
 
 COMMIT_SECONDS = 5.0
 """How many seconds of work a kill can lose at most."""
@@ -111,7 +197,7 @@ class _Import:
             self._boxes = boxes and before.has_boxes
             self._writer = self._open(before.dim)
 
-    def take(self, entry: Entry, item: str | None) -> None:
+    def take(self, entry: FeatureEntry, item: str | None) -> None:
         """Add one item, or record why it cannot be added."""
         if item is None:
             self.report.unmatched.append(entry.id)

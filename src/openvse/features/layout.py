@@ -4,7 +4,7 @@
     boxes.npy      the box of each local feature in its image: [rows, 4], float32; only in a store with boxes
     lengths.npy    N of each item: int64 [items]
     ids.txt        the identifier of each item, UTF-8, one a line
-    checksums.json CRC-32 of what is committed; see features/checksums.py
+    checksums.json how much of the other files it covers, and the CRC-32 of that part of each, without headers
     sources.jsonl  which file each item was made from, where that is known; see features/sources.py
     store.json     the manifest: format, encoder, and how much of the other files is committed
     writer.lock    locked while a process writes
@@ -12,20 +12,23 @@
 All but the manifest, its checksums and the lock only ever grow. A commit makes them durable and then replaces the
 manifest by rename, so its cost does not depend on the size of the store; what lies beyond the manifest's counts is the
 rest of an interrupted write, which readers ignore and the next writer cuts off.
+
+The checksums are written after the manifest of a commit, so after a kill they can lack the last commit. They also lack
+items that an older openvse added. A store that was begun by an older openvse has none, and never gets them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from openvse.errors import StoreError
-from openvse.files import write_whole
+from openvse.files import checksum, write_whole
 
 StoreDtype = Literal["float16", "float32"]
 
@@ -38,6 +41,7 @@ BOXES = "boxes.npy"
 LENGTHS = "lengths.npy"
 IDS = "ids.txt"
 MANIFEST = "store.json"
+CHECKSUMS = "checksums.json"
 
 IMPORTED = "imported:"
 """The prefix of the fingerprint of imported features of unknown origin; the name of a folder follows."""
@@ -50,7 +54,7 @@ HEADER_BYTES = 128
 
 
 @dataclass(frozen=True)
-class Manifest:
+class StoreManifest:
     """The content of ``store.json``: how the features were made, and how much of them is committed.
 
     Attributes:
@@ -95,6 +99,37 @@ class Manifest:
             return npy_header(row.base, (self.rows, *row.shape))
         return npy_header(np.dtype(np.int64), (self.items,)) if name == LENGTHS else b""
 
+    @classmethod
+    def read(cls, folder: Path) -> StoreManifest:
+        """Return the manifest of a store.
+
+        Raises:
+            StoreError: there is no store in the folder, its manifest is damaged, or it has another format.
+        """
+        path = folder / MANIFEST
+        if not path.is_file():
+            raise StoreError(f"no feature store at {folder} (no {MANIFEST}): make one with 'openvse extract'")
+        try:
+            fields = json.loads(path.read_text())
+            name, version = fields.pop("format"), fields.pop("version")
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise damaged_store(folder, f"{MANIFEST} cannot be understood") from error
+        if name != FORMAT or version not in (VERSION, VERSION_WITH_BOXES):
+            raise StoreError(
+                f"feature store {folder} has format {name} {version}, this openvse reads {FORMAT} {VERSION} "
+                f"and {VERSION_WITH_BOXES}: "
+                f"extract again, or use the openvse that made it"
+            )
+        try:
+            manifest = cls(**fields)
+            counts = (manifest.dim, manifest.items, manifest.rows, manifest.id_bytes)
+            sound = all(type(count) is int and count >= 0 for count in counts)
+        except TypeError as error:
+            raise damaged_store(folder, f"{MANIFEST} cannot be understood") from error
+        if not sound or manifest.dtype not in ("float16", "float32") or not isinstance(manifest.boxes, bool):
+            raise damaged_store(folder, f"{MANIFEST} holds impossible values")
+        return manifest
+
     def write(self, folder: Path) -> None:
         """Replace the manifest of a store by rename: this is the commit."""
         content = {"format": FORMAT, "version": VERSION_WITH_BOXES, **asdict(self)}
@@ -114,7 +149,7 @@ class Manifest:
             path = folder / name
             size = path.stat().st_size if path.is_file() else 0
             if size < expected:
-                raise damaged(folder, f"{name} has {size} of {expected} bytes")
+                raise damaged_store(folder, f"{name} has {size} of {expected} bytes")
 
 
 def is_imported(fingerprint: str) -> bool:
@@ -133,49 +168,18 @@ def _current(fingerprint: str) -> str:
     return fingerprint
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a store.
-
-    Raises:
-        StoreError: there is no store in the folder, its manifest is damaged, or it has another format.
-    """
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise StoreError(f"no feature store at {folder} (no {MANIFEST}): make one with 'openvse extract'")
-    try:
-        fields = json.loads(path.read_text())
-        name, version = fields.pop("format"), fields.pop("version")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise damaged(folder, f"{MANIFEST} cannot be understood") from error
-    if name != FORMAT or version not in (VERSION, VERSION_WITH_BOXES):
-        raise StoreError(
-            f"feature store {folder} has format {name} {version}, this openvse reads {FORMAT} {VERSION} "
-            f"and {VERSION_WITH_BOXES}: "
-            f"extract again, or use the openvse that made it"
-        )
-    try:
-        manifest = Manifest(**fields)
-        counts = (manifest.dim, manifest.items, manifest.rows, manifest.id_bytes)
-        sound = all(type(count) is int and count >= 0 for count in counts)
-    except TypeError as error:
-        raise damaged(folder, f"{MANIFEST} cannot be understood") from error
-    if not sound or manifest.dtype not in ("float16", "float32") or not isinstance(manifest.boxes, bool):
-        raise damaged(folder, f"{MANIFEST} holds impossible values")
-    return manifest
-
-
 def encode_ids(ids: Iterable[str]) -> bytes:
     """Return the bytes of ``ids.txt`` for some identifiers; file names that are not valid UTF-8 are preserved."""
     return "".join(f"{item}\n" for item in ids).encode(errors="surrogateescape")
 
 
-def read_ids(folder: Path, manifest: Manifest) -> tuple[str, ...]:
+def read_ids(folder: Path, manifest: StoreManifest) -> tuple[str, ...]:
     """Return the committed identifiers of a store, in the order of its items."""
     with (folder / IDS).open("rb") as file:
         text = file.read(manifest.id_bytes).decode(errors="surrogateescape")
     ids = tuple(text.split("\n")[:-1])
     if len(ids) != manifest.items:
-        raise damaged(folder, f"{IDS} names {len(ids)} of {manifest.items} items")
+        raise damaged_store(folder, f"{IDS} names {len(ids)} of {manifest.items} items")
     return ids
 
 
@@ -191,6 +195,76 @@ def _row_type(dtype: StoreDtype, width: int) -> np.dtype[np.void]:
     return np.dtype((dtype, (width,)))
 
 
-def damaged(folder: Path, what: str) -> StoreError:
+def damaged_store(folder: Path, what: str) -> StoreError:
     """Return the error for a damaged store, which no extraction leaves behind, however it ends."""
     return StoreError(f"feature store {folder} is damaged: {what}; delete the folder and extract again")
+
+
+SMALL_BYTES = 1 << 24
+"""Files up to this size are always compared with their checksum when a store is opened, larger ones on request."""
+
+
+def add_checksums(folder: Path, before: StoreManifest, after: StoreManifest) -> None:
+    """Add the checksums of a commit; its data are read again, which the system still has in memory.
+
+    Args:
+        folder: the folder of the store.
+        before: the manifest before the commit.
+        after: the manifest after the commit.
+
+    Raises:
+        OSError: the disk is full or cannot be written to.
+    """
+    covered = _read(folder, after)
+    if covered is None:
+        if before.items:
+            return
+        covered = replace(after, items=0, rows=0, id_bytes=0), {}
+    known, sums = covered
+    added = {
+        name: checksum(folder / name, skip=end, size=after.file_bytes[name] - end, start=sums.get(name, 0))
+        for name, end in known.file_bytes.items()
+    }
+    counts = {"items": after.items, "rows": after.rows, "id_bytes": after.id_bytes}
+    write_whole(folder / CHECKSUMS, json.dumps({**counts, "sums": added}, indent=2) + "\n")
+
+
+def check_files(folder: Path, manifest: StoreManifest, *, all_files: bool) -> None:
+    """Compare the files of a store with their checksums, for those parts that have one.
+
+    Args:
+        folder: the folder of the store.
+        manifest: the manifest of the store.
+        all_files: whether to compare large files too.
+
+    Raises:
+        StoreError: a file has changed.
+    """
+    covered = _read(folder, manifest)
+    if covered is None:
+        return
+    known, sums = covered
+    for name, end in known.file_bytes.items():
+        header = _header_bytes(name)
+        if (all_files or end <= SMALL_BYTES) and name in sums:
+            found = checksum(folder / name, skip=header, size=end - header)
+            if found != sums[name]:
+                raise damaged_store(folder, f"{name} does not match its checksum")
+
+
+def _read(folder: Path, manifest: StoreManifest) -> tuple[StoreManifest, dict[str, int]] | None:
+    """Return the covered part of the store as a manifest, and the checksums; None if there are none."""
+    try:
+        content = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
+        counts = {name: int(content[name]) for name in ("items", "rows", "id_bytes")}
+        sums = {str(name): int(value) for name, value in content["sums"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if any(not 0 <= count <= getattr(manifest, name) for name, count in counts.items()):
+        return None  # the file is of an earlier store in this folder
+    items, rows, id_bytes = counts.values()
+    return replace(manifest, items=items, rows=rows, id_bytes=id_bytes), sums
+
+
+def _header_bytes(name: str) -> int:
+    return 0 if name == IDS else HEADER_BYTES

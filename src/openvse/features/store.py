@@ -1,10 +1,10 @@
-"""Reading a feature store: any batch, with no more memory than the batch takes."""
+"""Reading a feature store: any batch, with no more memory than it takes; a folder of stores may replace a store."""
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -13,11 +13,48 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from openvse.encoders import ImageEncoder, TextEncoder, TokenStatesEncoder
 from openvse.errors import StoreError
-from openvse.features.checksums import check_files
-from openvse.features.items import as_inputs, positions_of
-from openvse.features.layout import BOXES, FEATURES, HEADER_BYTES, LENGTHS, damaged, read_ids, read_manifest
+from openvse.features.layout import (
+    BOXES,
+    FEATURES,
+    HEADER_BYTES,
+    LENGTHS,
+    MANIFEST,
+    StoreManifest,
+    check_files,
+    damaged_store,
+    read_ids,
+    same_maker,
+)
+from openvse.functional import position_mask
 from openvse.types import Inputs
+
+
+def positions_of(
+    ids: Sequence[str], known: Mapping[str, int], *, source: str, remedy: str
+) -> Int[np.ndarray, "B"]:
+    """Return the positions of items.
+
+    Args:
+        ids: the items that are asked for.
+        known: the position of each item in a source.
+        source: the name of the source in messages.
+        remedy: what to do about missing items.
+
+    Raises:
+        StoreError: some items are missing; the first three are named.
+    """
+    missing = [item for item in ids if item not in known]
+    if missing:
+        named = ", ".join(map(repr, missing[:3])) + (", ..." if len(missing) > 3 else "")
+        raise StoreError(f"{source} has no features of {len(missing)} of {len(ids)} items: {named}; {remedy}")
+    return np.fromiter((known[item] for item in ids), dtype=np.int64, count=len(ids))
+
+
+def as_inputs(stored: Shaped[np.ndarray, "B N C"], lengths: Int[np.ndarray, "B"]) -> Inputs:
+    """Return items in one array, padded with zeros, as ``float32 [B, N, C]`` values and a mask."""
+    return Inputs(torch.from_numpy(stored).float(), position_mask(torch.from_numpy(lengths), stored.shape[1]))
 
 
 class FeatureStore:
@@ -39,14 +76,14 @@ class FeatureStore:
     def __init__(self, path: Path, expected_fingerprint: str | None = None, *, check: bool = False) -> None:
         """See ``open``."""
         self.path = path
-        self._manifest = read_manifest(path)
+        self._manifest = StoreManifest.read(path)
         self._manifest.check(path, expected_fingerprint)
         check_files(path, self._manifest, all_files=check)
         self._lengths = np.fromfile(path / LENGTHS, "<i8", self._manifest.items, offset=HEADER_BYTES)
         if (self._lengths < 1).any():
-            raise damaged(path, f"{LENGTHS} has an item without features")
+            raise damaged_store(path, f"{LENGTHS} has an item without features")
         if self._lengths.sum() != self._manifest.rows:
-            raise damaged(path, f"{LENGTHS} does not add up to its {self._manifest.rows} features")
+            raise damaged_store(path, f"{LENGTHS} does not add up to its {self._manifest.rows} features")
         self._starts = np.cumsum(self._lengths) - self._lengths
         self._files = {name: os.open(path / name, os.O_RDONLY) for name in self._manifest.row_types}
         for file in self._files.values():
@@ -160,5 +197,72 @@ class FeatureStore:
         offsets = HEADER_BYTES + self._starts[positions] * row.itemsize
         for item, length, offset in zip(stored, lengths.tolist(), offsets.tolist(), strict=True):
             if os.preadv(self._files[name], [item[:length].data], offset) != length * row.itemsize:
-                raise damaged(self.path, f"{name} became shorter since the store was opened")
+                raise damaged_store(self.path, f"{name} became shorter since the store was opened")
         return stored
+
+
+def open_store(path: Path | None, encoder: ImageEncoder | TokenStatesEncoder) -> FeatureStore | None:
+    """Open the store that an encoder can read, also from a folder of stores; None if no path is given.
+
+    Raises:
+        StoreError: see ``open_fitting``.
+    """
+    if path is None:
+        return None
+    return open_fitting(path, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
+
+
+def open_token_states(path: Path | None, encoder: TextEncoder) -> FeatureStore | None:
+    """Open the store of token states that a text encoder can read, also from a folder of stores.
+
+    Returns:
+        The store; None if no path is given, or if the encoder cannot use stored states, such as one whose text model
+        was fine-tuned.
+
+    Raises:
+        StoreError: see ``open_fitting``.
+    """
+    if not isinstance(encoder, TokenStatesEncoder) or encoder.why_not_stored() is not None:
+        return None
+    return open_store(path, encoder)
+
+
+def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureStore:
+    """Open a store, or the one in a folder of stores that fits.
+
+    Args:
+        path: a store, or a folder that holds stores, for instance ``features`` with ``features/grid`` and
+            ``features/regions``.
+        fingerprint: the encoder that must have made the store; None takes any, and in a folder the one of width
+            ``dim``.
+        dim: C, the width of the features that the model expects.
+
+    Raises:
+        StoreError: the store is missing, damaged or made by another encoder, or none or several of the folder fit.
+    """
+    stores = {each.parent: StoreManifest.read(each.parent) for each in sorted(path.glob(f"*/{MANIFEST}"))}
+    if not stores or (path / MANIFEST).exists():
+        return FeatureStore.open(path, fingerprint)
+    fitting = {
+        folder: manifest
+        for folder, manifest in stores.items()
+        if (manifest.dim == dim if fingerprint is None else same_maker(manifest.encoder, fingerprint))
+    }
+    if len(fitting) == 1:
+        return FeatureStore.open(next(iter(fitting)), fingerprint)
+    wanted = f"width {dim}" if fingerprint is None else f"encoder {fingerprint!r}"
+    if not fitting:
+        raise StoreError(
+            f"no feature store in {path} is of {wanted}; there are {_listed(stores.items())}: extract or import the "
+            f"features that the model reads, or give another folder"
+        )
+    remedy = "name one of them" + (", or set image.encoder.made_by" if fingerprint is None else "")
+    raise StoreError(
+        f"{len(fitting)} feature stores in {path} are of {wanted}: {_listed(fitting.items())}; {remedy}"
+    )
+
+
+def _listed(stores: Iterable[tuple[Path, StoreManifest]]) -> str:
+    return ", ".join(
+        f"{folder.name} (made by {manifest.encoder!r}, width {manifest.dim})" for folder, manifest in stores
+    )

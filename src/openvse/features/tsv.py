@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import BadFeaturesError, DataError
-from openvse.features.entries import Entry, Local
+from openvse.features.entries import FeatureEntry, Local
 
 COLUMNS = {
     6: "image_id image_w image_h num_boxes boxes features",
@@ -23,7 +23,7 @@ LONGEST_LINE = 1 << 28
 """The longest line in bytes; 100 regions of 2,048 numbers take 1.1 MB."""
 
 
-def read_tsv(source: Path, ids: Path | None = None) -> Iterator[Entry]:
+def read_tsv(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     """Read a ``.tsv`` file, or those of a folder one after the other, line by line.
 
     Numbers are little-endian float32. The first line may hold the names of the columns.
@@ -37,7 +37,7 @@ def read_tsv(source: Path, ids: Path | None = None) -> Iterator[Entry]:
         yield from _read_table(path)
 
 
-def _read_table(path: Path) -> Iterator[Entry]:
+def _read_table(path: Path) -> Iterator[FeatureEntry]:
     names: list[str] = []
     with path.open("rb") as file:
         number = 0
@@ -54,7 +54,7 @@ def _read_table(path: Path) -> Iterator[Entry]:
                     continue
             if line.strip():
                 item = cells[names.index("image_id")] if len(cells) == len(names) else cells[0]
-                yield Entry(
+                yield FeatureEntry(
                     item.decode(errors="surrogateescape").strip(),
                     f"{path.name}, line {number}",
                     partial(_parse, names, cells),

@@ -18,19 +18,19 @@ from torch import Tensor
 
 import openvse
 from openvse.errors import BadFeaturesError, StoreError
-from openvse.features.checksums import CHECKSUMS, add_checksums
 from openvse.features.layout import (
     BOXES,
+    CHECKSUMS,
     FEATURES,
     HEADER_BYTES,
     IDS,
     LENGTHS,
     MANIFEST,
-    Manifest,
     StoreDtype,
+    StoreManifest,
+    add_checksums,
     encode_ids,
     read_ids,
-    read_manifest,
 )
 from openvse.files import locked
 
@@ -69,8 +69,8 @@ class FeatureStoreWriter:
             path.mkdir(parents=True, exist_ok=True)
             opening.enter_context(locked(path, "feature store", StoreError))
             if not (path / MANIFEST).exists():
-                _create(path, Manifest(fingerprint, dim, dtype, openvse.__version__, boxes=boxes))
-            self._manifest = read_manifest(path)
+                _create(path, StoreManifest(fingerprint, dim, dtype, openvse.__version__, boxes=boxes))
+            self._manifest = StoreManifest.read(path)
             self._manifest.check(path, fingerprint)
             _check_numbers(path, self._manifest, dim, dtype, boxes)
             self._files = {name: opening.enter_context((path / name).open("r+b")) for name in self._sizes}
@@ -132,7 +132,7 @@ class FeatureStoreWriter:
             BadFeaturesError: this store already holds one of the items.
             StoreError: the other store is damaged, or holds other features; or this one cannot be written.
         """
-        other = read_manifest(folder)
+        other = StoreManifest.read(folder)
         other.check(folder, self._manifest.encoder)
         _check_numbers(folder, other, self._manifest.dim, self._manifest.dtype, self._manifest.boxes)
         ids = read_ids(folder, other)
@@ -229,7 +229,7 @@ def _checked_boxes(item: str, boxes: Tensor | None, count: int) -> Tensor:
     return boxes
 
 
-def _create(folder: Path, empty: Manifest) -> None:
+def _create(folder: Path, empty: StoreManifest) -> None:
     features = folder / FEATURES
     if features.exists() and features.stat().st_size > HEADER_BYTES:
         # Other data, or a store that lost its manifest, must not be overwritten.
@@ -240,7 +240,7 @@ def _create(folder: Path, empty: Manifest) -> None:
     empty.write(folder)
 
 
-def _check_numbers(folder: Path, manifest: Manifest, dim: int, dtype: StoreDtype, boxes: bool) -> None:
+def _check_numbers(folder: Path, manifest: StoreManifest, dim: int, dtype: StoreDtype, boxes: bool) -> None:
     def described(dtype: StoreDtype, dim: int, boxes: bool) -> str:
         return f"{dtype} of width {dim}{' with boxes' if boxes else ''}"
 

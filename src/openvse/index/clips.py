@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from openvse.index.database import Database, decode_id, encode_id
-from openvse.media.segments import ClipSegment, cut, file_of, segment_name, span_of
+from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
 
 SECONDS = "segment_seconds"
 """The name under which an index notes how long its segments are; "" where there never were any."""
@@ -55,14 +55,14 @@ def count_segments(database: Database) -> int:
 def are_cut(items: Iterable[str], seconds: float) -> bool:
     """Return whether items are a clip in segments of this length, or one whole file if it is 0."""
     spans = sorted(span for span in map(span_of, items) if span is not None)
-    return spans == cut(spans[-1][1], seconds) if spans and seconds else not spans and not seconds
+    return spans == cut_clip(spans[-1][1], seconds) if spans and seconds else not spans and not seconds
 
 
 def segments_of(item_id: str, path: Path, seconds: float, duration: float) -> list[tuple[str, ClipSegment]]:
     """Return the ids and places of the segments of a clip."""
     return [
         (segment_name(item_id, start, end), ClipSegment(path, start, end))
-        for start, end in cut(duration, seconds)
+        for start, end in cut_clip(duration, seconds)
     ]
 
 

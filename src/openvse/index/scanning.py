@@ -12,8 +12,7 @@ from openvse.errors import DataError
 from openvse.index.clips import HeldFile, are_cut, held_files, items_of
 from openvse.index.database import Database, Root, encode_id
 from openvse.index.manifest import Held, Item
-from openvse.media.ignoring import rules_of
-from openvse.media.listing import LeftOut, left_out_of, name_media
+from openvse.media.listing import LeftOut, list_media, rules_of
 from openvse.media.names import is_video_name
 
 _ROOT_IS_GONE = "it is not there: its items are kept; connect it, or remove it with --forget"
@@ -109,7 +108,7 @@ def list_root(root: Root, *, videos: bool, ignore: Sequence[str] = ()) -> RootLi
     if not folder.is_dir():
         return RootListing(root, [], _ROOT_IS_GONE)
     rules = rules_of(folder, ignore)
-    found = name_media(folder, videos=videos, ignored=rules if rules else None)
+    found = list_media(folder, videos=videos, ignored=rules if rules else None)
     above, label = os.path.join(root.path, ""), root.id_of("")  # noqa: PTH118 - strings, for speed
     entries: list[Listed] = []
     failed = []
@@ -122,7 +121,7 @@ def list_root(root: Root, *, videos: bool, ignore: Sequence[str] = ()) -> RootLi
         entries.append((encode_id(label + name), status.st_mtime_ns, status.st_size, name))
     entries.sort()
     missing = "" if found.names else _ROOT_IS_EMPTY
-    return RootListing(root, entries, missing, found.unreadable, failed, left_out_of(folder, found))
+    return RootListing(root, entries, missing, found.unreadable, failed, found.left_out)
 
 
 def list_sentences(root: Root) -> RootListing:

@@ -1,11 +1,15 @@
-"""The content of a folder: images, clips if wanted, and files that are left out, counted by kind."""
+"""The content of a folder: images, clips if wanted, files that are left out, and rules for what is skipped."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from openvse.errors import DataError
 from openvse.media.names import escaped, foreign_kind, is_image, is_video_name, remedy
@@ -48,29 +52,21 @@ class Listing:
     """The images and clips below a folder.
 
     Attributes:
-        paths: the paths of the images and clips, sorted; each begins with the folder.
+        root: the folder.
+        names: the images and clips: paths below the folder, with forward slashes, in the order of their parts.
         left_out: similar files that are left out.
         unreadable: folders whose content the system refused to list.
     """
 
-    paths: list[Path]
-    left_out: LeftOut
-    unreadable: list[Path] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class NamedFiles:
-    """The images and clips below a folder, by name: what is quick for very many.
-
-    Attributes:
-        names: below the folder, with forward slashes, in the order of their parts.
-        left_out: the names of similar files that are left out, by kind.
-        unreadable: folders whose content the system refused to list.
-    """
-
+    root: Path
     names: list[str]
-    left_out: dict[str, list[str]]
+    left_out: LeftOut
     unreadable: list[Path]
+
+    @cached_property
+    def paths(self) -> list[Path]:
+        """The paths of the images and clips; each begins with the folder."""
+        return [self.root / name for name in self.names]
 
 
 def list_media(
@@ -90,17 +86,9 @@ def list_media(
     root = Path(folder)
     if not root.is_dir():
         raise DataError(f"{escaped(root)}: there is no such folder; give a folder of images")
-    found = name_media(root, videos=videos, ignored=ignored)
-    return Listing([root / name for name in found.names], left_out_of(root, found), found.unreadable)
-
-
-def name_media(
-    root: Path, *, videos: bool = False, ignored: Callable[[str, bool], bool] | None = None
-) -> NamedFiles:
-    """List the images below a folder by name; see ``list_media``."""
     unreadable: list[Path] = []
     names: list[str] = []
-    left_out: dict[str, list[str]] = {}
+    left_out: dict[str, list[Path]] = {}
     of_suffix: dict[str, str | None] = {}  # what a suffix says is looked up once
     for name in _names_below(root, ignored, unreadable):
         base = name[name.rfind("/") + 1 :]
@@ -114,32 +102,17 @@ def name_media(
         if kind == "":
             names.append(name)
         elif kind is not None:
-            left_out.setdefault(kind, []).append(name)
-    return NamedFiles(names, left_out, unreadable)
+            left_out.setdefault(kind, []).append(root / name)
+    return Listing(root, names, LeftOut(left_out), unreadable)
 
 
-def left_out_of(root: Path, found: NamedFiles) -> LeftOut:
-    """Return the files that are left out."""
-    return LeftOut({kind: [root / name for name in names] for kind, names in found.left_out.items()})
-
-
-def walk_files(
-    root: Path,
-    ignored: Callable[[str, bool], bool] | None = None,
-    unreadable: list[Path] | None = None,
-) -> Iterator[Path]:
-    """Yield the files below a folder; hidden files and folders are skipped, links to folders are not followed.
-
-    Args:
-        root: the folder.
-        ignored: see ``list_media``.
-        unreadable: the folders that the system refuses to list are appended to it.
-    """
-    return (root / name for name in _names_below(root, ignored, unreadable))
+def walk_files(root: Path) -> Iterator[Path]:
+    """Yield the files below a folder; hidden files and folders are skipped, links to folders are not followed."""
+    return (root / name for name in _names_below(root, None, []))
 
 
 def _names_below(
-    root: Path, ignored: Callable[[str, bool], bool] | None, unreadable: list[Path] | None
+    root: Path, ignored: Callable[[str, bool], bool] | None, unreadable: list[Path]
 ) -> Iterator[str]:
     """Yield the names of the files below a folder, in the order of their parts, with forward slashes."""
     waiting = [("", True)]  # names, and whether they are folders; the last one is the next
@@ -152,8 +125,7 @@ def _names_below(
             with os.scandir(os.path.join(root, name)) as entries:  # noqa: PTH118 - a string, for speed
                 inside = _inside(entries, f"{name}/" if name else "", ignored)
         except OSError:
-            if unreadable is not None:
-                unreadable.append(root / name)
+            unreadable.append(root / name)
             continue
         inside.sort(reverse=True)
         waiting += inside
@@ -202,3 +174,81 @@ def kind_left_out(name: str, *, videos: bool) -> str:
 
 def _plural(kind: str, count: int) -> str:
     return "videos" if kind == VIDEO and count != 1 else kind
+
+
+RULES_FILE = ".openvseignore"
+"""The file at the top of a folder whose lines are its rules."""
+
+_LAST_STARS = re.compile(r"(^!?|/)(\*\*?)(?=/? *$)")
+
+
+class IgnoreRules:
+    r"""Says which paths below a folder are skipped; the last rule that fits a path decides.
+
+    A rule is a pattern with ``*``, ``?`` and ``[...]``, none of which matches a slash, and ``**``, which matches any
+    number of folders. A pattern with a slash before its end begins at the folder; another one matches at any depth.
+    With a slash at its end it matches folders alone. ``!`` before a pattern takes an earlier rule back, but nothing
+    inside a folder that is skipped. Empty lines, and lines that begin with ``#``, are no rules.
+
+    Args:
+        lines: the rules, in their order.
+
+    Raises:
+        DataError: a pattern cannot be understood.
+
+    Examples:
+        >>> rules = IgnoreRules(["thumbnails/", "*.gif", "!keep.gif"])
+        >>> [rules("thumbnails", True), rules("a/b.gif", False), rules("keep.gif", False)]
+        [True, True, False]
+    """
+
+    def __init__(self, lines: Sequence[str] = ()) -> None:
+        written = (line for line in lines if line.strip() and not line.startswith("#"))
+        self._rules = [_rule(line) for line in reversed(list(written))]
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def __call__(self, path: str, is_folder: bool) -> bool:
+        """Return whether a path is skipped.
+
+        Args:
+            path: below the folder, with forward slashes.
+            is_folder: whether it is a folder.
+        """
+        if is_folder:
+            path += "/"
+        for fits, skips in self._rules:
+            if fits(path):
+                return skips
+        return False
+
+
+def rules_of(folder: Path, more: Sequence[str] = ()) -> IgnoreRules:
+    """Return the rules of a folder: those of its ``.openvseignore``, and then others.
+
+    Raises:
+        DataError: the file cannot be read, or a rule cannot be understood.
+    """
+    file = folder / RULES_FILE
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read as text in UTF-8: repair it, or remove it") from error
+    return IgnoreRules([*lines, *more])
+
+
+def _rule(line: str) -> tuple[Callable[[str], object], bool]:
+    """Return what tells whether a rule fits a path (a folder with a slash at its end), and whether it skips.
+
+    The rules of pathspec match all that is inside a folder, too. As folders that are skipped are not entered, a rule
+    must match a path itself, and in full; so a last ``*`` becomes ``?*``, which pathspec has no short form for.
+    """
+    full = _LAST_STARS.sub(lambda stars: f"{stars[1]}{'**/' if stars[2] == '**' else ''}?*", line)
+    try:
+        rule = GitIgnoreSpecPattern(full)
+    except (ValueError, re.error) as error:
+        raise DataError(f"the ignore rule {line!r} cannot be understood ({error}): write it anew") from error
+    if rule.regex is None or rule.include is None:
+        raise DataError(f"the ignore rule {line!r} cannot be understood: write it anew")
+    return rule.regex.fullmatch, rule.include

@@ -10,12 +10,20 @@ from typing import TypeAlias
 from openvse.errors import BadImageError
 
 
+@dataclass(frozen=True, slots=True)
 class PackedFile(ABC):
     """A file within a larger one. It may replace the path of an image or clip everywhere.
 
     It knows where its bytes are and does not hold them, so that memory is bounded and worker processes receive only a
     few words per image. Its ``str`` is its name in messages.
+
+    Attributes:
+        container: the larger file.
+        name: the name of the file in the larger one.
     """
+
+    container: Path
+    name: str
 
     @abstractmethod
     def read_bytes(self) -> bytes:
@@ -25,16 +33,6 @@ class PackedFile(ABC):
             BadImageError: the bytes are no longer there.
             OSError: the larger file cannot be read.
         """
-
-    @property
-    @abstractmethod
-    def container(self) -> Path:
-        """The larger file."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The name of the file in the larger one."""
 
     def __str__(self) -> str:
         return f"{self.container}: {self.name}"
@@ -49,32 +47,18 @@ class FileSlice(PackedFile):
     """Consecutive bytes of a larger file, such as a member of a tar archive that is not compressed.
 
     Attributes:
-        file: the larger file.
-        member: the name of the file in the larger one.
         offset: the position of the first byte.
         size: the number of bytes.
     """
 
-    file: Path
-    member: str
     offset: int
     size: int
 
-    @property
-    def container(self) -> Path:
-        """The larger file."""
-        return self.file
-
-    @property
-    def name(self) -> str:
-        """The name of the file in the larger one."""
-        return self.member
-
     def read_bytes(self) -> bytes:
         """Read the bytes; raise BadImageError if the larger file ends before the last of them."""
-        with self.file.open("rb") as file:
+        with self.container.open("rb") as file:
             file.seek(self.offset)
             content = file.read(self.size)
         if len(content) < self.size:
-            raise BadImageError(f"{self.file} ends within it: get the whole archive again")
+            raise BadImageError(f"{self.container} ends within it: get the whole archive again")
         return content

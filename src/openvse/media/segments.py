@@ -25,14 +25,14 @@ class ClipSegment:
     end: float
 
 
-def cut(seconds: float, length: float) -> list[tuple[float, float]]:
+def cut_clip(seconds: float, length: float) -> list[tuple[float, float]]:
     """Return the segments of a clip as start and end in seconds, to the millisecond.
 
     All have the same length but the last one, which has between half of it and half as much again, so that no segment
     is a few frames long. A shorter clip is one segment.
 
     Examples:
-        >>> cut(11.0, 5.0)
+        >>> cut_clip(11.0, 5.0)
         [(0.0, 5.0), (5.0, 11.0)]
     """
     count = max(1, math.floor(seconds / length + 0.5))

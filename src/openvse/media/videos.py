@@ -17,7 +17,6 @@ from jaxtyping import Float, Int
 from PIL import Image
 
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError
-from openvse.media.animations import frame_starts, opened_starts
 from openvse.media.images import MAX_PIXELS, ImageLike, read_image
 from openvse.media.names import escaped, is_video_name
 from openvse.media.packed import PackedFile
@@ -33,6 +32,8 @@ SamplingMode = Literal["run", "even"]
 _CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,ogg,asf,h264,hevc,m4v"
 _ANIMATIONS = ("GIF", "WEBP")
 _TRUNCATED = "it is truncated: get the whole file again"
+# Browsers show a frame of 10 ms or less for 100 ms, as authors have come to expect.
+_HASTY, _USUAL = 0.01, 0.1
 _NOW = 1e-6  # seconds by which a frame may be late and still count as shown
 
 
@@ -367,6 +368,88 @@ def _upright(frame: Any) -> Image.Image:
     turns = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
     turn = turns.get(round(getattr(frame, "rotation", 0)) % 360)
     return image if turn is None else image.transpose(turn)
+
+
+def frame_starts(content: bytes) -> tuple[Float[np.ndarray, "T"], float]:
+    """Return the seconds at which each frame appears, and at which the last one disappears.
+
+    Sources: the GIF89a specification (graphic control extensions hold hundredths of a second) and the WebP
+    container specification (``ANMF`` chunks hold milliseconds). An image without animation is one frame.
+
+    Args:
+        content: the whole file.
+
+    Raises:
+        BadVideoError: the file ends within a block, or holds no frame.
+    """
+    read = _gif_seconds if content[:3] == b"GIF" else _webp_seconds
+    try:
+        return _starts(list(read(content)))
+    except IndexError:
+        raise BadVideoError(_TRUNCATED) from None
+
+
+def opened_starts(image: Image.Image) -> tuple[Float[np.ndarray, "T"], float]:
+    """Return the same for an animation that is already open in Pillow; it decodes every frame once."""
+    seconds = []
+    for position in range(getattr(image, "n_frames", 1)):
+        image.seek(position)
+        image.load()
+        seconds.append(float(image.info.get("duration", 0)) / 1000)
+    return _starts(seconds)
+
+
+def _starts(seconds: list[float]) -> tuple[Float[np.ndarray, "T"], float]:
+    if not seconds:
+        raise BadVideoError("it has no frames")
+    lengths = np.array([_USUAL if length <= _HASTY else length for length in seconds])
+    ends = lengths.cumsum()
+    return ends - lengths, float(ends[-1])
+
+
+def _gif_seconds(content: bytes) -> Iterator[float]:
+    """Yield the duration of each frame of a GIF in seconds."""
+    at = 13 + _colours(content[10])
+    delay = 0.0
+    while at < len(content) and content[at] != 0x3B:  # many files lack the trailer
+        if content[at] == 0x21:
+            if content[at + 1] == 0xF9:
+                delay = int.from_bytes(content[at + 4 : at + 6], "little") / 100
+            at = _skip_blocks(content, at + 2)
+        elif content[at] == 0x2C:
+            at = _skip_blocks(content, at + 11 + _colours(content[at + 9]))
+            yield delay
+            delay = 0.0
+        else:
+            raise BadVideoError(f"it is damaged (no GIF block begins at byte {at})")
+
+
+def _colours(flags: int) -> int:
+    """Return the size in bytes of the colour table that follows such flags."""
+    return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
+
+
+def _skip_blocks(content: bytes, at: int) -> int:
+    """Return the position after a run of sub-blocks, each preceded by its length; IndexError beyond the end."""
+    while size := content[at]:
+        at += size + 1
+    return at + 1
+
+
+def _webp_seconds(content: bytes) -> Iterator[float]:
+    """Yield the duration of each frame of a WebP in seconds."""
+    if len(content) < 8 + int.from_bytes(content[4:8], "little"):
+        raise BadVideoError(_TRUNCATED)
+    at = 12
+    animated = False
+    while at + 8 <= len(content):
+        if content[at : at + 4] == b"ANMF":
+            animated = True
+            yield int.from_bytes(content[at + 20 : at + 23], "little") / 1000
+        size = int.from_bytes(content[at + 4 : at + 8], "little")
+        at += 8 + size + size % 2
+    if not animated:
+        yield 0.0
 
 
 def _import_av() -> Any:

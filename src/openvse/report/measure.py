@@ -7,7 +7,7 @@ from typing import cast
 
 import torch
 
-from openvse.corpus.leakage import LEAKAGE
+from openvse.corpus.splits import LEAKAGE
 from openvse.errors import OpenVSEError
 from openvse.evaluation.findings import Findings
 from openvse.evaluation.metrics import Metrics

@@ -12,10 +12,8 @@ from jaxtyping import Float, Int
 
 from openvse.corpus import Corpus, seen_in_training
 from openvse.datasets import open_corpus
-from openvse.datasets.cxc import read_cxc
-from openvse.datasets.eccv_caption import read_eccv_caption
-from openvse.datasets.registry import DATASETS, QUESTION_SETS
-from openvse.datasets.source import parse_source
+from openvse.datasets.coco_judgements import read_cxc, read_eccv_caption
+from openvse.datasets.registry import DATASETS, QUESTION_SETS, parse_source
 from openvse.errors import OpenVSEError
 from openvse.evaluation import (
     EmbeddedEnsemble,

@@ -11,9 +11,14 @@ import torch
 from jaxtyping import Bool, Int
 
 from openvse.corpus import Corpus
-from openvse.datasets.coco_ids import caption_numbers, image_numbers
-from openvse.datasets.cxc import POSITIVE, RatedPairs
-from openvse.datasets.eccv_caption import EccvCaption, Positives
+from openvse.datasets.coco_judgements import (
+    POSITIVE,
+    EccvCaption,
+    Positives,
+    RatedPairs,
+    caption_numbers,
+    image_numbers,
+)
 from openvse.errors import DataError
 from openvse.evaluation.judged import (
     BOOTSTRAPS,

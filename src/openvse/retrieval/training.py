@@ -10,7 +10,6 @@ from torch import nn
 
 from openvse.batches import (
     EpochBatches,
-    ImageBatches,
     PairDataset,
     PairsOfImages,
     image_loader,
@@ -167,7 +166,7 @@ class RetrievalTask(Task[Batch]):
     def _batches(self, epoch: int, start: int) -> EpochBatches:
         if self._by_image is None:
             return super()._batches(epoch, start)
-        return ImageBatches(
+        return EpochBatches(
             self._by_image,
             self.recipe.training.batch_size,
             seed=self.recipe.seed,

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from openvse.datasets.near_duplicates import Look, look_of, near_pairs
-from openvse.errors import BadImageError, DataError
+from openvse.datasets.near_duplicates import SeenImage, alike_pairs, groups_of, see_images
+from openvse.errors import DataError
 from openvse.index.database import encode_id
 from openvse.index.index import Index
-from openvse.media.images import read_image
 from openvse.media.listing import list_media
 
 _ROWS = 1024
@@ -70,21 +69,21 @@ def duplicates_in_folder(
     paths = list_media(folder).paths
     if not paths:
         raise DataError(f"there is no image in {folder}: give a folder that holds images, at any depth")
-    looks: list[Look] = []
     found: list[Duplicate] = []
+    sound: list[SeenImage] = []
     failed: list[tuple[Path, str]] = []
-    for number, path in enumerate(paths, start=1):
+    for path, image in zip(paths, see_images(paths, progress), strict=True):
         try:
-            image = read_image(path)
             status = path.stat()
-        except (BadImageError, OSError) as error:
-            failed.append((path, str(error).removeprefix(f"{path}: ")))
+        except OSError as error:
+            failed.append((path, error.strerror or "it cannot be read"))
             continue
-        looks.append(look_of(image))
-        found.append(Duplicate(path, status.st_size, status.st_mtime_ns, image.width * image.height))
-        if progress is not None:
-            progress(number, len(paths))
-    return _groups(found, near_pairs(looks)), failed
+        if image.look is None:
+            failed.append((path, image.reason))
+            continue
+        sound.append(image)
+        found.append(Duplicate(path, status.st_size, status.st_mtime_ns, image.pixels))
+    return _groups(found, alike_pairs(sound, same_too=True)), failed
 
 
 def duplicates_in_index(index: Index, threshold: float = 0.98) -> list[DuplicateGroup]:
@@ -136,19 +135,8 @@ def _near(vectors: Float[np.ndarray, "count K D"], threshold: float) -> Iterable
 
 def _groups(found: Sequence[Duplicate], pairs: Iterable[tuple[int, int]]) -> list[DuplicateGroup]:
     """Join pairs that share an image, and order the groups and what is in them."""
-    parent = list(range(len(found)))
-
-    def top(place: int) -> int:
-        while parent[place] != place:
-            parent[place] = place = parent[parent[place]]
-        return place
-
-    for first, second in pairs:
-        parent[top(second)] = top(first)
-    members: dict[int, list[Duplicate]] = {}
-    for place, duplicate in enumerate(found):
-        members.setdefault(top(place), []).append(duplicate)
-    groups = [sorted(each, key=_worth) for each in members.values() if len(each) > 1]
+    joined = groups_of(len(found), pairs)
+    groups = [sorted((found[place] for place in group), key=_worth) for group in joined]
     groups.sort(key=lambda each: (-len(each), encode_id(str(each[0].path))))
     return [DuplicateGroup(each[0], tuple(each[1:])) for each in groups]
 

@@ -11,9 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from openvse.batches.image_loaders import ImageLoader
+from openvse.batches.loaders import ImageLoader, TextLoader
 from openvse.batches.pairs import BatchKey
-from openvse.batches.texts import TextLoader
 from openvse.corpus.questions import QuestionSet
 from openvse.errors import BadImageError, DataError
 from openvse.types import QuestionBatch

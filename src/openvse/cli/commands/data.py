@@ -142,7 +142,7 @@ def named_place(source: str, root: Path | None) -> tuple[str, Path]:
         OpenVSEError: the data set is not known, or it is named without a place.
     """
     from openvse.datasets import DATASETS, QUESTION_SETS, find_loader
-    from openvse.datasets.source import parse_source
+    from openvse.datasets.registry import parse_source
 
     known = {*DATASETS, *QUESTION_SETS}
     name, place = (source, root) if root is not None else parse_source(source, known)

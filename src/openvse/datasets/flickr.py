@@ -1,18 +1,17 @@
-"""Code that Flickr8k and Flickr30k share: the layouts of their files by the owners, Karpathy and mirrors."""
+"""Flickr8k (Hodosh et al., JAIR 2013) and Flickr30K (Young et al., TACL 2014), as owners and mirrors lay them out."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
-from openvse.corpus.facts import Piece
+from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.splits import SPLITS
-from openvse.datasets.csv_file import read_lines, read_table
-from openvse.datasets.karpathy import read_karpathy
-from openvse.datasets.places import first_file, first_folder
+from openvse.datasets.layout import KARPATHY_SOURCE, first_file, first_folder, read_karpathy, read_splits
+from openvse.datasets.rows import read_lines
+from openvse.datasets.table import read_table
 from openvse.errors import DataError
 
 TABLE = "captions.txt"
@@ -55,6 +54,85 @@ class FlickrLayout:
         )
 
 
+_8K_SOURCE = "on request from https://hockenmaier.cs.illinois.edu/8k-pictures.html"
+_8K_ENDS = {
+    "train": ("1000268201_693b08cb0e.jpg", "997338199_7343367d7f.jpg"),
+    "validation": ("1022454332_6af2c1449a.jpg", "989851184_9ef368e520.jpg"),
+    "test": ("1056338697_4f7d7ce270.jpg", "997722733_0cb5439472.jpg"),
+}
+
+FLICKR8K_LAYOUT = FlickrLayout(
+    name="flickr8k",
+    karpathy="dataset_flickr8k.json",
+    captions=("Flickr8k_text/Flickr8k.token.txt", "Flickr8k.token.txt", TABLE),
+    images=("Flicker8k_Dataset/", "Flickr8k_Dataset/", "images/", "Images/"),
+    splits=tuple(
+        (f"Flickr8k_text/Flickr_8k.{part}Images.txt", f"Flickr_8k.{part}Images.txt", *compact)
+        for part, compact in zip(("train", "dev", "test"), COMPACT_SPLITS, strict=True)
+    ),
+)
+
+FLICKR8K = Facts(
+    name="flickr8k",
+    title="8,091 photographs of people and animals with five sentences each (Hodosh, Young, Hockenmaier, JAIR 2013)",
+    pieces=FLICKR8K_LAYOUT.pieces(
+        images=f"Flickr8k_Dataset.zip (1.1 GB), {_8K_SOURCE}",
+        captions=f"{FLICKR8K_LAYOUT.karpathy}, {KARPATHY_SOURCE}; or Flickr8k_text.zip (2.3 MB), {_8K_SOURCE}",
+        splits=f"in {FLICKR8K_LAYOUT.karpathy}, {KARPATHY_SOURCE}; or in Flickr8k_text.zip (2.3 MB), {_8K_SOURCE}",
+    ),
+    forms=(
+        Form("Karpathy's JSON", (6000, 1000, 1000), 40_000, ends=_8K_ENDS),
+        Form("the owners' lists", (6000, 1000, 1000), 40_455, outside=91, ends=_8K_ENDS),
+    ),
+    licence="for research and education only; the images belong to their photographers, do not redistribute them",
+    captions_each=5,
+)
+
+_30K_SOURCE = "on request from https://shannon.cs.illinois.edu/DenotationGraph"
+_30K_ENDS = {"": ("1000092795.jpg", "998845445.jpg")}
+
+FLICKR30K_LAYOUT = FlickrLayout(
+    name="flickr30k",
+    karpathy="dataset_flickr30k.json",
+    captions=("results_20130124.token", TABLE),
+    images=("flickr30k-images/", "flickr30k_images/", "images/", "Images/"),
+    splits=COMPACT_SPLITS,
+)
+
+FLICKR30K = Facts(
+    name="flickr30k",
+    title="31,783 photographs of everyday life with five sentences each (Young, Lai, Hodosh, Hockenmaier, TACL 2014)",
+    pieces=FLICKR30K_LAYOUT.pieces(
+        images=f"flickr30k-images.tar.gz (4.4 GB), {_30K_SOURCE}",
+        captions=f"{FLICKR30K_LAYOUT.karpathy}, {KARPATHY_SOURCE}; or flickr30k.tar.gz (13 MB), {_30K_SOURCE}",
+        splits=f"in {FLICKR30K_LAYOUT.karpathy}, {KARPATHY_SOURCE}; the owners publish none",
+    ),
+    forms=(
+        Form("Karpathy's JSON", (29_000, 1014, 1000), 155_070, ends=_30K_ENDS),
+        Form(
+            "the token file with Karpathy's lists",
+            (29_000, 1014, 1000),
+            158_915,
+            outside=769,
+            ends=_30K_ENDS,
+        ),
+    ),
+    licence="for non-commercial research and education only; the images belong to their photographers "
+    "(Flickr's terms), do not redistribute them",
+    captions_each=5,
+)
+
+
+def open_flickr8k(root: Path, *, require_images: bool = True) -> Corpus:
+    """Open Flickr8k; see ``open_flickr``."""
+    return open_flickr(FLICKR8K_LAYOUT, root, require_images=require_images)
+
+
+def open_flickr30k(root: Path, *, require_images: bool = True) -> Corpus:
+    """Open Flickr30K; see ``open_flickr``."""
+    return open_flickr(FLICKR30K_LAYOUT, root, require_images=require_images)
+
+
 def open_flickr(layout: FlickrLayout, root: Path, *, require_images: bool = True) -> Corpus:
     """Open Flickr8k or Flickr30k.
 
@@ -80,27 +158,19 @@ def open_flickr(layout: FlickrLayout, root: Path, *, require_images: bool = True
     if json_path.is_file():
         records = read_karpathy(json_path, lambda _: folder)
     elif captions:
-        records = _read_captions(captions, folder, _read_splits(root, layout))
+        records = _read_captions(
+            captions, folder, read_splits(root, dict(zip(SPLITS, layout.splits, strict=True)))
+        )
     else:
         allowed = " or ".join((layout.karpathy, *layout.captions))
         raise DataError(f"{root}: no caption file {allowed}; see openvse data {layout.name}")
     return build_corpus(layout.name, in_order(records), require_images=require_images)
 
 
-def _read_splits(root: Path, layout: FlickrLayout) -> dict[str, list[str]]:
-    """Return the splits whose lists name a file: one, if the lists are correct."""
-    splits: defaultdict[str, list[str]] = defaultdict(list)
-    for split, names in zip(SPLITS, layout.splits, strict=True):
-        path = first_file(root, names)
-        for name in {line.strip() for line in read_lines(path) if line.strip()} if path else ():
-            splits[name].append(split)
-    return splits
-
-
-def _read_captions(path: Path, images: Path, splits: dict[str, list[str]]) -> Iterator[Record]:
+def _read_captions(path: Path, images: Path, splits: Mapping[str, set[str]]) -> Iterator[Record]:
     """Yield a record for each image and each split that lists it."""
     for name, sentences in _sentences(path).items():
-        for split in splits.get(name, [""]):
+        for split in splits.get(name, {""}):
             yield Record(name, images / name, sentences, split)
 
 

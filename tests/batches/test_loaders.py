@@ -1,4 +1,4 @@
-"""Images from a store and from image files."""
+"""Loaders of images and texts: features from a store, images from files, and the table of token ids."""
 
 import logging
 from dataclasses import replace
@@ -6,19 +6,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from openvse.backbones.precomputed import Precomputed
-from openvse.batches.image_loaders import (
+from openvse.batches.loaders import (
+    FeatureImages,
     ImageLoader,
     PixelImages,
     RandomView,
-    StoredImages,
+    TokenTable,
     image_loader,
     own_features,
     with_features,
 )
 from openvse.errors import BadImageError, DataError, ModelError, StoreError
+from openvse.functional import pad
 from toy_data import MeanColour, MemoryFeatures, five_captions, make_corpus
 
 
@@ -37,13 +41,13 @@ def reds(inputs):
 
 def test_stored_images_are_gathered_at_once_in_the_order_asked():
     source = MemoryFeatures(6)
-    loader = StoredImages(source, ["i4", "i0", "i2"])
+    loader = FeatureImages(source, ["i4", "i0", "i2"])
     inputs, kept = loader.load(np.array([2, 0]))
     assert len(loader) == 3 and source.reads == 1
     assert inputs.values.flatten().tolist() == [2.0, 4.0]
     assert kept.tolist() == [True, True]
     with pytest.raises(StoreError):
-        StoredImages(source, ["i4", "unknown"])
+        FeatureImages(source, ["i4", "unknown"])
 
 
 def test_features_that_are_not_finite_are_reported_once_and_left_out(caplog):
@@ -56,7 +60,7 @@ def test_features_that_are_not_finite_are_reported_once_and_left_out(caplog):
         return inputs
 
     source.gather = gather
-    loader = StoredImages(source, [f"i{number}" for number in range(6)])
+    loader = FeatureImages(source, [f"i{number}" for number in range(6)])
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             inputs, kept = loader.load(np.array([5, 1, 2]))
@@ -144,7 +148,7 @@ def test_a_view_leaves_the_global_stream_alone():
 
 def test_image_loader_takes_the_store_where_there_is_one():
     corpus = make_corpus([(0, 0)], 2, 1)
-    assert isinstance(image_loader(MeanColour(), corpus, MemoryFeatures(2)), StoredImages)
+    assert isinstance(image_loader(MeanColour(), corpus, MemoryFeatures(2)), FeatureImages)
     loader = image_loader(MeanColour(), corpus, None, augment=True)
     assert isinstance(loader, PixelImages)
     assert isinstance(loader, ImageLoader)
@@ -160,3 +164,32 @@ def test_with_features_leaves_out_what_a_store_lacks():
     assert chosen.problems == ("toy: 3 image(s) have no stored features and are skipped (first: i9)",)
     with pytest.raises(StoreError, match="none of the 12 images of toy"):
         with_features(corpus, MemoryFeatures(0))
+
+
+SENTENCES = st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=7), min_size=1, max_size=8)
+
+
+@given(SENTENCES, st.data())
+def test_take_equals_padding_a_list(sentences, data):
+    tokens = [torch.tensor(ids) for ids in sentences]
+    table = TokenTable(tokens)
+    positions = data.draw(st.lists(st.integers(0, len(tokens) - 1), min_size=1, max_size=10))
+    taken = table.take(np.array(positions))
+    expected = pad([tokens[position] for position in positions])
+    assert len(table) == len(tokens)
+    assert torch.equal(taken.values, expected.values)
+    assert taken.mask is not None and expected.mask is not None
+    assert torch.equal(taken.mask, expected.mask)
+
+
+def test_padding_is_zero_whatever_lies_behind():
+    table = TokenTable([torch.tensor([5]), torch.tensor([7, 8, 9])])
+    taken = table.take(np.array([0, 1]))
+    assert taken.values.tolist() == [[5, 0, 0], [7, 8, 9]]
+    assert taken.mask.tolist() == [[True, False, False], [True, True, True]]
+    assert taken.values.dtype == torch.int64
+
+
+def test_lengths():
+    assert TokenTable([torch.tensor([5]), torch.tensor([7, 8, 9])]).lengths.tolist() == [1, 3]
+    assert len(TokenTable([])) == 0

@@ -1,0 +1,170 @@
+"""How data sets are laid out: places of files, published formats, lists and names of splits, images outside."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path, PurePath
+
+from openvse.corpus.corpus import Record
+from openvse.corpus.splits import canonical_split, is_split
+from openvse.datasets.rows import read_lines
+from openvse.errors import DataError
+from openvse.media.names import escaped
+from openvse.media.packed import ImageFile
+
+_WORD = re.compile(r"[a-z]+", re.IGNORECASE)
+
+OWN_DATA = frozenset({"csv", "folder", "hf", "parquet", "question_folder", "sidecars", "table", "webdataset"})
+"""The data sets whose files may name any image path. The layouts of published data sets are known."""
+
+KARPATHY_SOURCE = "in caption_datasets.zip (36 MB) of https://cs.stanford.edu/people/karpathy/deepimagesent"
+"""Where the files are published."""
+
+
+def first_file(root: Path, names: Iterable[str]) -> Path | None:
+    """Return the first of some paths under the root that is a file."""
+    return next((root / name for name in names if (root / name).is_file()), None)
+
+
+def first_folder(root: Path, names: Iterable[str]) -> Path | None:
+    """Return the first of some paths under the root that is a folder."""
+    return next((root / name for name in names if (root / name).is_dir()), None)
+
+
+def require_file(name: str, root: Path, names: Sequence[str]) -> Path:
+    """Return the first of some paths under the root that is a file; raise DataError if there is none."""
+    path = first_file(root, names)
+    if path is None:
+        raise DataError(f"{root}: no {' or '.join(names)}; get the captions of {name} from its owners")
+    return path
+
+
+@contextmanager
+def in_format(path: Path, what: str) -> Iterator[None]:
+    """Turn what goes wrong while a published file is read into one line.
+
+    Args:
+        path: the file.
+        what: its format in messages, such as "COCO's format".
+
+    Raises:
+        DataError: the file cannot be read, or has another format.
+    """
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: not in {what} ({error!r}); download it again") from error
+    except OSError as error:
+        raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
+
+
+def read_splits(root: Path, lists: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
+    """Return the splits of each name in some lists.
+
+    Args:
+        root: the folder of the lists.
+        lists: for each split, the possible paths of its list; the first that exists is read.
+    """
+    splits: defaultdict[str, set[str]] = defaultdict(set)
+    for split, names in lists.items():
+        path = first_file(root, names)
+        for line in read_lines(path) if path else ():
+            if line.strip():
+                splits[line.strip()].add(split)
+    return splits
+
+
+def read_karpathy(path: Path, folder_of: Callable[[str], Path]) -> Iterator[Record]:
+    """Yield a record for each image, with the raw sentences and not their tokens.
+
+    Format: ``{"images": [{"filename", "filepath", "split", "sentences": [{"raw"}]}]}`` (Karpathy and Fei-Fei, CVPR
+    2015); only COCO has ``filepath``, the folder of the image.
+
+    Args:
+        path: the file.
+        folder_of: a function that returns the folder of the image files for a ``filepath`` or "".
+
+    Raises:
+        DataError: the file cannot be read, or has another format.
+    """
+    with in_format(path, "Karpathy's format"):
+        entries = json.loads(path.read_text(encoding="utf-8"))["images"]
+        folders = {name: folder_of(name) for name in {entry.get("filepath", "") for entry in entries}}
+        for entry in entries:
+            sentences = [sentence["raw"] for sentence in entry["sentences"]]
+            file = folders[entry.get("filepath", "")] / entry["filename"]
+            yield Record(entry["filename"], file, sentences, entry["split"])
+
+
+def split_of_folder(path: PurePath) -> str:
+    """Return the first folder of a relative path that is the name of a split, or ""."""
+    return next((folder for folder in path.parts[:-1] if is_split(folder)), "")
+
+
+def split_of_file(path: PurePath) -> str:
+    """Return the split in a relative path: of a folder, or otherwise the first word of the file name that is one."""
+    return split_of_folder(path) or next(filter(is_split, _WORD.findall(path.stem)), "")
+
+
+def named_splits(paths: Sequence[PurePath]) -> list[str]:
+    """Return the split of each file if all names contain one and there are several; otherwise "" for each.
+
+    Args:
+        paths: the paths relative to the data set, so that the folders above do not count.
+    """
+    splits = [split_of_file(path) for path in paths]
+    return splits if _several(splits) else [""] * len(paths)
+
+
+def with_folder_splits(records: Sequence[Record]) -> list[Record]:
+    """Take the splits from the folders of the images if no record has one and all images are in such folders.
+
+    Hugging Face's imagefolder reads a metadata file above the folders train, validation and test in this way.
+    """
+    splits = [split_of_folder(PurePath(record.image_id)) for record in records if record.captions]
+    if any(record.split for record in records) or not _several(splits):
+        return list(records)
+    return [replace(record, split=split_of_folder(PurePath(record.image_id))) for record in records]
+
+
+def _several(splits: Sequence[str]) -> bool:
+    return all(splits) and len({canonical_split(split) for split in splits if split}) > 1
+
+
+def refuse_outside(root: Path, images: Sequence[tuple[str, ImageFile]]) -> None:
+    """Refuse images outside the folder of a data set.
+
+    The metadata decide which files are read and turned into features and pages. So a data set from elsewhere could read
+    any file of this machine.
+
+    Args:
+        root: the folder of the data set, or its file.
+        images: the identifier and place of each image.
+
+    Raises:
+        DataError: an image is outside; the message names it, and the option that allows it.
+    """
+    folder = root.parent if root.is_file() else root
+    base = _base(folder.resolve())
+    real: dict[Path, Path] = {}  # links of folders are resolved once for all their images
+    for name, image in images:
+        if not isinstance(image, Path):
+            continue
+        parent = real.get(image.parent) or real.setdefault(image.parent, image.parent.resolve())
+        place = image.resolve() if image.is_symlink() else parent / image.name
+        if not place.is_relative_to(base):
+            raise DataError(
+                f"{escaped(folder)}: image {escaped(name)!r} is outside the folder, at {escaped(place)}; move it "
+                "inside, or allow it with --allow-outside (for train data.allow_outside=true)"
+            )
+
+
+def _base(folder: Path) -> Path:
+    """Return the folder in which images may be: the hub's cache keeps the files of snapshots next to the snapshots."""
+    cache = folder.parent.parent
+    return cache if folder.parent.name == "snapshots" and (cache / "blobs").is_dir() else folder

@@ -1,0 +1,202 @@
+"""Rows of captions and questions in text: the names of columns and keys, and readers of tables and lines of JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from openvse.corpus.corpus import Record
+from openvse.corpus.splits import SPLITS, is_split
+from openvse.errors import DataError
+from openvse.media.names import escaped
+
+IMAGE_FIELDS = ("file_name", "image", "path", "video")
+"""The possible names of the field with the image or clip; if several are present, the first counts."""
+
+CAPTION_FIELDS = ("captions", "caption", "text", "description")
+"""The possible names of the field with one or more captions; if several are present, the first counts."""
+
+SPLIT_FIELD = "split"
+
+
+def read_record(entry: Any, folder: Path) -> Record:
+    """Read an object such as ``{"file_name": "a.jpg", "captions": ["a dog", "it runs"], "split": "train"}``.
+
+    Args:
+        entry: the content of a line of JSON.
+        folder: the folder that the path of the image is relative to.
+
+    Raises:
+        DataError: the entry is not an object, lacks the image, or a value has a wrong type; the key is named.
+    """
+    name = first_field(entry, IMAGE_FIELDS) if isinstance(entry, Mapping) else None
+    if name is None:
+        found = (
+            f"keys {', '.join(map(str, entry)) or 'none'}" if isinstance(entry, Mapping) else _kind_of(entry)
+        )
+        raise DataError(
+            'write {"file_name": "a.jpg", "captions": ["a sentence", "another"]}; '
+            f"the image may also be called {', '.join(IMAGE_FIELDS[1:])} (found: {found})"
+        )
+    if not isinstance(entry[name], str) or not entry[name].strip():
+        raise DataError(f"{name!r} is {_kind_of(entry[name])}: write the path of an image, a string")
+    return Record(entry[name], folder / entry[name], read_captions(entry), read_split(entry))
+
+
+def read_captions(entry: Mapping[str, Any]) -> list[str]:
+    """Return the captions of an object: a string, a list of strings, or none.
+
+    Raises:
+        DataError: a value has a wrong type; the key is named.
+    """
+    key = first_field(entry, CAPTION_FIELDS)
+    value = entry[key] if key is not None else None
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise DataError(f"{key!r} is {_kind_of(value)}: write a string or a list of strings")
+    for number, caption in enumerate(value, start=1):
+        if not isinstance(caption, str):
+            raise DataError(f"{key!r} holds {_kind_of(caption)} at place {number}: write only strings")
+    return value
+
+
+def read_split(entry: Mapping[str, Any]) -> str:
+    """Return the split of an object, or ""; raise DataError if it is not the name of a split."""
+    split = entry.get(SPLIT_FIELD)
+    if split is None or split == "":
+        return ""
+    if not isinstance(split, str):
+        raise DataError(f"{SPLIT_FIELD!r} is {_kind_of(split)}: write one of {', '.join(SPLITS)}")
+    if not is_split(split):
+        raise DataError(f"{SPLIT_FIELD!r} is {_kind_of(split)}: use one of {', '.join(SPLITS)} (or dev, val)")
+    return split
+
+
+def first_field(fields: Iterable[str], allowed: Sequence[str]) -> str | None:
+    """Return the first allowed name that is among the fields, or None."""
+    known = set(fields)
+    return next((name for name in allowed if name in known), None)
+
+
+def _kind_of(value: Any) -> str:
+    """Return the kind of a value for a message, with the value if it is short."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case str():
+            return f"the string {escaped(value)!r}" if len(value) < 40 else "a string"
+        case int() | float():
+            return f"the number {value}"
+        case list():
+            return "a list"
+        case _:
+            return "an object" if isinstance(value, Mapping) else type(value).__name__
+
+
+ObjectT = TypeVar("ObjectT")
+_DELIMITERS = (",", ";", "\t")
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a UTF-8 file, with or without a byte-order mark; raise DataError if it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+    except OSError as error:
+        raise DataError(f"{path}: it cannot be read ({error.strerror}); check the path") from error
+    # splitlines would also cut at exotic separators that JSON strings may hold.
+    return text.split("\n") if text else []
+
+
+def read_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[ObjectT]:
+    """Yield what ``read`` makes of the JSON on each line of a file; empty lines are skipped.
+
+    Raises:
+        DataError: a line is not JSON, or ``read`` refuses it; file and line are named.
+    """
+    for number, line in enumerate(read_lines(file), start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = read(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{file}, line {number}: not JSON ({error.msg}); write one object a line"
+            ) from error
+        except DataError as error:
+            raise DataError(f"{file}, line {number}: {error}") from None
+        yield entry
+
+
+def read_rows(
+    path: Path, columns: Sequence[Sequence[str]], optional: Sequence[str] = ()
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row of a table that is not blank: its line number, and the cells of the requested columns.
+
+    Args:
+        path: a UTF-8 file with comma, semicolon or tab between the columns; its first line names them.
+        columns: the possible names of each required column.
+        optional: columns that may be missing; their cells are then "".
+
+    Raises:
+        DataError: the file cannot be read, a column is missing, or a row is malformed (with its line).
+    """
+    lines = read_lines(path)
+    if not lines:
+        raise DataError(f"{path}: the file is empty; its first line must name the columns")
+    reader = _reader(lines)
+    header = [name.strip().lower() for name in next(reader)]
+    places = [_column(path, header, names) for names in columns]
+    places += [header.index(name) if name in header else len(header) for name in optional]
+    start = reader.line_num + 1  # a quoted cell may span several lines
+    try:
+        for row in reader:
+            if any(row):
+                if len(row) != len(header):
+                    raise csv.Error(f"{len(row)} columns where the header has {len(header)}")
+                cells = [*row, ""]  # a missing column reads the last cell
+                yield start, [cells[place].strip() for place in places]
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {start}: {error}; put a cell that contains a delimiter or a quotation mark "
+            "between quotation marks, and double those inside it"
+        ) from error
+
+
+def field_names(file: Path) -> list[str]:
+    """Return the keys of the first object of a ``.jsonl`` file, or the columns of a table in lower case.
+
+    There are none if the file is empty, or its first line is neither an object nor a header.
+    """
+    lines = read_lines(file)
+    try:
+        if file.suffix.lower() != ".jsonl":
+            return [name.strip().lower() for name in next(_reader(lines), [])]
+        entry = json.loads(next(filter(str.strip, lines), "{}"))
+    except (csv.Error, json.JSONDecodeError):
+        return []
+    return list(entry) if isinstance(entry, dict) else []
+
+
+def _reader(lines: Sequence[str]) -> Any:
+    delimiter = max(_DELIMITERS, key=lines[0].count) if lines else ","
+    return csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
+
+
+def _column(path: Path, header: list[str], allowed: Sequence[str]) -> int:
+    for name in allowed:
+        if name in header:
+            return header.index(name)
+    raise DataError(
+        f"{path}: no column {' or '.join(allowed)} (found: {', '.join(header)}); rename the column"
+    )
