@@ -9,8 +9,15 @@ import pytest
 from PIL import Image
 
 from openvse.analysis.duplicates import analyze_duplicates
-from openvse.analysis.folds import PairScores, Plan, cut_folds, score_folds, swap_captions
-from openvse.analysis.suspicious import analyze_suspicious, measure_precision
+from openvse.analysis.suspicious import (
+    FoldPlan,
+    PairScores,
+    analyze_suspicious,
+    cut_folds,
+    measure_precision,
+    score_folds,
+    swap_captions,
+)
 from openvse.datasets import open_corpus
 from openvse.errors import OpenVSEError
 from openvse.tasks.load import load
@@ -60,7 +67,7 @@ def test_swapped_captions_are_found(tmp_path: Path) -> None:
         "objective: {ranking: {name: contrast, miner: all, criterion: {name: info_nce}, reduction: mean}}\n"
         "training: {batch_size: 16, device: cpu, phases: [{epochs: 12}]}\noptimizer: {learning_rate: 2.0e-2}\n"
     )
-    plan = Plan(
+    plan = FoldPlan(
         str(recipe),
         (f"data.features={folder / 'features'}",),
         swapped,
@@ -83,7 +90,7 @@ def test_swapped_captions_are_found(tmp_path: Path) -> None:
     assert scores.score[pair] == pytest.approx(_score(plan, image, text), abs=1e-5)
 
 
-def _score(plan: Plan, image: int, text: int) -> float:
+def _score(plan: FoldPlan, image: int, text: int) -> float:
     from openvse.features import FeatureStore
     from openvse.model import embed
 
@@ -116,7 +123,7 @@ def test_images_without_stored_features_are_extracted_once(tmp_path: Path) -> No
     album = write_album(tmp_path / "album", 16)
     recipe = write_recipe(tmp_path / "tiny.yaml", album)
     corpus = open_corpus(album)
-    plan = Plan(str(recipe), (), corpus, cut_folds(corpus, 2, 0), tmp_path / "f")
+    plan = FoldPlan(str(recipe), (), corpus, cut_folds(corpus, 2, 0), tmp_path / "f")
     scores = score_folds(plan)
     assert (scores.standing != 0).all()
     assert (tmp_path / "f" / "features").is_dir() and not (tmp_path / "f" / "fold_1" / "features").exists()

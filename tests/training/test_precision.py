@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from openvse.report.records import METRICS, read_records
 from openvse.tasks.run import train
+from openvse.training.records import METRICS, read_records
 from tests.tiny import Recorder, tiny_recipe, write_tiny_corpus
 
 pytestmark = pytest.mark.medium

@@ -13,12 +13,13 @@ import torch
 
 from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.analysis.opening import NamedTowers
-from openvse.analysis.result import Analysis, Table
-from openvse.analysis.style import COLUMN, colour, legend_below, new_figure
+from openvse.analysis.result import Analysis
 from openvse.conversion.memory import expect_memory
 from openvse.errors import OpenVSEError, nearest
 from openvse.functional import normalize
 from openvse.model import TwoTower, evaluating
+from openvse.output.figures import COLUMN, colour, legend_below, new_figure
+from openvse.output.table import Table
 from openvse.types import EmbeddingSet, Features, Inputs
 
 if TYPE_CHECKING:

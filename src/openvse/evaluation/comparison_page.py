@@ -8,17 +8,18 @@ from html import escape
 from importlib.resources import files
 
 from openvse.corpus.leakage import LEAKAGE
-from openvse.evaluation.comparison import Comparison, Contrast
-from openvse.evaluation.comparison_text import (
+from openvse.evaluation.comparison import (
+    Comparison,
+    RowContrast,
+    compared_metrics,
     counted,
     difference_table,
     letters,
     remarks,
     row_table,
-    shown_metrics,
     sign_table,
 )
-from openvse.evaluation.win_loss import Example, Examples, Shown
+from openvse.evaluation.findings import Example, Examples, Shown
 from openvse.media.packed import ImageFile
 from openvse.output.documents import html_page
 from openvse.output.thumbnails import thumbnail
@@ -55,39 +56,29 @@ def _rows(comparison: Comparison, problems: Sequence[str]) -> str:
     )
     notes = "".join(f"<li>{escape(line)}</li>" for line in (*remarks(comparison), *problems))
     return (
-        f'<section>\n<h2>Runs</h2>\n<dl class="rows">{named}</dl>\n{_table(*row_table(comparison))}\n'
+        f'<section>\n<h2>Runs</h2>\n<dl class="rows">{named}</dl>\n{row_table(comparison).to_html()}\n'
         f'<ul class="notes">{notes}</ul>\n</section>'
     )
 
 
-def _contrast(comparison: Comparison, contrast: Contrast, examples: Iterable[Examples], small: Small) -> str:
+def _contrast(
+    comparison: Comparison, contrast: RowContrast, examples: Iterable[Examples], small: Small
+) -> str:
     name = letters(comparison)
     first, second = name[contrast.first], name[contrast.second]
-    verdicts = [contrast.differences[metric].verdict for metric in shown_metrics(comparison)]
+    table = difference_table(comparison, contrast)
+    verdicts = [contrast.differences[metric].verdict for metric in compared_metrics(comparison)]
+
+    def mark(row: int, column: int) -> str:
+        is_verdict = row >= 0 and column == len(table.header) - 1
+        return {1: "better", -1: "worse", 0: ""}[verdicts[row]] if is_verdict else ""
+
     lists = "\n".join(_examples(each, first, second, small) for each in examples)
     return (
         f"<section>\n<h2>{second} against {first}: {escape(contrast.second)} against {escape(contrast.first)}</h2>\n"
-        f"{_table(*difference_table(comparison, contrast), verdicts)}\n"
-        f"{_table(*sign_table(comparison, contrast))}\n{lists}\n</section>"
+        f"{table.to_html(mark)}\n"
+        f"{sign_table(comparison, contrast).to_html()}\n{lists}\n</section>"
     )
-
-
-def _table(
-    header: Sequence[str], lines: Sequence[Sequence[str]], verdicts: Sequence[int] | None = None
-) -> str:
-    """Return a table; the last cell of a line is coloured by its verdict, if there are verdicts."""
-    marks = {1: ' class="better"', -1: ' class="worse"', 0: ""}
-    body = "\n".join(
-        "<tr>"
-        + "".join(
-            f"<td{marks[verdicts[number]] if verdicts and column == len(line) - 1 else ''}>{escape(cell)}</td>"
-            for column, cell in enumerate(line)
-        )
-        + "</tr>"
-        for number, line in enumerate(lines)
-    )
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
 
 
 def _examples(examples: Examples, first: str, second: str, small: Small) -> str:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from openvse.errors import DataError, ModelError
 from openvse.evaluation.ensemble import Scorer
-from openvse.evaluation.grouped import grouped_intervals
-from openvse.evaluation.metrics import RECALL_AT, recall_at_k
+from openvse.evaluation.metrics import RECALL_AT, grouped_intervals, recall_at_k
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.ranking import QueryRanks, rank_by_counting
 from openvse.evaluation.report import metric_title
 from openvse.functional import at_least_single
-from openvse.output.documents import markdown_table, write_report
+from openvse.output.documents import write_report
+from openvse.output.table import Table
 from openvse.similarities import Similarity
 from openvse.types import EmbeddingSet, Relevance
 
@@ -107,13 +107,13 @@ class JudgedReport:
             if one.intervals:
                 bounds = [one.intervals[name] for name in names]
                 rows.append(["", *(f"{low:.1f} to {high:.1f}" for low, high in bounds), "", ""])
-        sections = [f"# {self.protocol} on {self.name}", markdown_table(header, rows)]
+        sections = [f"# {self.protocol} on {self.name}", Table(header, rows).to_markdown()]
         if self.correlations:
             told = [
                 [kind, f"{one.mean:.1f} ± {one.spread:.1f}", f"{one.pairs:,}", f"{one.queries:,}"]
                 for kind, one in self.correlations.items()
             ]
-            sections.append(markdown_table(["", "Spearman x 100", "pairs", "queries"], told))
+            sections.append(Table(["", "Spearman x 100", "pairs", "queries"], told).to_markdown())
         lines = [*self.notes, *([f"model {self.model}"] if self.model else [])]
         sections.append("\n".join(f"- {line}" for line in lines))
         if self.problems:

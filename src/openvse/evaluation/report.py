@@ -7,14 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+from jaxtyping import Float, Int
+
 from openvse.corpus import SharedTexts
-from openvse.evaluation.metrics import RECALL_AT, Metrics, Replicates
-from openvse.evaluation.parts import Outcomes
+from openvse.evaluation.metrics import RECALLS, Metrics, Replicates
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.reliability import Reliability
-from openvse.output.documents import CONFIDENCE, markdown_table, write_report
+from openvse.output.documents import CONFIDENCE, write_report
+from openvse.output.table import Table
 
-_RECALLS = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT), "rsum"]
+_RECALLS = (*RECALLS, "rsum")
+_FIRST = frozenset({0})
 
 _TITLES = {
     "map_at_r": "mAP@R",
@@ -89,6 +93,31 @@ class Reranked:
 
 
 @dataclass(frozen=True)
+class QueryOutcomes:
+    """What each query of one direction has found; positions are those of the whole data set.
+
+    Attributes:
+        queries: the query of each row, ascending; queries without a relevant candidate are left out.
+        ranks: the rank of its best relevant candidate.
+        found: its first candidates, best first.
+        scores: their scores.
+    """
+
+    queries: Int[np.ndarray, "Q"]
+    ranks: Int[np.ndarray, "Q"]
+    found: Int[np.ndarray, "Q top"]
+    scores: Float[np.ndarray, "Q top"]
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What each query has found, in both directions."""
+
+    i2t: QueryOutcomes
+    t2i: QueryOutcomes
+
+
+@dataclass(frozen=True)
 class Report:
     """Metrics with their protocol, intervals and chance level, and published results for comparison.
 
@@ -131,8 +160,8 @@ class Report:
         """Return the report as a page in Markdown: recalls, ranks, protocol and problems."""
         sections = [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
-            markdown_table(["", *map(metric_title, _RECALLS)], self._recall_rows()),
-            markdown_table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], self._rank_rows()),
+            Table(["", *map(metric_title, _RECALLS)], [*self._recall_rows()], strong=_FIRST).to_markdown(),
+            Table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], [*self._rank_rows()]).to_markdown(),
             *self._several(),
             "\n".join(f"- {line}" for line in self.protocol_lines()),
         ]
@@ -147,7 +176,7 @@ class Report:
         return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
 
     def _recall_rows(self) -> Iterator[list[str]]:
-        yield ["**this model**", *(f"**{self.metrics[name]:.1f}**" for name in _RECALLS)]
+        yield ["this model", *(f"{self.metrics[name]:.1f}" for name in _RECALLS)]
         if self.intervals:
             bounds = [self.intervals[name] for name in _RECALLS]
             yield [f"{CONFIDENCE:.0%} interval", *(f"{low:.1f} to {high:.1f}" for low, high in bounds)]
@@ -165,12 +194,12 @@ class Report:
         names = [f"{side}_{name}" for side in ("i2t", "t2i") for name in SEVERAL]
         if names[0] not in self.metrics:
             return
-        rows = [["**this model**", *(f"**{self.metrics[name]:.1f}**" for name in names)]]
+        rows = [["this model", *(f"{self.metrics[name]:.1f}" for name in names)]]
         if self.intervals:
             bounds = (self.intervals[name] for name in names)
             rows.append([f"{CONFIDENCE:.0%} interval", *(f"{low:.1f} to {high:.1f}" for low, high in bounds)])
         rows.append(["chance", *(f"{self.chance[name]:.1f}" for name in names)])
-        yield markdown_table(["all relevant items", *map(metric_title, names)], rows)
+        yield Table(["all relevant items", *map(metric_title, names)], rows, strong=_FIRST).to_markdown()
 
     def protocol_lines(self) -> Iterator[str]:
         """Yield how the evaluation was done, a line at a time."""

@@ -13,8 +13,8 @@ from openvse.batches import with_features
 from openvse.corpus import Corpus, seen_in_training
 from openvse.errors import DataError
 from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row, Shown
-from openvse.evaluation.parts import Outcomes, QueryOutcomes
-from openvse.evaluation.win_loss import largest_changes
+from openvse.evaluation.findings import largest_changes
+from openvse.evaluation.report import Outcomes, QueryOutcomes
 from openvse.features import open_store
 from openvse.model import TwoTower
 from openvse.retrieval.evaluate import embed_requested, open_captioned, report_on

@@ -9,10 +9,8 @@ from jaxtyping import Float, Int
 
 from openvse.corpus import Corpus
 from openvse.errors import OpenVSEError
-from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings
-from openvse.evaluation.parts import QueryOutcomes
-from openvse.evaluation.report import Report
-from openvse.evaluation.win_loss import Shown
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
+from openvse.evaluation.report import QueryOutcomes, Report
 from openvse.retrieval.evaluate import RetrievalEvaluation
 
 SHOWN = 4

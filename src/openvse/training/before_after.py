@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float
 
 from openvse.evaluation.paired import paired_differences
-from openvse.output.documents import CONFIDENCE, markdown_table
+from openvse.output.documents import CONFIDENCE
+from openvse.output.table import Table
 
 _MODELS = ("before", "after")
 _SHOWN = ("rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "accuracy")
@@ -104,19 +105,14 @@ class BeforeAfter:
 
     def to_markdown(self) -> str:
         """Return the table in Markdown."""
-        return markdown_table(_header(self.after), self.rows())
+        return self._table().to_markdown()
 
     def to_text(self) -> str:
         """Return the table for a terminal of 80 columns."""
-        lines = [_header(self.after), *self.rows()]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-        return "\n".join(
-            "  ".join(
-                cell.rjust(width) if column else cell.ljust(width)
-                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in lines
-        )
+        return self._table().to_text()
+
+    def _table(self) -> Table:
+        return Table(_header(self.after), self.rows())
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""

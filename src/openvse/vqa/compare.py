@@ -11,7 +11,7 @@ from openvse.corpus import seen_in_training
 from openvse.datasets import open_questions
 from openvse.errors import DataError, ModelError
 from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row, Shown
-from openvse.evaluation.win_loss import largest_changes
+from openvse.evaluation.findings import largest_changes
 from openvse.features import open_store
 from openvse.training.kind import LoadedRun, Request
 from openvse.vqa.answerer import Answerer

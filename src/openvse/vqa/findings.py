@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from openvse.errors import ModelError
-from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings
-from openvse.evaluation.win_loss import Shown
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
 from openvse.vqa.answers import are_votes, main_answers
 from openvse.vqa.evaluate import AnswersEvaluation
 from openvse.vqa.evaluator import score_answers
