@@ -1,4 +1,4 @@
-"""Captions far from their image, duplicates between splits, and how they are measured."""
+"""Captions far from their image, and how the list of them is measured."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from openvse.analysis.duplicates import analyze_duplicates
 from openvse.analysis.suspicious import (
     FoldPlan,
     PairScores,
@@ -127,25 +125,3 @@ def test_images_without_stored_features_are_extracted_once(tmp_path: Path) -> No
     scores = score_folds(plan)
     assert (scores.standing != 0).all()
     assert (tmp_path / "f" / "features").is_dir() and not (tmp_path / "f" / "fold_1" / "features").exists()
-
-
-@pytest.mark.medium
-def test_duplicates_between_splits(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    (tmp_path / "d").mkdir()
-    lines = ["file_name,caption,split"]
-    for number, split in enumerate(("train", "train", "test", "test")):
-        pixels = rng.integers(0, 255, (9, 9, 3), dtype=np.uint8)
-        image = Image.fromarray(pixels).resize((90, 90), Image.Resampling.NEAREST)
-        image.save(tmp_path / "d" / f"{number}.png")
-        lines.append(f"{number}.png,an image of noise {number},{split}")
-    image.resize((60, 60)).save(tmp_path / "d" / "copy.jpg", quality=90)
-    lines.append("copy.jpg,a copy,train")
-    (tmp_path / "d" / "all.csv").write_text("\n".join(lines) + "\n")
-    found = analyze_duplicates(open_corpus(tmp_path / "d" / "all.csv"))
-    assert found.tables[""].rows == [("train", "copy.jpg", "test", "3.png")]
-    assert found.summary.rows == [("train", "test", 1)]
-    assert found.pages[""].count("data:image/webp") == 2
-    (tmp_path / "d" / "all.csv").write_text("file_name,caption,split\n0.png,a,train\n1.png,b,train\n")
-    with pytest.raises(OpenVSEError, match="has one split"):
-        analyze_duplicates(open_corpus(tmp_path / "d" / "all.csv"))

@@ -38,7 +38,7 @@ class History:
     def steps_per_epoch(self) -> float:
         """Return the number of steps of an epoch, from the last validation."""
         last = self.recorded.of("validation")[-1]
-        return max(float(last["global_step"]) / max(last["epoch"], 1), 1e-9)
+        return max(float(last["global_step"]) / max(float(last["epoch"]), 1.0), 1e-9)
 
 
 def read_history(word: str, name: str) -> History:

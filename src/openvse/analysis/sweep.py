@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,11 +170,13 @@ def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str
             ``LABEL=NUMBER`` with one label, they are numbers on an axis of this label.
 
     Raises:
-        OpenVSEError: a value is empty or given twice, or a setting has another form.
+        OpenVSEError: a value is empty or given twice, a setting has another form, or the seed is among the words.
     """
     shared, axes = [], []
     for word in words:
         key, _, listed = word.partition("=")
+        if key == "seed":
+            raise OpenVSEError(f"{word}: the seeds of a sweep are those of --seeds, such as --seeds 0,1,2")
         values = _split(listed)
         if len(values) == 1:
             shared.append(word)
@@ -364,8 +367,7 @@ def analyze_sweep(sweep: Sweep, found: Sequence[Swept], metrics: Sequence[str]) 
                 f"no model of this sweep has several views, so none has a {metric}: draw another metric"
             )
     figures: dict[str, Draw] = {
-        "" if metric == metrics[0] else metric: lambda metric=metric: _draw(sweep, found, metric)
-        for metric in metrics
+        "" if metric == metrics[0] else metric: partial(_draw, sweep, found, metric) for metric in metrics
     }
     return Analysis(NAME, _summary(sweep, found, metrics), {"": _all(sweep, found, metrics)}, figures)
 
@@ -499,6 +501,7 @@ def _draw_points(found: Sequence[Swept], metric: str, label: str) -> Figure:
     axes.set_ylim(len(known) - 0.4, -0.7)
     axes.margins(x=0.15)
     axes.grid(axis="x", linewidth=0.4, alpha=0.5)
+    axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(label)
     _say_bars(axes, found)
     return figure

@@ -21,7 +21,7 @@ _GAP = "  "
 _LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
 _SIGNED = re.compile(r"[+-]\d+\.\d")
-_WORD = re.compile(r"[^\W\d_]{2}")
+_WORD = re.compile(r"[^\W\d_].*[^\W\d_]")
 
 
 @dataclass(frozen=True)
