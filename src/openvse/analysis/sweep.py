@@ -172,7 +172,8 @@ def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str
     Raises:
         OpenVSEError: a value is empty or given twice, a setting has another form, or the seed is among the words.
     """
-    shared, axes = [], []
+    shared: list[str] = []
+    axes: list[Axis] = []
     for word in words:
         key, _, listed = word.partition("=")
         if key == "seed":
@@ -181,6 +182,8 @@ def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str
         if len(values) == 1:
             shared.append(word)
             continue
+        if key in (axis.label for axis in axes):
+            raise OpenVSEError(f"{word}: {key} is varied twice; give all of its values at once")
         axes.append(Axis(key, _distinct(values, word), tuple((f"{key}={value}",) for value in values)))
     if settings:
         axes.append(_named(settings))
@@ -369,44 +372,25 @@ def analyze_sweep(sweep: Sweep, found: Sequence[Swept], metrics: Sequence[str]) 
     figures: dict[str, Draw] = {
         "" if metric == metrics[0] else metric: partial(_draw, sweep, found, metric) for metric in metrics
     }
-    return Analysis(NAME, _summary(sweep, found, metrics), {"": _all(sweep, found, metrics)}, figures)
+    summary, table = _tables(sweep, found, metrics)
+    return Analysis(NAME, summary, {"": table}, figures)
 
 
-def _summary(sweep: Sweep, found: Sequence[Swept], metrics: Sequence[str]) -> Table:
-    several = len(sweep.seeds) > 1
-    best = _best(found, metrics[0])
-    header = [axis.label for axis in sweep.axes]
-    header += [title for metric in metrics for title in (metric, f"spread of {metric}")[: 1 + several]]
-    rows = [
-        (
-            *map(_plain, each.setting.at),
-            *(
-                _cell(value)
-                for metric in metrics
-                for value in (each.mean(metric), each.spread(metric))[: 1 + several]
-            ),
-            "best" if each is best else "",
-        )
-        for each in found
-    ]
-    return Table((*header, ""), rows)
-
-
-def _all(sweep: Sweep, found: Sequence[Swept], metrics: Sequence[str]) -> Table:
-    """Return one row for each setting, with its recalls, RSUM, and what else was asked for or is there."""
+def _tables(sweep: Sweep, found: Sequence[Swept], metrics: Sequence[str]) -> tuple[Table, Table]:
+    """Return a table of what was asked for, and one with all recalls; both have one row for each setting."""
     has_views = any(each.mean(VIEW_COSINE) is not None for each in found)
     names = dict.fromkeys((*RECALLS, "rsum", *metrics, *[VIEW_COSINE] * has_views))
-    header = [axis.label for axis in sweep.axes]
-    rows = [
-        (
-            *map(_plain, each.setting.at),
-            *(_cell(each.mean(name)) for name in names),
-            *(_cell(each.spread(metric)) for metric in metrics),
-            len(each.metrics),
-        )
-        for each in found
-    ]
-    return Table((*header, *names, *(f"spread of {metric}" for metric in metrics), "seeds"), rows)
+    values = {
+        axis.label: [_plain(each.setting.at[number]) for each in found]
+        for number, axis in enumerate(sweep.axes)
+    }
+    means = {name: [_cell(each.mean(name)) for each in found] for name in names}
+    spread = {f"spread of {metric}": [_cell(each.spread(metric)) for each in found] for metric in metrics}
+    best = _best(found, metrics[0])
+    shown = {metric: means[metric] for metric in metrics} | (spread if len(sweep.seeds) > 1 else {})
+    marks = ["best" if each is best else "" for each in found]
+    seeds = [len(each.metrics) for each in found]
+    return Table.of({**values, **shown, "": marks}), Table.of({**values, **means, **spread, "seeds": seeds})
 
 
 def _best(found: Sequence[Swept], metric: str) -> Swept:

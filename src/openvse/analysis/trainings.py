@@ -1,4 +1,4 @@
-"""Stored features that several trainings of one analysis share."""
+"""What several trainings of one analysis share: their recipe, stored features, and what is said about them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import load_recipe
 from openvse.training.inputs import AUTO
-from openvse.training.records import EpochReport, StepReport, Watcher
+from openvse.training.records import EpochReport, Silent, StepReport, Watcher
 
 OnExtraction = Callable[[ExtractionProgress], None]
 
@@ -108,37 +108,33 @@ class TellOnce:
     """
 
     def __init__(self, watcher: Watcher | None) -> None:
-        self._watcher = watcher
+        self._watcher = watcher or Silent()
         self._told: set[str] = set()
 
     def begin(self, message: str) -> None:
         """Pass on a message that says which training begins or goes on, whether or not it was told before."""
-        if self._watcher is not None:
-            self._watcher.note(message)
+        self._watcher.note(message)
 
     def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
         """Pass it on."""
-        if self._watcher is not None:
-            self._watcher.started(total_steps=total_steps, done_steps=done_steps, num_epochs=num_epochs)
+        self._watcher.started(total_steps=total_steps, done_steps=done_steps, num_epochs=num_epochs)
 
     def step(self, report: StepReport) -> None:
         """Pass it on."""
-        if self._watcher is not None:
-            self._watcher.step(report)
+        self._watcher.step(report)
 
     def epoch(self, report: EpochReport) -> None:
         """Pass it on."""
-        if self._watcher is not None:
-            self._watcher.epoch(report)
+        self._watcher.epoch(report)
 
     def warn(self, message: str) -> None:
         """Pass a warning on, if it is new."""
-        if self._watcher is not None and self._new(message):
+        if self._new(message):
             self._watcher.warn(message)
 
     def note(self, message: str) -> None:
         """Pass a note on, if it is new."""
-        if self._watcher is not None and self._new(message):
+        if self._new(message):
             self._watcher.note(message)
 
     def _new(self, message: str) -> bool:

@@ -21,8 +21,6 @@ BINS = 4096
 FOLDS = 5
 """The number of parts of the sentences, so that a curve can be tested on what it was not fitted to."""
 
-_PAIRS_AT_ONCE = 2048
-
 
 class ScoreCounts:
     """Counts how many relevant and how many irrelevant pairs have which score.
@@ -47,7 +45,8 @@ class ScoreCounts:
         self.relevance = relevance
         # Each pair once, in the order of the images.
         self._images, self._texts = np.unique(np.stack([relevance.images, relevance.texts]), axis=1)
-        scores = _scores_of_pairs(member, self._images, self._texts, device)
+        pairs = torch.from_numpy(self._images), torch.from_numpy(self._texts)
+        scores = member.score_pairs(*pairs, device).float().cpu().numpy()
         self._low, high = float(scores.min()), float(scores.max())
         self._per_score = BINS / max(high - self._low, 1e-6)
         self._folds = torch.from_numpy(_folds(scores, self._images, self._texts, relevance)).to(device)
@@ -95,22 +94,6 @@ def _count(places: Int[Tensor, "n"]) -> Int[np.ndarray, "FOLDS bins"]:
         torch.bincount(places, minlength=FOLDS * (BINS + 2)).view(FOLDS, BINS + 2).cpu().numpy()
     )
     return counts
-
-
-def _scores_of_pairs(
-    member: Member, images: Int[np.ndarray, "P"], texts: Int[np.ndarray, "P"], device: torch.device | str
-) -> Float[np.ndarray, "P"]:
-    """Score the relevant pairs, some at a time."""
-    parts = [
-        member.score_pairs(i, t, device).float().cpu()
-        for i, t in zip(
-            torch.split(torch.from_numpy(images), _PAIRS_AT_ONCE),
-            torch.split(torch.from_numpy(texts), _PAIRS_AT_ONCE),
-            strict=True,
-        )
-    ]
-    scores: Float[np.ndarray, "P"] = torch.cat(parts).numpy()
-    return scores
 
 
 def _folds(

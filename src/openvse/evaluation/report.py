@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -18,8 +18,6 @@ from openvse.output.documents import CONFIDENCE, write_report
 from openvse.output.table import Table
 
 _RECALLS = (*RECALLS, "rsum")
-_FIRST = frozenset({0})
-
 _TITLES = {
     "map_at_r": "mAP@R",
     "rprecision": "R-P",
@@ -158,9 +156,10 @@ class Report:
 
     def to_markdown(self) -> str:
         """Return the report as a page in Markdown: recalls, ranks, protocol and problems."""
+        beside = {**self.published, **({"chance": self.chance} if self.chance else {})}
         sections = [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
-            Table(["", *map(metric_title, _RECALLS)], [*self._recall_rows()], strong=_FIRST).to_markdown(),
+            measured_table("", _RECALLS, self.metrics, self.intervals, beside).to_markdown(),
             Table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], [*self._rank_rows()]).to_markdown(),
             *self._several(),
             "\n".join(f"- {line}" for line in self.protocol_lines()),
@@ -175,14 +174,6 @@ class Report:
         """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
         return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
 
-    def _recall_rows(self) -> Iterator[list[str]]:
-        yield ["this model", *(f"{self.metrics[name]:.1f}" for name in _RECALLS)]
-        if self.intervals:
-            bounds = [self.intervals[name] for name in _RECALLS]
-            yield [f"{CONFIDENCE:.0%} interval", *(f"{low:.1f} to {high:.1f}" for low, high in bounds)]
-        for label, figures in {**self.published, **({"chance": self.chance} if self.chance else {})}.items():
-            yield [label, *(f"{figures[name]:.1f}" if name in figures else "" for name in _RECALLS)]
-
     def _rank_rows(self) -> Iterator[list[str]]:
         for side, title in (("i2t", "image to text"), ("t2i", "text to image")):
             medr, meanr, nmr = (self.metrics[f"{side}_{name}"] for name in ("medr", "meanr", "nmr"))
@@ -194,12 +185,8 @@ class Report:
         names = [f"{side}_{name}" for side in ("i2t", "t2i") for name in SEVERAL]
         if names[0] not in self.metrics:
             return
-        rows = [["this model", *(f"{self.metrics[name]:.1f}" for name in names)]]
-        if self.intervals:
-            bounds = (self.intervals[name] for name in names)
-            rows.append([f"{CONFIDENCE:.0%} interval", *(f"{low:.1f} to {high:.1f}" for low, high in bounds)])
-        rows.append(["chance", *(f"{self.chance[name]:.1f}" for name in names)])
-        yield Table(["all relevant items", *map(metric_title, names)], rows, strong=_FIRST).to_markdown()
+        beside = {"chance": self.chance}
+        yield measured_table("all relevant items", names, self.metrics, self.intervals, beside).to_markdown()
 
     def protocol_lines(self) -> Iterator[str]:
         """Yield how the evaluation was done, a line at a time."""
@@ -224,6 +211,33 @@ class Report:
             )
         if self.model:
             yield f"model {self.model}"
+
+
+def measured_table(
+    title: str,
+    names: Sequence[str],
+    metrics: Mapping[str, float],
+    intervals: Mapping[str, tuple[float, float]],
+    beside: Mapping[str, Mapping[str, float]],
+) -> Table:
+    """Return the metrics of a model, their intervals, and what they compare with.
+
+    Args:
+        title: the name of the first column.
+        names: the metrics.
+        metrics: those of the model.
+        intervals: the lower and upper bound of each metric that has an interval.
+        beside: metrics to compare with, by label.
+    """
+    rows = [["this model", *(f"{metrics[name]:.1f}" for name in names)]]
+    if intervals:
+        bounds = (intervals.get(name) for name in names)
+        rows.append(
+            [f"{CONFIDENCE:.0%} interval", *("{:.1f} to {:.1f}".format(*b) if b else "" for b in bounds)]
+        )
+    for label, figures in beside.items():
+        rows.append([label, *(f"{figures[name]:.1f}" if name in figures else "" for name in names)])
+    return Table([title, *map(metric_title, names)], rows, strong=frozenset({0}))
 
 
 def metric_title(metric: str) -> str:

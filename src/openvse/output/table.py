@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from textwrap import wrap
@@ -41,6 +41,11 @@ class Table:
     strong: frozenset[int] = frozenset()
     small: frozenset[int] = frozenset()
     ruled: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[Cell]]) -> Table:
+        """Return a table of columns by their names; all have equally many cells."""
+        return cls([*columns], [*zip(*columns.values(), strict=True)])
 
     def to_text(self, width: int = COLUMNS) -> str:
         """Return the table for a terminal: words to the left, numbers to the right.

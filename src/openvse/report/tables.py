@@ -198,8 +198,7 @@ def compared_table(comparison: Comparison, facts: Mapping[str, RowFacts]) -> Tab
         for row in comparison.rows
     ]
     columns["minutes"] = [_range(facts[row.name].minutes) for row in comparison.rows]
-    shown = {title: cells for title, cells in columns.items() if any(cells)}
-    return Table(list(shown), [list(line) for line in zip(*shown.values(), strict=True)])
+    return Table.of({title: cells for title, cells in columns.items() if any(cells)})
 
 
 def compared_notes(comparison: Comparison, facts: Mapping[str, RowFacts]) -> list[str]:

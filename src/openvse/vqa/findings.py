@@ -26,13 +26,12 @@ def findings_of(evaluation: AnswersEvaluation, count: int) -> Findings:
     report = evaluation.report
     if report is None:
         raise ModelError("the questions have no answers to compare with: give data that have")
-    limits = {"best answers of the vocabulary": report.ceiling} if report.ceiling else {}
     return Findings(
         data=report.protocol.name,
         size={"num_questions": len(evaluation.questions)},
         metrics=report.scores,
         intervals=report.intervals,
-        beside={**report.published, **report.baselines, **limits},
+        beside=report.beside(),
         notes=tuple(report.protocol_lines()),
         problems=report.problems,
         queries=(_queries(evaluation, count),) if count else (),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
@@ -15,9 +16,9 @@ from openvse.cli.stopping import going_on
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
+    from openvse.analysis.opening import Embedded
     from openvse.analysis.result import Analysis
     from openvse.analysis.trainings import OnExtraction
-    from openvse.cli.progress import Display
     from openvse.training.kind import Request
     from openvse.types import OnProgress
 
@@ -166,13 +167,9 @@ def hits(
 ) -> None:
     """The first five hits of some queries, the right ones ticked."""
     from openvse.analysis.hits import NAME, analyze_hits
-    from openvse.analysis.opening import embed_all, open_towers
-    from openvse.cli.progress import bar
 
     begin(out, NAME, overwrite=overwrite)
-    with bar() as progress:
-        request = request_for(on, split, features, allow_outside, progress)
-        embedded = embed_all(open_towers(models, device), request, limit=images)
+    embedded = embedded_by(models, device, request_for(on, split, features, allow_outside), images)
     found = analyze_hits(embedded, count=count, pick=pick, seed=seed)
     finish(found, out, overwrite=overwrite, as_json=as_json)
 
@@ -203,7 +200,7 @@ def answers(
 
     begin(out, NAME, overwrite=overwrite)
     with bar() as progress:
-        request = request_for(on, split, features, allow_outside, progress)
+        request = replace(request_for(on, split, features, allow_outside), progress=progress.show)
         questions, rows = answer_all(open_models(models, device), request)
     found = analyze_answers(questions, rows, count=count, pick=pick, seed=seed)
     finish(found, out, overwrite=overwrite, as_json=as_json)
@@ -224,14 +221,10 @@ def views(
     quiet: Quiet = False,
 ) -> None:
     """Share of the pairs that each view wins, and how similar views are."""
-    from openvse.analysis.opening import embed_all, open_towers
     from openvse.analysis.views import NAME, analyze_views
-    from openvse.cli.progress import bar
 
     begin(out, NAME, overwrite=overwrite)
-    with bar() as progress:
-        request = request_for(on, split, features, allow_outside, progress)
-        embedded = embed_all(open_towers(models, device), request, limit=images)
+    embedded = embedded_by(models, device, request_for(on, split, features, allow_outside), images)
     finish(analyze_views(embedded), out, overwrite=overwrite, as_json=as_json)
 
 
@@ -293,16 +286,14 @@ def embeddings(
 ) -> None:
     """Alignment, uniformity, hubs, recall by caption length and rare words."""
     from openvse.analysis.embeddings import NAME, analyze_embeddings, require_sklearn
-    from openvse.analysis.opening import embed_all, open_towers, training_captions
-    from openvse.cli.progress import bar
+    from openvse.analysis.opening import training_captions
 
     begin(out, NAME, overwrite=overwrite)
     if places:
         require_sklearn()
-    with bar() as progress:
-        request = request_for(on, split, features, allow_outside, progress)
-        embedded = embed_all(open_towers(models, device), request, limit=images)
-    found = analyze_embeddings(embedded, training_captions(request), places=places, seed=seed)
+    embedded = embedded_by(models, device, request_for(on, split, features, allow_outside), images)
+    known = training_captions(request_for(on, split, features, allow_outside))
+    found = analyze_embeddings(embedded, known, places=places, seed=seed)
     finish(found, out, overwrite=overwrite, as_json=as_json)
 
 
@@ -378,14 +369,21 @@ def suspicious(
     finish(found, out, overwrite=overwrite, as_json=as_json)
 
 
-def request_for(
-    on: str, split: str, features: list[Path] | None, allow_outside: bool, progress: Display
-) -> Request:
-    """Return what an analysis embeds or answers, with its progress shown."""
+def request_for(on: str, split: str, features: list[Path] | None, allow_outside: bool) -> Request:
+    """Return what an analysis embeds or answers."""
     from openvse.training.kind import Request
 
-    stores = tuple(features or ())
-    return Request(on, split, stores, allow_outside=allow_outside, progress=progress.show)
+    return Request(on, split, tuple(features or ()), allow_outside=allow_outside)
+
+
+def embedded_by(models: list[str], device: str, request: Request, images: int | None) -> list[Embedded]:
+    """Embed the images and texts of a request with each model, with progress on the terminal."""
+    from openvse.analysis.opening import embed_all, open_towers
+    from openvse.cli.progress import bar
+
+    with bar() as progress:
+        asked = replace(request, progress=progress.show)
+        return embed_all(open_towers(models, device), asked, limit=images)
 
 
 def extraction_shown(show: OnProgress) -> OnExtraction:

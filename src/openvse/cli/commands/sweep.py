@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -12,39 +12,46 @@ from openvse.cli.completion import complete_override
 from openvse.cli.options import Json, Quiet
 from openvse.cli.stopping import going_on
 
+Values: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE,VALUE...",
+        help="Keys of the recipe with the values to train, such as image.aggregator.k=1,5,20. A key with one value "
+        "is set for all.",
+        autocompletion=complete_override,
+    ),
+]
+Settings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--setting",
+        help="A value of several keys that change together, NAME:KEY=VALUE,KEY=VALUE; give it several times. "
+        "LABEL=NUMBER as the names makes them an axis of numbers.",
+    ),
+]
+Drawn: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        help="What to draw, such as rsum (default), i2t_r1, t2i_medr, or view_cosine, the similarity of views; "
+        "give it several times.",
+    ),
+]
+MeasuredOn: TypeAlias = Annotated[
+    Literal["validation", "test"], typer.Option(help="Split on which the best models are measured.")
+]
+
 
 @app.command()
 @going_on(KEPT)
 def sweep(
     recipe: Recipe,
     out: Out,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE,VALUE...",
-            help="Keys of the recipe with the values to train, such as image.aggregator.k=1,5,20. A key with one value "
-            "is set for all.",
-            autocompletion=complete_override,
-        ),
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A value of several keys that change together, NAME:KEY=VALUE,KEY=VALUE; give it several times. "
-            "LABEL=NUMBER as the names makes them an axis of numbers."
-        ),
-    ] = None,
+    overrides: Values = None,
+    settings: Settings = None,
     seeds: Annotated[str, typer.Option(help="Seeds of each setting, with commas between: 0,1,2.")] = "0",
-    split: Annotated[
-        Literal["validation", "test"], typer.Option(help="Split on which the best models are measured.")
-    ] = "validation",
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What to draw, such as rsum (default), i2t_r1, t2i_medr, or view_cosine, the similarity of views; "
-            "give it several times."
-        ),
-    ] = None,
+    split: MeasuredOn = "validation",
+    metrics: Drawn = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -66,8 +73,8 @@ def sweep(
     from openvse.cli.progress import TrainingBar, bar
 
     begin(out, NAME, overwrite=overwrite)
-    metrics = check_metrics(metric or ())
-    shared, axes = parse_axes(overrides or (), setting or ())
+    drawn = check_metrics(metrics or ())
+    shared, axes = parse_axes(overrides or (), settings or ())
     with bar() as progress:
         asked = Sweep(
             recipe,
@@ -80,4 +87,4 @@ def sweep(
             extraction_shown(progress.show),
         )
         found = run_sweep(asked, progress.show)
-    finish(analyze_sweep(asked, found, metrics), out, overwrite=overwrite, as_json=as_json, command="sweep")
+    finish(analyze_sweep(asked, found, drawn), out, overwrite=overwrite, as_json=as_json, command="sweep")
