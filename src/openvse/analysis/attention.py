@@ -1,4 +1,4 @@
-"""What models look at in an image: attention maps, and how near its parts are to each view."""
+"""What models look at in an image: attention, or how near its parts are to each view; the maps and their figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The joint space as a whole: alignment, uniformity, hubs, and which captions are hard."""
+"""The joint space as a whole: alignment, uniformity, hubs, which captions are hard, and a map."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Training pairs that a model finds far apart: a list and a page to go through."""
+"""Training pairs that models, trained without them, find far apart: their scores, a list and a page."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -162,15 +160,13 @@ def _write_fold(plan: FoldPlan, number: int, stores: SharedStores) -> Path:
     validation = set(chosen.tolist())
     # Stored features go by the identifier of an image; without them, its file is read.
     names = [str(path) for path in corpus.image_paths] if stores.images is None else corpus.image_ids
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("file_name", "caption", "split"))
-    for image, caption in _pairs(corpus):
-        if plan.fold[image] != number:
-            split = "validation" if image in validation else "train"
-            writer.writerow((names[image], corpus.captions[caption], split))
+    rows = [
+        (names[image], corpus.captions[caption], "validation" if image in validation else "train")
+        for image, caption in _pairs(corpus)
+        if plan.fold[image] != number
+    ]
     path = plan.folder / f"fold_{number + 1}.csv"
-    write_page(path, text.getvalue())
+    write_page(path, Table(("file_name", "caption", "split"), rows).to_csv())
     return path.resolve()
 
 

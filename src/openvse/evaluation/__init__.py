@@ -8,7 +8,7 @@ from openvse.evaluation.comparison import Comparison, MeasuredRun, Row, RowContr
 from openvse.evaluation.embed import EmbeddedCorpus, EmbeddedEnsemble, embed_corpus, embed_ensemble
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.evaluator import evaluate
-from openvse.evaluation.findings import Example, Examples, Shown
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Shown
 from openvse.evaluation.metrics import (
     Metrics,
     bootstrap_replicates,
@@ -31,12 +31,12 @@ from openvse.evaluation.rerank import Proposals, Reranker, rerank
 
 __all__ = [
     "ALONE",
+    "AnsweredQueries",
+    "AnsweredQuery",
     "Comparison",
     "Difference",
     "EmbeddedCorpus",
     "EmbeddedEnsemble",
-    "Example",
-    "Examples",
     "MeasuredRun",
     "Member",
     "Metrics",

@@ -1,4 +1,4 @@
-"""Fits the curve from score to probability (``model/calibration.py``) to counted scores."""
+"""Counts the scores of relevant and of other pairs, and fits the curve from score to probability to them."""
 
 from __future__ import annotations
 

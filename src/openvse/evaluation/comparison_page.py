@@ -19,7 +19,7 @@ from openvse.evaluation.comparison import (
     row_table,
     sign_table,
 )
-from openvse.evaluation.findings import Example, Examples, Shown
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Shown
 from openvse.media.packed import ImageFile
 from openvse.output.documents import html_page
 from openvse.output.thumbnails import thumbnail
@@ -27,7 +27,7 @@ from openvse.output.thumbnails import thumbnail
 Small = Callable[[ImageFile], str | None]
 
 
-def comparison_page(comparison: Comparison, examples: Mapping[str, Sequence[Examples]]) -> str:
+def comparison_page(comparison: Comparison, examples: Mapping[str, Sequence[AnsweredQueries]]) -> str:
     """Return an HTML page with all tables, and with the queries on which rows differ most.
 
     Args:
@@ -62,7 +62,7 @@ def _rows(comparison: Comparison, problems: Sequence[str]) -> str:
 
 
 def _contrast(
-    comparison: Comparison, contrast: RowContrast, examples: Iterable[Examples], small: Small
+    comparison: Comparison, contrast: RowContrast, examples: Iterable[AnsweredQueries], small: Small
 ) -> str:
     name = letters(comparison)
     first, second = name[contrast.first], name[contrast.second]
@@ -81,11 +81,11 @@ def _contrast(
     )
 
 
-def _examples(examples: Examples, first: str, second: str, small: Small) -> str:
+def _examples(examples: AnsweredQueries, first: str, second: str, small: Small) -> str:
     parts = [f"<h3>{escape(examples.title)}</h3>"]
     for title, some in (
-        (f"{second} gains most", examples.better),
-        (f"{second} loses most", examples.worse),
+        (f"{second} gains most", examples.best),
+        (f"{second} loses most", examples.worst),
     ):
         cards = "\n".join(f"<li>{_card(each, first, second, small)}</li>" for each in some)
         listed = f'<ol class="examples">\n{cards}\n</ol>' if some else "<p>No query.</p>"
@@ -93,31 +93,23 @@ def _examples(examples: Examples, first: str, second: str, small: Small) -> str:
     return "\n".join(parts)
 
 
-def _card(example: Example, first: str, second: str, small: Small) -> str:
+def _card(example: AnsweredQuery, first: str, second: str, small: Small) -> str:
     labels = [
         f"{name}'s {escape(result)}" for name, result in zip((first, second), example.results, strict=True)
     ]
-    if example.right.image is None:
-        return _beside(example, labels, small)
-    frames = [
-        _figure(shown, label, small, hit)
-        for shown, label, hit in zip(
-            (example.right, *example.found), ("right", *labels), (False, *example.hits), strict=True
-        )
-    ]
-    return f'<p class="asked">{escape(example.query.text)}</p>\n<div class="three">{"".join(frames)}</div>'
-
-
-def _beside(example: Example, labels: Sequence[str], small: Small) -> str:
-    """Return an image with texts beside it: the right one, and what each model has found."""
-    name = example.query.text
+    assert example.right is not None
+    every = (example.right, *example.found), ("right", *labels), (False, *example.hits)
+    answers = [*zip(*every, strict=True)]
+    if example.right.image is not None:
+        frames = "".join(_figure(shown, label, small, hit) for shown, label, hit in answers)
+        return f'<p class="asked">{escape(example.query.text)}</p>\n<div class="three">{frames}</div>'
+    # An image with texts beside it: the right one, and what each model has found.
     said = "".join(
         f"<dt>{label}</dt><dd{' class=hit' if hit else ''}>{escape(shown.text)}</dd>"
-        for shown, label, hit in zip(
-            (example.right, *example.found), ("right", *labels), (False, *example.hits), strict=True
-        )
+        for shown, label, hit in answers
     )
-    return f'<div class="beside">{_figure(example.query, escape(name), small, False)}<dl>{said}</dl></div>'
+    image = _figure(example.query, escape(example.query.text), small, False)
+    return f'<div class="beside">{image}<dl>{said}</dl></div>'
 
 
 def _figure(shown: Shown, label: str, small: Small, hit: bool) -> str:

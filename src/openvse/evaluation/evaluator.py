@@ -1,4 +1,4 @@
-"""Computes a report from embeddings."""
+"""From embeddings to a report: the data are cut into folds, each is ranked, and the metrics are averaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report on a run shows of an evaluation, for every task: figures, and the best and the worst queries."""
+"""What pages show of models, for every task: their figures, and single queries with what was found for them."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Example:
-    """One query, and what both models made of it.
+class AnsweredQuery:
+    """One query, and what one model has found for it, or each of two models.
 
     Attributes:
         query: the query.
-        right: a right answer to it.
-        found: the first result of each model.
-        results: what the first result of each model is, and how good, such as "first hit; right at 3".
-        hits: whether the first result of each model is right.
+        found: the first results of the model, best first; or the first result of each model.
+        hits: whether each of them is right.
+        results: how good the answer of each model is, such as "right at 12".
+        right: a right answer; a report on one model leaves it out where it is among the results.
     """
 
     query: Shown
-    right: Shown
-    found: tuple[Shown, Shown]
-    results: tuple[str, str]
-    hits: tuple[bool, bool]
+    found: tuple[Shown, ...]
+    hits: tuple[bool, ...]
+    results: tuple[str, ...]
+    right: Shown | None
 
 
 @dataclass(frozen=True)
-class Examples:
-    """The largest gains and losses of one direction.
+class AnsweredQueries:
+    """Queries of one direction at both ends of a list.
 
     Attributes:
         title: what kind of queries they are.
-        better: the queries on which the second model is better, the largest gain first.
-        worse: the queries on which it is worse, the largest loss first.
+        best: those that a model answers best, or on which the second model gains most, the best first.
+        worst: those that it answers worst, or on which the second model loses most, the worst first.
     """
 
     title: str
-    better: tuple[Example, ...]
-    worse: tuple[Example, ...]
+    best: tuple[AnsweredQuery, ...]
+    worst: tuple[AnsweredQuery, ...]
 
 
 def largest_changes(
@@ -62,40 +62,6 @@ def largest_changes(
     order = np.argsort(-gains, kind="stable")
     better, worse = order[gains[order] > 0], order[gains[order] < 0][::-1]
     return better[:count], worse[:count]
-
-
-@dataclass(frozen=True)
-class AnsweredQuery:
-    """One query and what the model has found for it.
-
-    Attributes:
-        query: the query.
-        found: the first results, best first.
-        hits: whether each of them is right.
-        right: a right answer, if none of the first results is one.
-        result: how good the answer is, such as "right at 12".
-    """
-
-    query: Shown
-    found: tuple[Shown, ...]
-    hits: tuple[bool, ...]
-    right: Shown | None
-    result: str
-
-
-@dataclass(frozen=True)
-class AnsweredQueries:
-    """The best and the worst queries of one direction.
-
-    Attributes:
-        title: what kind of queries they are.
-        best: the queries that the model answers best, the best first.
-        worst: the queries that it answers worst, the worst first.
-    """
-
-    title: str
-    best: tuple[AnsweredQuery, ...]
-    worst: tuple[AnsweredQuery, ...]
 
 
 @dataclass(frozen=True)

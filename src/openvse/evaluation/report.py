@@ -156,10 +156,9 @@ class Report:
 
     def to_markdown(self) -> str:
         """Return the report as a page in Markdown: recalls, ranks, protocol and problems."""
-        beside = {**self.published, **({"chance": self.chance} if self.chance else {})}
         sections = [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
-            measured_table("", _RECALLS, self.metrics, self.intervals, beside).to_markdown(),
+            measured_table("", _RECALLS, self.metrics, self.intervals, self.beside()).to_markdown(),
             Table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], [*self._rank_rows()]).to_markdown(),
             *self._several(),
             "\n".join(f"- {line}" for line in self.protocol_lines()),
@@ -173,6 +172,10 @@ class Report:
     def save(self, folder: str | Path) -> Path:
         """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
         return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
+
+    def beside(self) -> dict[str, Metrics]:
+        """Return what the metrics compare with, by label: published results, and chance."""
+        return {**self.published, **({"chance": self.chance} if self.chance else {})}
 
     def _rank_rows(self) -> Iterator[list[str]]:
         for side, title in (("i2t", "image to text"), ("t2i", "text to image")):

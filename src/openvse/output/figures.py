@@ -1,4 +1,4 @@
-"""Figures, which need the extra ``analysis``."""
+"""The one style of all figures, which need the extra ``analysis``: sizes, type and colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report as one web page that holds its images and figures itself."""
+"""A report on runs as one web page that holds its images and figures itself, section by section."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def _direction(some: AnsweredQueries, small: _Small) -> str:
 
 def _query_card(query: AnsweredQuery, small: _Small) -> str:
     answers = [*zip(query.found, query.hits, strict=True)]
-    result = f'<span class="result">{escape(query.result)}</span>'
+    result = f'<span class="result">{escape(query.results[0])}</span>'
     if any(shown.image is not None for shown, _ in answers):
         frames = [_frame(shown, small, hit=hit) for shown, hit in answers]
         if query.right is not None:

@@ -1,4 +1,4 @@
-"""A run as a report shows it: its model, its recipe, its records, and what to evaluate it on."""
+"""A run as a report shows it: model, recipe and records; and what it reaches, beside what it began from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of reported runs as a table: for the page, and as rows in Markdown or LaTeX."""
+"""The figures of reported runs, and the rows of a comparison, as tables for a page, a paper or a README."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def findings_of(evaluation: RetrievalEvaluation, count: int) -> Findings:
         size={"num_images": report.protocol.num_images, "folds": report.protocol.folds},
         metrics=report.metrics,
         intervals=report.intervals,
-        beside={**report.published, **({"chance": report.chance} if report.chance else {})},
+        beside=report.beside(),
         notes=tuple(report.protocol_lines()),
         problems=report.problems,
         reliability=report.reliability,
@@ -109,7 +109,7 @@ class _Direction:
             found=tuple(self._item(position, is_image=not self._asks_with_image) for position in found),
             hits=hits,
             right=None if any(hits) else self._item(int(right[0]), is_image=not self._asks_with_image),
-            result="right at once" if rank == 1 else f"right at {rank:,}",
+            results=("right at once" if rank == 1 else f"right at {rank:,}",),
         )
 
     def _item(self, position: int, *, is_image: bool) -> Shown:

@@ -55,7 +55,7 @@ def _queries(evaluation: AnswersEvaluation, count: int) -> AnsweredQueries:
             found=(Shown(answers[number]),),
             hits=(is_right,),
             right=None if is_right else right,
-            result=f"accuracy {worth[number]:.2f}, probability {probability:.2f}",
+            results=(f"accuracy {worth[number]:.2f}, probability {probability:.2f}",),
         )
 
     images = scored.questions.images_of().tolist()

@@ -27,7 +27,7 @@ from openvse.cli.options import (
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
-    from openvse.evaluation import Comparison, Examples
+    from openvse.evaluation import AnsweredQueries, Comparison
     from openvse.tasks.runs import NamedRun
     from openvse.training.kind import Compared, LoadedRun, Request
 
@@ -210,7 +210,7 @@ def write(out: Path, comparison: Comparison, compared: Compared, count: int) -> 
     from openvse.files import write_page
 
     first, *others = comparison.rows
-    shown: dict[str, Sequence[Examples]] = {
+    shown: dict[str, Sequence[AnsweredQueries]] = {
         row.name: compared.examples(first, row, count) if count else () for row in others
     }
     values = json.dumps(comparison_values(comparison), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
