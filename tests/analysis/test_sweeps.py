@@ -23,6 +23,7 @@ from openvse.analysis.sweep import (
 from openvse.errors import OpenVSEError
 from openvse.tasks.recipes import load_recipe
 from tests.analysis.small import is_png
+from tests.cli.album import write_album, write_recipe
 from tests.tiny import Recorder, tiny_tree, write_tiny_corpus
 
 VIEWS = "image.aggregator.num_views"
@@ -84,11 +85,11 @@ def test_a_sweep_is_trained_once(recipe: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_other_encoders_read_other_features(recipe: Path, tmp_path: Path) -> None:
-    _, axes = parse_axes(["image.encoder.image_size=32,64"], ())
-    words = ("data.features=auto", "image.encoder.fine_tune=false")
-    found = run_sweep(Sweep(str(recipe), words, axes, (0,), tmp_path))
-    assert len(found) == 2 and len([*(tmp_path / "stores").iterdir()]) == 2
+def test_other_encoders_read_other_features(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "tiny.yaml", write_album(tmp_path / "album"))
+    shared, axes = parse_axes(["training.phases=[{epochs: 1}]", "image.encoder.image_size=32,64"], ())
+    found = run_sweep(Sweep(str(recipe), shared, axes, (0,), tmp_path / "runs"))
+    assert len(found) == 2 and len([*(tmp_path / "runs" / "stores").iterdir()]) == 2
 
 
 def test_words_become_axes() -> None:

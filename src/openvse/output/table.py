@@ -45,7 +45,7 @@ class Table:
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[Cell]]) -> Table:
         """Return a table of columns by their names; all have equally many cells."""
-        return cls([*columns], [*zip(*columns.values(), strict=True)])
+        return cls((*columns,), [*zip(*columns.values(), strict=True)])
 
     def to_text(self, width: int = COLUMNS) -> str:
         """Return the table for a terminal: words to the left, numbers to the right.
