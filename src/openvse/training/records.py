@@ -19,9 +19,13 @@ from openvse.files import write_whole, writing
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
 
+METRICS = "metrics.jsonl"
+"""The file in the folder of a run that holds its records, one a line."""
 
 ENDS_EPOCH = ("validation", "curves", "time")
 """The kinds of records that are written once per epoch, after its last step."""
+
+_PLACE = ("kind", "epoch", "global_step")
 
 
 @dataclass(frozen=True)
@@ -227,11 +231,6 @@ def _keep_until(path: Path, last_step: int, epochs: int | None) -> None:
         except (ValueError, KeyError, TypeError):
             continue  # the line that a killed run was writing
     write_whole(path, "".join(f"{line}\n" for line in kept))
-
-
-METRICS = "metrics.jsonl"
-
-_PLACE = ("kind", "epoch", "global_step")
 
 
 @dataclass(frozen=True)
