@@ -354,7 +354,7 @@ def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
 
 
 def analyze_sweep(sweep: Sweep, found: Sequence[Swept], metrics: Sequence[str]) -> Analysis:
-    """Draw metrics over what was varied: a line over one number, a heat map over two axes, else a point a setting.
+    """Draw metrics over what was varied: a line over numbers, a heat map over two axes, or a point for each setting.
 
     Args:
         sweep: the sweep.

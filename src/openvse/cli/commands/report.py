@@ -36,7 +36,10 @@ Runs: TypeAlias = Annotated[
 ]
 On: TypeAlias = Annotated[
     str | None,
-    typer.Option("--on", help="The test data, as for 'openvse evaluate'. Default: the data of the recipe."),
+    typer.Option(
+        "--on",
+        help="The test data, as for 'openvse evaluate'. Default: the data and the store of the recipe.",
+    ),
 ]
 NoTest: TypeAlias = Annotated[
     bool,
