@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from openvse.report.records import METRICS, read_records
 from openvse.tasks.runs import find_run
+from openvse.training.records import METRICS, read_records
 
 
 def openvse(*words: str) -> str:

@@ -31,9 +31,9 @@ import yaml
 from _commands import openvse, validations
 from openvse.errors import OpenVSEError
 from openvse.files import locked
-from openvse.report.records import METRICS, read_records
 from openvse.specs.load import merged
 from openvse.tasks.runs import find_run
+from openvse.training.records import METRICS, read_records
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 ENVIRONMENT = ("started", "commit", "torch", "python", "device")

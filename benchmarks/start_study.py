@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 
 from _commands import append_row, cost_of, draw_line, openvse, read_rows, train_to_the_end, validations
-from openvse.report.records import METRICS, read_records
+from openvse.training.records import METRICS, read_records
 
 COLUMNS = (
     *("way", "images", "seed", "rate", "epochs", "validation_before", "validation_after", "best_epoch"),

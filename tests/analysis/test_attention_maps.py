@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from openvse.analysis.attention import Gallery, ImageMap, gallery_of, map_answers, map_images
-from openvse.analysis.attention_figure import analyze_attention, heat_of
-from openvse.analysis.looking import Looked, look
+from openvse.analysis.attention import (
+    Gallery,
+    ImageMap,
+    Subjects,
+    analyze_attention,
+    gallery_of,
+    heat_of,
+    look,
+    map_answers,
+    map_images,
+)
 from openvse.datasets import open_corpus
 from openvse.errors import OpenVSEError
 from openvse.features import FeatureStoreWriter
@@ -116,14 +124,14 @@ def test_boxes_come_from_the_store(album: Path, tmp_path: Path) -> None:
         for image_id in corpus.image_ids:
             writer.add(image_id, torch.randn(5, 12), boxes)
     request = Request(str(album), "all", (tmp_path / "s",))
-    maps = look([("m", model)], request, Looked(count=2))
+    maps = look([("m", model)], request, Subjects(count=2))
     assert len(maps) == 2 and not maps[0].tiled
     torch.testing.assert_close(maps[0].boxes, boxes, atol=1e-3, rtol=0)
     with FeatureStoreWriter(tmp_path / "t", fingerprint="x", dim=12, dtype="float32") as writer:
         for image_id in corpus.image_ids:
             writer.add(image_id, torch.randn(5, 12))
     with pytest.raises(OpenVSEError, match="places of its local features are not known"):
-        look([("m", model)], Request(str(album), "all", (tmp_path / "t",)), Looked(count=1))
+        look([("m", model)], Request(str(album), "all", (tmp_path / "t",)), Subjects(count=1))
 
 
 def answerer() -> Answerer:
@@ -145,10 +153,10 @@ def test_answers_have_maps(album: Path) -> None:
     right, wrong = (map_answers(*asked_again, [["other", each]]) for each in (answer.answer, "odd"))
     assert (maps[0].right, right[0].right, wrong[0].right) == (None, True, False)
     assert wrong[0].caption.endswith(", truth: other") and "truth" not in right[0].caption
-    asked = Looked(images=(album / "01.png",), captions=("what colour is the cat",))
+    asked = Subjects(images=(album / "01.png",), captions=("what colour is the cat",))
     assert look([("m", model)], Request(""), asked)[0].image_id == "01.png"
     with pytest.raises(OpenVSEError, match="give --caption"):
-        look([("m", model)], Request(""), Looked(images=(album / "01.png",)))
+        look([("m", model)], Request(""), Subjects(images=(album / "01.png",)))
 
 
 def test_widths_that_differ_are_refused(album: Path) -> None:

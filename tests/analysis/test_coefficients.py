@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from openvse.analysis.coefficients import analyze_coefficients, k_max, learned_curves
-from openvse.analysis.result import Analysis, Table, refuse_written
+from openvse.analysis.result import Analysis, refuse_written
 from openvse.errors import OpenVSEError
+from openvse.output.table import Table
 from tests.analysis.small import is_png, named, plain, small_model
 
 

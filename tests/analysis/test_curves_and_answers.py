@@ -82,11 +82,11 @@ def test_runs_that_cannot_be_drawn(tmp_path: Path) -> None:
     ):
         with pytest.raises(OpenVSEError, match=problem):
             analyze_training(words)
-    (one / "metrics.jsonl").write_text('{"kind": "train"}\n')
+    (one / "metrics.jsonl").write_text('{"kind": "train", "epoch": 1, "global_step": 1}\n')
     with pytest.raises(OpenVSEError, match="no validation yet"):
         read_history(str(one), "one")
     (one / "metrics.jsonl").unlink()
-    with pytest.raises(OpenVSEError, match="has no metrics.jsonl"):
+    with pytest.raises(OpenVSEError, match="metrics.jsonl"):
         read_history(str(one), "one")
 
 

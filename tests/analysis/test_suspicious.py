@@ -1,4 +1,4 @@
-"""Captions far from their image, duplicates between splits, and how they are measured."""
+"""Captions far from their image, and how the list of them is measured."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from openvse.analysis.duplicates import analyze_duplicates
-from openvse.analysis.folds import PairScores, Plan, cut_folds, score_folds, swap_captions
-from openvse.analysis.suspicious import analyze_suspicious, measure_precision
+from openvse.analysis.suspicious import (
+    FoldPlan,
+    PairScores,
+    analyze_suspicious,
+    cut_folds,
+    measure_precision,
+    score_folds,
+    swap_captions,
+)
 from openvse.datasets import open_corpus
 from openvse.errors import OpenVSEError
 from openvse.tasks.load import load
@@ -60,7 +65,7 @@ def test_swapped_captions_are_found(tmp_path: Path) -> None:
         "objective: {ranking: {name: contrast, miner: all, criterion: {name: info_nce}, reduction: mean}}\n"
         "training: {batch_size: 16, device: cpu, phases: [{epochs: 12}]}\noptimizer: {learning_rate: 2.0e-2}\n"
     )
-    plan = Plan(
+    plan = FoldPlan(
         str(recipe),
         (f"data.features={folder / 'features'}",),
         swapped,
@@ -83,7 +88,7 @@ def test_swapped_captions_are_found(tmp_path: Path) -> None:
     assert scores.score[pair] == pytest.approx(_score(plan, image, text), abs=1e-5)
 
 
-def _score(plan: Plan, image: int, text: int) -> float:
+def _score(plan: FoldPlan, image: int, text: int) -> float:
     from openvse.features import FeatureStore
     from openvse.model import embed
 
@@ -116,29 +121,7 @@ def test_images_without_stored_features_are_extracted_once(tmp_path: Path) -> No
     album = write_album(tmp_path / "album", 16)
     recipe = write_recipe(tmp_path / "tiny.yaml", album)
     corpus = open_corpus(album)
-    plan = Plan(str(recipe), (), corpus, cut_folds(corpus, 2, 0), tmp_path / "f")
+    plan = FoldPlan(str(recipe), (), corpus, cut_folds(corpus, 2, 0), tmp_path / "f")
     scores = score_folds(plan)
     assert (scores.standing != 0).all()
     assert (tmp_path / "f" / "features").is_dir() and not (tmp_path / "f" / "fold_1" / "features").exists()
-
-
-@pytest.mark.medium
-def test_duplicates_between_splits(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    (tmp_path / "d").mkdir()
-    lines = ["file_name,caption,split"]
-    for number, split in enumerate(("train", "train", "test", "test")):
-        pixels = rng.integers(0, 255, (9, 9, 3), dtype=np.uint8)
-        image = Image.fromarray(pixels).resize((90, 90), Image.Resampling.NEAREST)
-        image.save(tmp_path / "d" / f"{number}.png")
-        lines.append(f"{number}.png,an image of noise {number},{split}")
-    image.resize((60, 60)).save(tmp_path / "d" / "copy.jpg", quality=90)
-    lines.append("copy.jpg,a copy,train")
-    (tmp_path / "d" / "all.csv").write_text("\n".join(lines) + "\n")
-    found = analyze_duplicates(open_corpus(tmp_path / "d" / "all.csv"))
-    assert found.tables[""].rows == [("train", "copy.jpg", "test", "3.png")]
-    assert found.summary.rows == [("train", "test", 1)]
-    assert found.pages[""].count("data:image/webp") == 2
-    (tmp_path / "d" / "all.csv").write_text("file_name,caption,split\n0.png,a,train\n1.png,b,train\n")
-    with pytest.raises(OpenVSEError, match="has one split"):
-        analyze_duplicates(open_corpus(tmp_path / "d" / "all.csv"))

@@ -1,4 +1,4 @@
-"""Sweeps over recipes: resumable, with the settings of the papers; and times."""
+"""Sweeps over recipes: what the words mean, resumable trainings, and figures."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from pathlib import Path
 import pytest
 import yaml
 
-from openvse.analysis.speed import (
-    analyze_pooling_speed,
-    analyze_retrieval_time,
-    time_calls,
-    time_poolings,
-    time_retrieval,
-)
-from openvse.analysis.sweep import RESULT, Setting, Sweep, Swept, run_sweep
-from openvse.analysis.sweep_figures import (
-    ablation_settings,
-    analyze_ablation,
-    analyze_grid,
-    analyze_line,
-    grid_settings,
-    parse_counts,
-    parse_numbers,
+from openvse.analysis.sweep import (
+    RESULT,
+    Axis,
+    Sweep,
+    Swept,
+    analyze_sweep,
+    check_metrics,
+    parse_axes,
     parse_seeds,
-    parse_weights,
-    view_settings,
-    weight_settings,
+    run_sweep,
 )
 from openvse.errors import OpenVSEError
 from openvse.tasks.recipes import load_recipe
-from tests.analysis.small import is_png, named, plain, small_model
+from tests.analysis.small import is_png
+from tests.cli.album import write_album, write_recipe
 from tests.tiny import Recorder, tiny_tree, write_tiny_corpus
+
+VIEWS = "image.aggregator.num_views"
+ABLATION = (
+    "Tri:objective.ranking.weight=1,objective.bound.weight=0,image.aggregator.num_views=1",
+    "Max:objective.ranking.weight=1,objective.bound.weight=0",
+    "Avg:objective.ranking.weight=0,objective.bound.weight=1,objective.bound.name=multi_view_average",
+    "full:",
+)
+LAMBDAS = tuple(
+    f"lambda={w}:objective.ranking.weight={w},objective.bound.weight={1 - w:g}" for w in (0.5, 1.0)
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,148 +49,132 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def sweep_of(*words: str, settings: tuple[str, ...] = (), seeds: tuple[int, ...] = (0,)) -> Sweep:
+    return Sweep("recipe", *parse_axes(words, settings), seeds, Path("runs"))
+
+
 @pytest.mark.slow
 def test_a_sweep_is_trained_once(recipe: Path, tmp_path: Path) -> None:
-    settings = view_settings([1, 2])
-    sweep = Sweep(str(recipe), ("training.batch_size=8",), settings, (0, 1), tmp_path / "runs")
+    shared, axes = parse_axes(["training.batch_size=8", f"{VIEWS}=1,2"], ())
+    sweep = Sweep(str(recipe), shared, axes, (0, 1), tmp_path / "runs")
     told: list[tuple[str, int, int]] = []
     watcher = Recorder()
     found = run_sweep(replace(sweep, watcher=watcher), lambda *state: told.append(state))
     begun = [line for line in watcher.notes if line.startswith("training ")]
     assert begun == [
-        f"training {number} of 4: views_{views}, seed {seed}"
+        f"training {number} of 4: {VIEWS}-{views}, seed {seed}"
         for number, (views, seed) in enumerate([(1, 0), (1, 1), (2, 0), (2, 1)], 1)
     ]
     assert watcher.notes[1].startswith("vocabulary: ")  # told once, and not again by each training
     assert len({*watcher.notes}) == len(watcher.notes) and len({*watcher.warnings}) == len(watcher.warnings)
     assert told == [("trainings", done, 4) for done in (1, 2, 3, 4)]
-    assert [each.setting.name for each in found] == ["views_1", "views_2"]
-    assert found[0].views == () and len(found[1].views) == 2 and -1 <= found[1].views[0] <= 1
-    kept = json.loads((tmp_path / "runs" / "views_2_s1" / RESULT).read_text())
-    assert kept["metrics"]["rsum"] == found[1].metrics[1]["rsum"]
+    assert [each.setting.at for each in found] == [("1",), ("2",)]
+    assert found[0].mean("view_cosine") is None and -1 <= (found[1].mean("view_cosine") or 2) <= 1
+    kept = json.loads((tmp_path / "runs" / f"{VIEWS}-2_s1" / RESULT).read_text())
+    assert kept["metrics"] == found[1].metrics[1]
     assert kept["recipe"]["image"]["aggregator"] == {"name": "multi_view", "num_views": 2}
     # A run that is stopped before it is measured is neither lost nor trained again.
-    (tmp_path / "runs" / "views_2_s1" / RESULT).unlink()
+    (tmp_path / "runs" / f"{VIEWS}-2_s1" / RESULT).unlink()
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("model.safetensors")}
     assert run_sweep(sweep) == found
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    other = Sweep(str(recipe), ("training.batch_size=16",), settings, (0,), tmp_path / "runs")
-    with pytest.raises(
-        OpenVSEError, match=r"views_1_s0 was trained with another training: choose another --out"
-    ):
-        run_sweep(other)
+    with pytest.raises(OpenVSEError, match=rf"{VIEWS}-1_s0 .* training: .* --out"):
+        run_sweep(replace(sweep, overrides=("training.batch_size=16",)))
     with pytest.raises(OpenVSEError, match="num_view"):  # before anything is trained
-        run_sweep(
-            Sweep(
-                str(recipe),
-                (),
-                [Setting("x", (1.0,), ("image.aggregator.num_view=1",))],
-                (0,),
-                tmp_path / "y",
-            )
-        )
+        run_sweep(replace(sweep, axes=(Axis("x", ("1",), (("image.aggregator.num_view=1",),)),)))
 
 
-def test_settings_are_those_of_the_papers(recipe: Path) -> None:
-    grid = grid_settings([1, 5], [2])
-    assert [setting.at for setting in grid] == [(1, 2), (5, 2)]
-    tree = load_recipe(str(recipe), grid[1].overrides).to_dict()
-    assert (tree["image"]["aggregator"], tree["text"]["aggregator"]) == (
-        {"name": "k_max", "k": 5}, {"name": "k_max", "k": 2}
-    )  # fmt: skip
-    weights = load_recipe(str(recipe), weight_settings([0.7])[0].overrides).to_dict()["objective"]
-    assert (weights["ranking"]["weight"], weights["bound"]["weight"]) == (0.7, pytest.approx(0.3))
-    rows = {each.name: load_recipe(str(recipe), each.overrides).to_dict() for each in ablation_settings()}
-    assert [*rows] == ["Tri", "Max", "Avg", "Up", "full"]
+@pytest.mark.slow
+def test_other_encoders_read_other_features(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "tiny.yaml", write_album(tmp_path / "album"))
+    shared, axes = parse_axes(["training.phases=[{epochs: 1}]", "image.encoder.image_size=32,64"], ())
+    found = run_sweep(Sweep(str(recipe), shared, axes, (0,), tmp_path / "runs"))
+    assert len(found) == 2 and len([*(tmp_path / "runs" / "stores").iterdir()]) == 2
+
+
+def test_words_become_axes() -> None:
+    shared, axes = parse_axes(["e=1", "a.b=1, 2", "c=[1,2],{name: x, k: 3},'1,2'", "d='1,2'"], ())
+    assert shared == ("e=1", "d='1,2'")
+    assert axes[0] == Axis("a.b", ("1", "2"), (("a.b=1",), ("a.b=2",)))
+    assert axes[0].numbers == [1, 2] and axes[1].numbers is None
+    assert axes[1].values == ("[1,2]", "{name: x, k: 3}", "'1,2'")
+    settings = sweep_of("a.b=1,2", "c=x,y").settings()
+    assert [each.at for each in settings] == [("1", "x"), ("1", "y"), ("2", "x"), ("2", "y")]
+    assert settings[1].overrides == ("a.b=1", "c=y") and settings[1].name == "a.b-1_c-y"
+    assert [each.at for each in sweep_of("e=1").settings()] == [("recipe",)]
+    assert parse_seeds("0,2") == (0, 2)
+    for word in ("a=1,1", "a=1,,2", "a=1,"):
+        with pytest.raises(OpenVSEError, match="a="):
+            parse_axes([word], ())
+    with pytest.raises(OpenVSEError, match="--seeds"):
+        parse_axes(["seed=1"], ())
+    for setting in ("x", ":a=1", "x=1"):
+        with pytest.raises(OpenVSEError, match="--setting"):
+            parse_axes([], [setting])
+    for text in ("0.5", "-1", "1,x", "1,1", ""):
+        with pytest.raises(OpenVSEError, match="--seeds"):
+            parse_seeds(text)
+    with pytest.raises(OpenVSEError, match="--setting"):
+        sweep_of("a=[1],{1}").settings()  # both folders would be a-1
+    with pytest.raises(OpenVSEError, match="rsun.*rsum"):
+        check_metrics(["rsun"])
+    assert check_metrics([]) == ("rsum",)
+
+
+def test_settings_change_several_keys(recipe: Path) -> None:
+    (axis,) = sweep_of(settings=LAMBDAS).axes
+    assert (axis.label, axis.values, axis.numbers) == ("lambda", ("0.5", "1.0"), [0.5, 1.0])
+    sweep = sweep_of("embed_dim=8", settings=ABLATION)
+    rows = {each.at[0]: load_recipe(str(recipe), each.overrides).to_dict() for each in sweep.settings()}
+    assert [*rows] == ["Tri", "Max", "Avg", "full"]
     assert rows["Tri"]["image"]["aggregator"]["num_views"] == 1
     assert rows["Avg"]["objective"]["bound"]["name"] == "multi_view_average"
-    assert [row["objective"]["ranking"]["weight"] for row in rows.values()] == [1, 1, 0, 0, 0.7]
-    assert [row["objective"]["bound"]["weight"] for row in rows.values()] == [0, 0, 1, 1, 0.3]
+    assert [row["objective"]["bound"].get("weight", 1) for row in rows.values()] == [0, 0, 1, 1]
 
 
-def test_lists_of_numbers() -> None:
-    assert parse_counts("1,5", "--k") == [1, 5] and parse_numbers("0,.5", "--w") == [0, 0.5]
-    for text, said in (
-        ("1,x", "give numbers"),
-        ("1,1", "each number once"),
-        ("0,1", "whole numbers"),
-        ("1.5", "whole"),
-        ("1,inf", "give numbers"),
-        ("nan", "give numbers"),
-    ):
-        with pytest.raises(OpenVSEError, match=said):
-            parse_counts(text, "--k")
-    assert parse_seeds("0,2", "--seeds") == [0, 2] and parse_weights("0,0.5,1", "--values") == [0, 0.5, 1]
-    for text in ("0.5", "-1"):
-        with pytest.raises(OpenVSEError, match="whole numbers of 0 or more"):
-            parse_seeds(text, "--seeds")
-    for text in ("2", "-0.1"):
-        with pytest.raises(OpenVSEError, match="numbers from 0 to 1"):
-            parse_weights(text, "--values")
-
-
-def swept(setting: Setting, rsum: float, views: float | None = None) -> Swept:
-    metrics = {f"{side}_r{k}": rsum / 6 for side in ("i2t", "t2i") for k in (1, 5, 10)}
-    both = ({**metrics, "rsum": rsum}, {**metrics, "rsum": rsum + 2})
-    return Swept(setting, (0, 1), both, () if views is None else (views, views))
+def swept(sweep: Sweep, *rsums: float, views: float | None = None) -> list[Swept]:
+    found = []
+    for setting, rsum in zip(sweep.settings(), rsums, strict=True):
+        both = []
+        for number in range(len(sweep.seeds)):
+            metrics = {f"{side}_r{k}": rsum / 6 for side in ("i2t", "t2i") for k in (1, 5, 10)}
+            metrics |= {"rsum": rsum + 2 * number, "t2i_medr": 500.0 - rsum}
+            both.append(metrics if views is None else metrics | {"view_cosine": views})
+        found.append(Swept(setting, tuple(both)))
+    return found
 
 
 @pytest.mark.medium
 def test_sweeps_are_drawn(tmp_path: Path) -> None:
-    cells = [
-        swept(setting, 100.0 + number) for number, setting in enumerate(grid_settings([1, 2], [1, 5, 9]))
-    ]
-    grid = analyze_grid(cells, "validation")
-    assert grid.tables[""].rows[0][:2] == (1, 1) and grid.tables[""].rows[0][8] == 101
+    k = sweep_of("image.aggregator.k=1,2", "text.aggregator.k=1,5,9", seeds=(0, 1))
+    grid = analyze_sweep(k, swept(k, *range(100, 106)), ("rsum",))
+    assert grid.tables[""].header[:2] == ("image.aggregator.k", "text.aggregator.k")
+    assert grid.tables[""].rows[1][:2] == (1, 5) and grid.tables[""].rows[0][8] == 101
     assert grid.tables[""].rows[0][9] == pytest.approx(2**0.5)
-    assert [row[3] for row in grid.summary.rows] == [""] * 5 + ["best"]
-    # Of one seed nobody knows the spread.
-    single = [replace(each, seeds=(0,), metrics=each.metrics[:1]) for each in cells]
-    assert {row[2] for row in analyze_grid(single, "validation").summary.rows} == {""}
-    line = analyze_line(
-        "view_weight", [swept(s, 10.0, s.at[0]) for s in weight_settings([0.5, 1.0])], "lambda", "test"
-    )
-    bars = analyze_ablation([swept(setting, 10.0) for setting in ablation_settings()], "test")
-    for found in (grid, line, bars):
-        _, png, svg = found.write(tmp_path)
-        assert is_png(png)
-    drawn = (tmp_path / "view_weight.svg").read_text()
-    assert "cosine of two views" in drawn and "mean and standard deviation of 2 seeds" in drawn
-    assert "mean of 2 seeds" in (tmp_path / "k_max_grid.svg").read_text()
-    assert "RSUM on test" in svg.read_text()
+    assert [row[-1] for row in grid.summary.rows] == [""] * 5 + ["best"]
+    single = replace(k, seeds=(0,))  # of one seed nobody knows the spread
+    assert {row[9] for row in analyze_sweep(single, swept(single, *range(6)), ("rsum",)).tables[""].rows} == {
+        ""
+    }
+    weights = sweep_of(settings=LAMBDAS, seeds=(0, 1))
+    line = analyze_sweep(weights, swept(weights, 10.0, 9.0, views=0.9995), ("t2i_medr", "view_cosine"))
+    assert [row[-1] for row in line.summary.rows] == ["best", ""]  # of ranks, less is better
+    points = sweep_of(settings=ABLATION)
+    bars = analyze_sweep(points, swept(points, 10.0, 11.0, 12.0, 13.0), ("rsum",))
+    for name, found in (("grid", grid), ("line", line), ("points", bars)):
+        assert all(is_png(path) for path in found.write(tmp_path / name) if path.suffix == ".png")
+    drawn = (tmp_path / "line" / "sweep.svg").read_text()
+    assert "t2i MedR on validation" in drawn and "mean and standard deviation of 2 seeds" in drawn
+    assert "cosine of two views" in (tmp_path / "line" / "sweep_view_cosine.svg").read_text()
+    assert "mean of 2 seeds" in (tmp_path / "grid" / "sweep.svg").read_text()
+    assert "full" in (tmp_path / "points" / "sweep.svg").read_text()
 
 
 def test_views_that_are_the_same_look_so() -> None:
-    same = [swept(setting, 100.0, 0.9995) for setting in view_settings([2, 3])]
-    figure = analyze_line("num_views", same, "number of views K", "validation").figures[""]()
-    _, cosines = figure.axes
-    assert cosines.get_ylim() == (0, 1.05)
-
-
-def test_times_grow_with_the_gallery() -> None:
-    calls: list[int] = []
-    assert len(time_calls(lambda: calls.append(1), 3)) == 3 and len(calls) == 4
-    tokens = {"name": "tokens"}
-    fused = small_model(tokens, tokens, similarity={"name": "fused", "fusion": {"name": "score_attention"}})
-    views = small_model({"name": "multi_view", "num_views": 2})
-    towers = [named(plain(), "one"), named(views, "two"), named(fused, "pairs")]
-    timed = time_retrieval(towers, [50, 10], repeats=1, tokens=5)
-    assert [(t.name, t.kind, t.size) for t in timed] == [
-        ("one", "1 embedding", 10), ("one", "1 embedding", 50),
-        ("two", "2 embeddings", 10), ("two", "2 embeddings", 50),
-        ("pairs", "pairs, 5 tokens", 10), ("pairs", "pairs, 5 tokens", 50),
-    ]  # fmt: skip
-    assert all(t.low <= t.seconds <= t.high for t in timed)
-
-
-@pytest.mark.medium
-def test_poolings_are_timed_and_drawn(tmp_path: Path) -> None:
-    speeds = time_poolings(["mean", "gpo", "pie_net"], elements=3, width=8, batch=2, repeats=1)
-    found = analyze_pooling_speed(speeds)
-    rows = found.summary.rows
-    assert [row[0] for row in rows] == ["mean", "gpo", "pie_net"] and min(row[3] for row in rows) == 1
-    assert is_png(found.write(tmp_path)[1])
-    timed = time_retrieval([named(plain())], [10, 20], repeats=1)
-    assert is_png(analyze_retrieval_time(timed).write(tmp_path)[1])
-    with pytest.raises(OpenVSEError, match=r"'gpoo' is no aggregator \(did you mean|'gpoo' is no aggregator"):
-        time_poolings(["gpoo"])
+    views = sweep_of(f"{VIEWS}=1,2,3")
+    found = swept(views, 100.0, 100.0, 100.0, views=0.9995)
+    found[0] = swept(views, 1.0, 1.0, 1.0)[0]  # one view has no cosine
+    (axes,) = analyze_sweep(views, found, ("view_cosine",)).figures[""]().axes
+    assert axes.get_ylim() == (0, 1.05) and axes.get_xticks().tolist() == [2, 3]
+    with pytest.raises(OpenVSEError, match="view_cosine"):
+        analyze_sweep(views, swept(views, 1.0, 1.0, 1.0), ("view_cosine",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from openvse.evaluation.grouped import grouped_intervals
+from openvse.evaluation.metrics import grouped_intervals
 
 
 def test_intervals_are_those_of_drawing_whole_groups() -> None:

@@ -122,7 +122,7 @@ def test_other_items_are_refused() -> None:
 
 
 def test_a_similarity_of_blocks_only_cannot_rank_again() -> None:
-    with pytest.raises(ModelError, match="a similarity that scores listed pairs"):
+    with pytest.raises(ModelError, match="fused or set_max"):
         run(Reranker(Member(STRONG.images, STRONG.texts, set_max_scores), 3))
 
 

@@ -8,11 +8,7 @@ import io
 import pytest
 from PIL import Image
 
-from openvse.output.documents import html_page, image_uri, markdown_table, write_report
-
-
-def test_a_table_escapes_what_would_end_a_cell() -> None:
-    assert markdown_table(["", "R@1"], [["a|b", "2.5"]]) == "|  | R@1 |\n| --- | ---: |\n| a\\|b | 2.5 |"
+from openvse.output.documents import html_page, image_uri, write_report
 
 
 def test_a_report_stands_in_a_folder_that_it_makes(tmp_path) -> None:

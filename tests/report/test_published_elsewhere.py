@@ -7,9 +7,8 @@ from pathlib import Path
 
 from openvse.evaluation.findings import Findings
 from openvse.model.folder import ModelConfig
-from openvse.report.measure import MeasuredReport
-from openvse.report.published import published_elsewhere
-from openvse.report.run import ReportedRun
+from openvse.report.page import published_elsewhere
+from openvse.report.run import MeasuredReport, ReportedRun
 from openvse.tasks.runs import NamedRun
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from openvse.report.records import METRICS, read_records
 from openvse.tasks.run import train
 from openvse.training.environment import peak_memory
+from openvse.training.records import METRICS, read_records
 from tests.tiny import Recorder, tiny_recipe, write_tiny_corpus
 
 CPU = torch.device("cpu")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from openvse.analysis.hits import small_image
-from openvse.analysis.result import Analysis, Table
-from openvse.analysis.style import PAGE, RIGHT, WRONG, blank, lines_of, new_figure
+from openvse.analysis.result import Analysis
 from openvse.corpus.questions import Question, QuestionSet
 from openvse.datasets import open_questions
 from openvse.errors import DataError, OpenVSEError
 from openvse.features import open_store
 from openvse.model import Model
+from openvse.output.figures import PAGE, RIGHT, WRONG, blank, lines_of, new_figure
+from openvse.output.table import Table
 from openvse.training.kind import Request
 from openvse.vqa.accuracy import answer_accuracy
 from openvse.vqa.answerer import Answerer

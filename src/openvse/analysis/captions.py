@@ -11,14 +11,15 @@ from jaxtyping import Float, Int
 
 from openvse.aggregators import Mean
 from openvse.analysis.opening import NamedTowers
-from openvse.analysis.result import Analysis, Table
-from openvse.analysis.style import COLUMN, colour, legend_below, new_figure
+from openvse.analysis.result import Analysis
 from openvse.corpus import Corpus
 from openvse.encoders import TransformersText
 from openvse.encoders.projections import NoProjection
 from openvse.errors import OpenVSEError
 from openvse.functional import pad
 from openvse.model import Tower, embed
+from openvse.output.figures import COLUMN, colour, legend_below, new_figure
+from openvse.output.table import Table
 from openvse.types import EmbeddingSet
 
 if TYPE_CHECKING:

@@ -11,11 +11,12 @@ from torch import nn
 
 from openvse.aggregators import GPO, FSPool
 from openvse.analysis.opening import NamedTowers
-from openvse.analysis.result import Analysis, Table
-from openvse.analysis.style import PAGE, QUIET, colour, line_style, new_figure
+from openvse.analysis.result import Analysis
 from openvse.errors import OpenVSEError
 from openvse.functional import interpolate
 from openvse.model import Model, TwoTower
+from openvse.output.figures import PAGE, QUIET, colour, line_style, new_figure
+from openvse.output.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

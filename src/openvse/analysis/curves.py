@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,39 +9,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openvse.analysis.opening import named_sources
-from openvse.analysis.result import Analysis, Draw, Table
-from openvse.analysis.style import COLUMN, colour, legend_below, line_style, new_figure
+from openvse.analysis.result import Analysis, Draw
 from openvse.errors import OpenVSEError, nearest
+from openvse.output.figures import COLUMN, colour, legend_below, line_style, new_figure
+from openvse.output.table import Table
 from openvse.tasks.runs import find_run
+from openvse.training.records import METRICS, RunRecords, read_records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "training"
-LOG = "metrics.jsonl"
 _NEGATIVES = re.compile(r"(?:(?P<term>.+)\.)?(?P<side>i2t|t2i)_num_negatives$")
 
 
 @dataclass(frozen=True)
 class History:
-    """The records of a run.
+    """What a run recorded.
 
     Attributes:
         name: the name of the run.
-        records: its records, in their order.
+        recorded: its records.
     """
 
     name: str
-    records: tuple[dict[str, Any], ...]
-
-    def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        """Return the records of one kind, such as train, validation or diagnostics."""
-        return [record for record in self.records if record.get("kind") == kind]
+    recorded: RunRecords
 
     def steps_per_epoch(self) -> float:
-        """Return the number of steps of an epoch, from the last validation; 0 if there is none."""
-        validated = self.of_kind("validation")
-        return validated[-1]["global_step"] / validated[-1]["epoch"] if validated else 0.0
+        """Return the number of steps of an epoch, from the last validation."""
+        last = self.recorded.of("validation")[-1]
+        return max(float(last["global_step"]) / max(float(last["epoch"]), 1.0), 1e-9)
 
 
 def read_history(word: str, name: str) -> History:
@@ -51,20 +47,9 @@ def read_history(word: str, name: str) -> History:
     Raises:
         OpenVSEError: the run has no log, or it holds no validation.
     """
-    folder = find_run(word).folder or Path(word)
-    path = folder / LOG
-    if not path.is_file():
-        raise OpenVSEError(f"{word} has no {LOG}: name the folder of a run that openvse trained")
-    records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    history = History(name, tuple(records))
-    if not history.of_kind("validation"):
+    path = (find_run(word).folder or Path(word)) / METRICS
+    history = History(name, read_records(path))
+    if not history.recorded.of("validation"):
         raise OpenVSEError(
             f"{path} has no validation yet: wait until the run has finished its first epoch, or leave it out"
         )
@@ -83,17 +68,19 @@ def analyze_training(words: Sequence[str], metric: str = "") -> Analysis:
     """
     histories = [read_history(source, name) for name, source in named_sources(words).items()]
     metric = _metric(histories, metric)
-    validation = [(h.name, r["epoch"], float(r[metric])) for h in histories for r in h.of_kind("validation")]
+    validation = [
+        (h.name, r["epoch"], float(r[metric])) for h in histories for r in h.recorded.of("validation")
+    ]
     loss = [
         (h.name, r["global_step"], float(r["loss"]))
         for h in histories
-        for r in h.of_kind("train")
+        for r in h.recorded.of("train")
         if "loss" in r
     ]
     negatives = [
         (h.name, found["term"] or "", found["side"], r["global_step"], float(value))
         for h in histories
-        for r in h.of_kind("diagnostics")
+        for r in h.recorded.of("diagnostics")
         for key, value in r.items()
         if (found := _NEGATIVES.match(key))
     ]
@@ -118,7 +105,7 @@ def _metric(histories: Sequence[History], metric: str) -> str:
         *(
             {key for key, value in record.items() if isinstance(value, int | float)}
             for h in histories
-            for record in h.of_kind("validation")
+            for record in h.recorded.of("validation")
         )
     ) - {"epoch", "global_step"}
     metric = metric or next((name for name in ("rsum", "accuracy") if name in shared), "")
@@ -134,7 +121,7 @@ def _metric(histories: Sequence[History], metric: str) -> str:
 def _summary(
     history: History, metric: str, negatives: Sequence[Sequence[Any]]
 ) -> tuple[str, int, float, int, str, str]:
-    validated = history.of_kind("validation")
+    validated = history.recorded.of("validation")
     best = max(validated, key=lambda record: float(record[metric]))
     first, last = (f"{negatives[at][4]:.0f}" if negatives else "" for at in (0, -1))
     return history.name, len(validated), float(best[metric]), int(best["epoch"]), first, last
@@ -172,7 +159,7 @@ def _draw_steps(
     axes = figure.subplots()
     for number, history in enumerate(histories):
         if points[history.name]:
-            steps = max(history.steps_per_epoch(), 1e-9)
+            steps = history.steps_per_epoch()
             epochs = [(step / steps, value) for step, value in points[history.name]]
             style = line_style(number)
             axes.plot(*zip(*epochs, strict=True), style, color=colour(number), label=history.name)
@@ -195,7 +182,7 @@ def _draw_negatives(histories: Sequence[History], rows: Sequence[tuple[str, str,
         for number, history in enumerate(histories):
             points = [(row[3], row[4]) for row in rows if (row[0], row[2]) == (history.name, side)]
             if points:
-                steps = max(history.steps_per_epoch(), 1e-9)
+                steps = history.steps_per_epoch()
                 epochs = [(step / steps, value) for step, value in points]
                 style = line_style(number)
                 axes.plot(*zip(*epochs, strict=True), style, color=colour(number), label=history.name)

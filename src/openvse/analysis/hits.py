@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from openvse.analysis.opening import Embedded
-from openvse.analysis.result import Analysis, Table
-from openvse.analysis.style import PAGE, RIGHT, WRONG, blank, lines_of, new_figure
+from openvse.analysis.result import Analysis
 from openvse.corpus import Corpus
 from openvse.evaluation import evaluate
-from openvse.evaluation.parts import QueryOutcomes
+from openvse.evaluation.report import QueryOutcomes
 from openvse.media.packed import ImageFile
 from openvse.media.videos import read_poster
+from openvse.output.figures import PAGE, RIGHT, WRONG, blank, lines_of, new_figure
+from openvse.output.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +30,7 @@ _PIXELS = 240
 
 
 @dataclass(frozen=True)
-class Hit:
+class Retrieved:
     """One of the first candidates of a query: its position, its score, and whether it is relevant."""
 
     position: int
@@ -53,7 +54,7 @@ class QueryHits:
     side: str
     query: int
     rank: int
-    hits: tuple[Hit, ...]
+    hits: tuple[Retrieved, ...]
 
 
 def find_hits(embedded: Embedded, top: int = SHOWN) -> list[QueryHits]:
@@ -83,7 +84,7 @@ def _queries(
             torch.tensor([image for image, _ in asked]), torch.tensor([text for _, text in asked]), "cpu"
         )
         hits = tuple(
-            Hit(int(position), score, pair in pairs)
+            Retrieved(int(position), score, pair in pairs)
             for position, score, pair in zip(found, scores.tolist(), asked, strict=True)
         )
         queries.append(QueryHits(embedded.name, side, int(query), int(rank), hits))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from openvse.batches import with_features
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, OpenVSEError
-from openvse.evaluation import Member, embed_corpus, mean_scores
+from openvse.evaluation import Member, embed_ensemble, mean_scores
 from openvse.features import open_store
 from openvse.model import Model, TwoTower
 from openvse.retrieval.evaluate import leakage_lines, open_captioned
@@ -153,27 +152,24 @@ def embed_all(towers: Iterable[NamedTowers], request: Request, *, limit: int | N
         limit: how many images to take, spread evenly over the split; None takes all.
 
     Raises:
-        OpenVSEError: the data or a store cannot be used, or a model reads fewer images than those before it.
+        OpenVSEError: see ``embed_ensemble``.
     """
+    towers = [*towers]
+    models = [named.model for named in towers]
+    stores = [store_of(request, number, model) for number, model in enumerate(models)]
     corpus = open_split(request, limit, open_captioned(request))
-    found: list[Embedded] = []
-    for number, named in enumerate(towers):
-        store = store_of(request, number, named.model)
-        readable = with_features(corpus, store)
-        embedded = embed_corpus(
-            named.model, readable, store, batch_size=request.batch_size, progress=request.progress
-        )
-        if found and len(embedded.corpus) < len(corpus):
-            raise DataError(
-                f"{named.name} can read {len(embedded.corpus)} of the {len(corpus)} images that the models before it "
-                f"read: name it first, or extract its features from the same images"
-            )
-        corpus = embedded.corpus
+    together = embed_ensemble(
+        models, corpus, stores, batch_size=request.batch_size, progress=request.progress
+    )
+    found = []
+    for named, member in zip(towers, together.members, strict=True):
         warnings = tuple(
-            line.replace("the model", named.name, 1) for line in leakage_lines([named.model], corpus)
+            line.replace("the model", named.name, 1) for line in leakage_lines([named.model], together.corpus)
         )
-        found.append(Embedded(named.name, named.model, corpus, embedded.images, embedded.texts, warnings))
-    return [replace(each, corpus=corpus) for each in found]
+        found.append(
+            Embedded(named.name, named.model, together.corpus, member.images, member.texts, warnings)
+        )
+    return found
 
 
 def training_captions(request: Request) -> tuple[str, ...]:

@@ -2,54 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from openvse.analysis.style import styled
 from openvse.errors import OpenVSEError
 from openvse.files import made, replacing, write_whole
-from openvse.output.documents import markdown_table
+from openvse.output.figures import styled
+from openvse.output.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Cell: TypeAlias = str | int | float | bool
 Draw: TypeAlias = "Callable[[], Figure]"
 
 ENDINGS = ("png", "svg", "csv", "html")
-
-
-@dataclass(frozen=True)
-class Table:
-    """Numbers, as they go into a CSV file.
-
-    Attributes:
-        header: the name of each column.
-        rows: the lines; each has one cell for each column.
-    """
-
-    header: tuple[str, ...]
-    rows: Sequence[Sequence[Cell]]
-
-    def to_csv(self) -> str:
-        """Return the table as CSV, with all digits of its numbers."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.header)
-        writer.writerows(self.rows)
-        return text.getvalue()
-
-    def to_markdown(self, digits: int = 3) -> str:
-        """Return the table as Markdown, with ``digits`` digits after the point."""
-        return markdown_table(self.header, [[_shown(cell, digits) for cell in row] for row in self.rows])
-
-    def to_json(self) -> list[dict[str, Cell]]:
-        """Return one object for each row."""
-        return [dict(zip(self.header, row, strict=True)) for row in self.rows]
 
 
 @dataclass(frozen=True)
@@ -128,9 +96,3 @@ def _save(draw: Draw, stem: Path) -> list[Path]:
 
 def _joined(name: str, part: str) -> str:
     return f"{name}_{part}" if part else name
-
-
-def _shown(cell: Cell, digits: int) -> str:
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    return f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)

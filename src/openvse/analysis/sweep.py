@@ -1,24 +1,33 @@
-"""Trainings of one recipe with different settings, which can be interrupted and continued."""
+"""Sweeps: one recipe trained with every combination of some values, what each reaches, and figures of it."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from openvse.analysis.opening import Embedded
-from openvse.analysis.stores import OnExtraction, SharedStores, retrieval_recipe, share_stores
-from openvse.analysis.telling import TellOnce
+from openvse.analysis.result import Analysis, Draw
+from openvse.analysis.trainings import OnExtraction, SharedStores, TellOnce, retrieval_recipe, share_stores
 from openvse.analysis.views import measure_views
 from openvse.corpus import Corpus
-from openvse.errors import OpenVSEError
+from openvse.errors import OpenVSEError, nearest
 from openvse.evaluation import Metrics, embed_corpus, evaluate
+from openvse.evaluation.metrics import RECALLS
+from openvse.evaluation.report import metric_title
 from openvse.files import locked, made, write_whole
 from openvse.model import TwoTower
+from openvse.output.figures import COLUMN, HEAT, colour, new_figure
+from openvse.output.table import Cell, Table
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.retrieval.training import open_data
 from openvse.tasks.load import load_as
@@ -26,48 +35,82 @@ from openvse.tasks.run import train
 from openvse.training.records import Watcher
 from openvse.types import OnProgress
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME = "sweep"
 RESULT = "swept.json"
 """The file in the folder of a run that says that it is finished, and what it reached."""
+
+VIEW_COSINE = "view_cosine"
+"""The mean cosine of two views of an image, for models with several embeddings of an image."""
+
+_RANKS = tuple(f"{side}_{name}" for side in ("i2t", "t2i") for name in ("medr", "meanr", "nmr"))
+METRICS = ("rsum", *RECALLS, *_RANKS, VIEW_COSINE)
+"""The metrics that a sweep can draw; of ranks, less is better."""
+
+_NUMBERED = re.compile(r"(?P<label>[^=]+)=(?P<number>[^=]+)$")
+_LONGEST_NAME = 200
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What a sweep varies together.
+
+    Attributes:
+        label: the key of the recipe; or what the user calls several keys that change together.
+        values: its values, as the figure and the tables name them.
+        overrides: what each value changes in the recipe, ``key=value`` each.
+    """
+
+    label: str
+    values: tuple[str, ...]
+    overrides: tuple[tuple[str, ...], ...]
+
+    @property
+    def numbers(self) -> list[float] | None:
+        """The values as numbers; None if one of them is none."""
+        numbers = [_number(value) for value in self.values]
+        return [number for number in numbers if number is not None] if None not in numbers else None
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A row or cell of a sweep.
+    """A combination of values.
 
     Attributes:
-        name: its name, also that of its folder.
-        at: its place on each axis of the figure.
-        overrides: what it changes in the recipe, ``key=value`` each.
+        name: its name, which is that of its folder.
+        at: its value on each axis.
+        overrides: what it changes in the recipe.
     """
 
     name: str
-    at: tuple[float, ...]
+    at: tuple[str, ...]
     overrides: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Swept:
-    """What the runs of one setting reached, one for each seed.
+    """What the runs of one setting reached.
 
     Attributes:
         setting: the setting.
-        seeds: the seeds.
         metrics: the metrics of the best model of each seed on the measured split.
-        views: the mean cosine of two views of an image, for each seed; empty if there are no views.
     """
 
     setting: Setting
-    seeds: tuple[int, ...]
     metrics: tuple[Metrics, ...]
-    views: tuple[float, ...] = ()
 
-    def mean(self, metric: str = "rsum") -> float:
-        """Return the mean of a metric over the seeds."""
-        return float(np.mean([each[metric] for each in self.metrics]))
+    def mean(self, metric: str) -> float | None:
+        """Return the mean of a metric over the seeds; None if a run does not have it."""
+        values = [each.get(metric) for each in self.metrics]
+        return float(np.mean(values)) if None not in values else None  # type: ignore[arg-type]
 
-    def spread(self, metric: str = "rsum") -> float:
-        """Return the standard deviation of a metric over the seeds; 0 for one seed."""
-        return float(np.std([each[metric] for each in self.metrics], ddof=1)) if len(self.seeds) > 1 else 0.0
+    def spread(self, metric: str) -> float | None:
+        """Return the standard deviation over the seeds, divided by n - 1; None for one seed."""
+        known = len(self.metrics) > 1 and self.mean(metric) is not None
+        return float(np.std([each[metric] for each in self.metrics], ddof=1)) if known else None
 
 
 @dataclass(frozen=True)
@@ -77,20 +120,134 @@ class Sweep:
     Attributes:
         recipe: the recipe by name or file.
         overrides: overrides that all settings share.
-        settings: the settings.
+        axes: what is varied; every combination of their values is trained.
         seeds: the seeds of each setting.
         folder: the folder of the runs.
         split: the split on which the best models are measured.
+        watcher: is notified about the trainings.
+        extracted: is called with the progress of extracting features.
     """
 
     recipe: str
     overrides: tuple[str, ...]
-    settings: Sequence[Setting]
+    axes: tuple[Axis, ...]
     seeds: tuple[int, ...]
     folder: Path
     split: str = "validation"
     watcher: Watcher | None = field(default=None, compare=False)
     extracted: OnExtraction | None = field(default=None, compare=False)
+
+    def settings(self) -> list[Setting]:
+        """Return every combination of the values of the axes.
+
+        Raises:
+            OpenVSEError: two of them would have the same folder.
+        """
+        choices = [
+            [(axis, value, changes) for value, changes in zip(axis.values, axis.overrides, strict=True)]
+            for axis in self.axes
+        ]
+        found = []
+        for chosen in product(*choices):
+            names = (f"{axis.label}-{value}" for axis, value, _ in chosen)
+            name = re.sub(r"[^\w.+-]+", "-", "_".join(names)).strip("-")
+            overrides = tuple(each for _, _, changes in chosen for each in changes)
+            found.append(Setting(name, tuple(value for _, value, _ in chosen), overrides))
+        folders = [setting.name for setting in found]
+        if bad := next((f for f in folders if len(f) > _LONGEST_NAME or folders.count(f) > 1), None):
+            raise OpenVSEError(
+                f"{bad[:80]!r} cannot be the folder of one setting: give values short names, --setting NAME:KEY=VALUE"
+            )
+        return found
+
+
+def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str, ...], tuple[Axis, ...]]:
+    """Return the overrides that all trainings share, and what is varied.
+
+    Args:
+        words: ``key=value``, or ``key=value,value`` to vary the key. Commas in brackets or quotes belong to a value.
+        settings: values of several keys that change together, ``NAME:key=value,key=value``. If all names are
+            ``LABEL=NUMBER`` with one label, they are numbers on an axis of this label.
+
+    Raises:
+        OpenVSEError: a value is empty or given twice, a setting has another form, or the seed is among the words.
+    """
+    shared: list[str] = []
+    axes: list[Axis] = []
+    for word in words:
+        key, _, listed = word.partition("=")
+        if key == "seed":
+            raise OpenVSEError(f"{word}: the seeds of a sweep are those of --seeds, such as --seeds 0,1,2")
+        values = _split(listed)
+        if len(values) == 1:
+            shared.append(word)
+            continue
+        if key in (axis.label for axis in axes):
+            raise OpenVSEError(f"{word}: {key} is varied twice; give all of its values at once")
+        axes.append(Axis(key, _distinct(values, word), tuple((f"{key}={value}",) for value in values)))
+    if settings:
+        axes.append(_named(settings))
+    # Without anything to vary, the seeds of the recipe itself are trained.
+    return tuple(shared), tuple(axes) or (Axis("setting", ("recipe",), ((),)),)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Read whole numbers of at least 0 with commas between them.
+
+    Raises:
+        OpenVSEError: it is not such a list, or a number is given twice.
+    """
+    words = text.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise OpenVSEError(f"--seeds is {text!r}: give whole numbers with commas between, such as 0,1,2")
+    return tuple(map(int, _distinct([str(int(word)) for word in words], f"--seeds {text}")))
+
+
+def _named(settings: Sequence[str]) -> Axis:
+    names, overrides = [], []
+    for text in settings:
+        name, colon, changes = text.partition(":")
+        if not name.strip() or not colon:
+            raise OpenVSEError(f"--setting {text!r} cannot be read: write NAME:KEY=VALUE,KEY=VALUE")
+        names.append(name.strip())
+        overrides.append(tuple(each.strip() for each in _split(changes) if changes.strip()))
+    values, label = _distinct(names, "--setting"), "setting"
+    parts = [_NUMBERED.match(name) for name in names]
+    labels = {part["label"] for part in parts if part and _number(part["number"]) is not None}
+    if all(parts) and len(labels) == 1:
+        label, values = labels.pop(), tuple(part["number"] for part in parts if part)
+    return Axis(label, values, tuple(overrides))
+
+
+def _split(text: str) -> list[str]:
+    """Cut a text at its commas, but not inside brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        else:
+            depth += (letter in "[{(") - (letter in "]})")
+        if letter == "," and not quote and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def _distinct(values: Sequence[str], where: str) -> tuple[str, ...]:
+    if "" in values or len({*values}) < len(values):
+        raise OpenVSEError(f"{where}: a value is empty or given twice; give each value once")
+    return tuple(values)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def run_sweep(sweep: Sweep, progress: OnProgress | None = None) -> list[Swept]:
@@ -101,25 +258,21 @@ def run_sweep(sweep: Sweep, progress: OnProgress | None = None) -> list[Swept]:
     Raises:
         OpenVSEError: a setting does not fit the recipe, or the folder holds a sweep of another recipe.
     """
-    recipes = [
-        [_recipe(sweep, setting, seed) for seed in sweep.seeds] for setting in sweep.settings
-    ]  # what does not fit is known before hours of training
-    first = recipes[0][0]
-    corpus = open_data(first)
+    settings = sweep.settings()
+    # What does not fit is known before hours of training.
+    recipes = [[_recipe(sweep, setting, seed) for seed in sweep.seeds] for setting in settings]
     with made(sweep.folder), locked(sweep.folder, "sweep", OpenVSEError):
-        stores = share_stores(first, corpus, sweep.folder, sweep.extracted)
-        found, done, total = [], 0, len(sweep.settings) * len(sweep.seeds)
-        teller = TellOnce(sweep.watcher)
-        for setting in sweep.settings:
-            values = []
-            for seed in sweep.seeds:
+        runs = _Runs(sweep)
+        found, done, total = [], 0, len(settings) * len(sweep.seeds)
+        for setting, of_seeds in zip(settings, recipes, strict=True):
+            reached = []
+            for seed, recipe in zip(sweep.seeds, of_seeds, strict=True):
                 place = f"training {done + 1} of {total}: {setting.name}, seed {seed}"
-                values.append(_one(sweep, setting, seed, corpus, stores, teller, place))
+                reached.append(runs.reach(setting, seed, recipe, place))
                 done += 1
                 if progress is not None:
                     progress("trainings", done, total)
-            views = tuple(value["views"] for value in values if value["views"] is not None)
-            found.append(Swept(setting, sweep.seeds, tuple(value["metrics"] for value in values), views))
+            found.append(Swept(setting, tuple(reached)))
     return found
 
 
@@ -127,35 +280,45 @@ def _recipe(sweep: Sweep, setting: Setting, seed: int, more: Sequence[str] = ())
     return retrieval_recipe(sweep.recipe, [*sweep.overrides, *setting.overrides, f"seed={seed}", *more])
 
 
-def _one(
-    sweep: Sweep,
-    setting: Setting,
-    seed: int,
-    corpus: Corpus,
-    stores: SharedStores,
-    teller: TellOnce,
-    place: str,
-) -> Mapping[str, Any]:
-    """Return what a run reached; it is trained, or continued, if that is not known yet."""
-    folder = sweep.folder / f"{setting.name}_s{seed}"
-    recipe = _recipe(sweep, setting, seed, stores.overrides)
-    asked = {"recipe": recipe.to_dict(), "split": sweep.split}
-    if (known := _known(folder / RESULT, asked)) is not None:
-        return known
-    teller.begin(place)
-    best = train(recipe, folder, resume=True, watcher=teller).best
-    model = load_as(TwoTower, best)
-    kept = embed_corpus(model, corpus.split(sweep.split), stores.images, text_features=stores.texts)
-    metrics = evaluate(kept.images, kept.texts, kept.corpus.relevance, model.similarity, resamples=0).metrics
-    embedded = Embedded(setting.name, model, kept.corpus, kept.images, kept.texts)
-    has_views = kept.images.vectors.shape[1] > 1
-    views = measure_views(embedded)[0].mean_similarity if has_views else None
-    reached = {"metrics": dict(metrics), "views": views}
-    write_whole(folder / RESULT, json.dumps(asked | reached, indent=2) + "\n")
-    return reached
+class _Runs:
+    """The runs of a sweep; those with the same data and encoders share stored features."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        self._teller = TellOnce(sweep.watcher)
+        self._shared: dict[str, tuple[Corpus, SharedStores]] = {}
+
+    def reach(self, setting: Setting, seed: int, plain: RetrievalRecipe, place: str) -> Metrics:
+        """Return what a run reached; it is trained, or continued, if that is not known yet."""
+        sweep = self._sweep
+        corpus, stores = self._data(plain)
+        folder = sweep.folder / f"{setting.name}_s{seed}"
+        recipe = _recipe(sweep, setting, seed, stores.overrides)
+        asked = {"recipe": recipe.to_dict(), "split": sweep.split}
+        if (known := _known(folder / RESULT, asked)) is not None:
+            return known
+        self._teller.begin(place)
+        model = load_as(TwoTower, train(recipe, folder, resume=True, watcher=self._teller).best)
+        kept = embed_corpus(model, corpus.split(sweep.split), stores.images, text_features=stores.texts)
+        report = evaluate(kept.images, kept.texts, kept.corpus.relevance, model.similarity, resamples=0)
+        metrics = dict(report.metrics)
+        if kept.images.vectors.shape[1] > 1:
+            embedded = Embedded(setting.name, model, kept.corpus, kept.images, kept.texts)
+            metrics[VIEW_COSINE] = measure_views(embedded)[0].mean_similarity
+        write_whole(folder / RESULT, json.dumps(asked | {"metrics": metrics}, indent=2) + "\n")
+        return metrics
+
+    def _data(self, recipe: RetrievalRecipe) -> tuple[Corpus, SharedStores]:
+        tree = recipe.to_dict()
+        read = [tree["data"], *(tree[side]["encoder"] for side in ("image", "text"))]
+        key = hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()[:12]
+        if key not in self._shared:
+            corpus, folder = open_data(recipe), self._sweep.folder / "stores" / key
+            self._shared[key] = corpus, share_stores(recipe, corpus, folder, self._sweep.extracted)
+        return self._shared[key]
 
 
-def _known(path: Path, asked: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
     """Return what an earlier sweep wrote about the same run; None if it wrote nothing, or measured another split.
 
     Raises:
@@ -173,4 +336,162 @@ def _known(path: Path, asked: Mapping[str, Any]) -> Mapping[str, Any] | None:
         raise OpenVSEError(
             f"{path.parent} was trained with another {', '.join(changed)}: choose another --out for this sweep"
         )
-    return kept if kept.get("split") == wanted["split"] else None
+    return dict(kept["metrics"]) if kept.get("split") == wanted["split"] else None
+
+
+def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
+    """Return the metrics to draw, RSUM if none is given.
+
+    Raises:
+        OpenVSEError: a metric is not known.
+    """
+    for metric in metrics:
+        if metric not in METRICS:
+            raise OpenVSEError(
+                f"no metric {metric!r}{nearest(metric, METRICS)}: give one of {', '.join(METRICS)}"
+            )
+    return tuple(dict.fromkeys(metrics)) or ("rsum",)
+
+
+def analyze_sweep(sweep: Sweep, found: Sequence[Swept], metrics: Sequence[str]) -> Analysis:
+    """Draw metrics over what was varied: a line over numbers, a heat map over two axes, or a point for each setting.
+
+    Args:
+        sweep: the sweep.
+        found: what each setting reached, in the order of ``sweep.settings()``.
+        metrics: the metrics to draw; the first one says which setting is best.
+
+    Raises:
+        OpenVSEError: no run has such a metric.
+    """
+    for metric in metrics:
+        if all(each.mean(metric) is None for each in found):
+            raise OpenVSEError(
+                f"no model of this sweep has several views, so none has a {metric}: draw another metric"
+            )
+    figures: dict[str, Draw] = {
+        "" if metric == metrics[0] else metric: partial(_draw, sweep, found, metric) for metric in metrics
+    }
+    summary, table = _tables(sweep, found, metrics)
+    return Analysis(NAME, summary, {"": table}, figures)
+
+
+def _tables(sweep: Sweep, found: Sequence[Swept], metrics: Sequence[str]) -> tuple[Table, Table]:
+    """Return a table of what was asked for, and one with all recalls; both have one row for each setting."""
+    has_views = any(each.mean(VIEW_COSINE) is not None for each in found)
+    names = dict.fromkeys((*RECALLS, "rsum", *metrics, *[VIEW_COSINE] * has_views))
+    values = {
+        axis.label: [_plain(each.setting.at[number]) for each in found]
+        for number, axis in enumerate(sweep.axes)
+    }
+    means = {name: [_cell(each.mean(name)) for each in found] for name in names}
+    spread = {f"spread of {metric}": [_cell(each.spread(metric)) for each in found] for metric in metrics}
+    best = _best(found, metrics[0])
+    shown = {metric: means[metric] for metric in metrics} | (spread if len(sweep.seeds) > 1 else {})
+    marks = ["best" if each is best else "" for each in found]
+    seeds = [len(each.metrics) for each in found]
+    return Table.of({**values, **shown, "": marks}), Table.of({**values, **means, **spread, "seeds": seeds})
+
+
+def _best(found: Sequence[Swept], metric: str) -> Swept:
+    sign = -1 if metric in _RANKS else 1
+    known = [each for each in found if each.mean(metric) is not None]
+    return max(known, key=lambda each: sign * (each.mean(metric) or 0.0))
+
+
+def _plain(value: str) -> Cell:
+    number = _number(value)
+    if number is None:
+        return value
+    return int(number) if number == int(number) else number
+
+
+def _cell(value: float | None) -> Cell:
+    return "" if value is None else value
+
+
+def _title(metric: str) -> str:
+    return "cosine of two views" if metric == VIEW_COSINE else metric_title(metric)
+
+
+def _draw(sweep: Sweep, found: Sequence[Swept], metric: str) -> Figure:
+    label = f"{_title(metric)} on {sweep.split}"
+    varied = [axis for axis in sweep.axes if len(axis.values) > 1]
+    if len(varied) == 2:
+        return _draw_grid(varied, found, metric, label)
+    if len(varied) == 1 and varied[0].numbers is not None:
+        return _draw_line(varied[0], found, metric, label)
+    return _draw_points(found, metric, label)
+
+
+def _draw_grid(axes_of: Sequence[Axis], found: Sequence[Swept], metric: str, label: str) -> Figure:
+    down, across = axes_of
+    # The settings are in the order of the axes, and the last one varies fastest.
+    means = [each.mean(metric) for each in found]
+    values = np.array([np.nan if mean is None else mean for mean in means]).reshape(len(down.values), -1)
+    figure = new_figure(COLUMN, 0.42 * len(down.values) + 1.1)
+    axes = figure.subplots()
+    drawn = axes.imshow(values, cmap=HEAT, aspect="auto")
+    axes.set_xticks(range(len(across.values)), across.values)
+    axes.set_yticks(range(len(down.values)), down.values)
+    axes.set_xlabel(across.label)
+    axes.set_ylabel(down.label)
+    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    best = _best(found, metric).mean(metric)
+    digits = 3 if metric == VIEW_COSINE else 1
+    for (row, column), value in np.ndenumerate(values):
+        ink, weight = "black" if value > middle else "white", "bold" if value == best else "normal"
+        text = "" if np.isnan(value) else f"{value:.{digits}f}"
+        axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=ink, weight=weight)
+    seeds = len(found[0].metrics)
+    figure.colorbar(drawn, ax=axes, label=label + (f", mean of {seeds} seeds" if seeds > 1 else ""))
+    return figure
+
+
+def _draw_line(axis: Axis, found: Sequence[Swept], metric: str, label: str) -> Figure:
+    figure = new_figure(COLUMN, 2.3)
+    axes = figure.subplots()
+    numbers = axis.numbers or []
+    points = sorted(
+        (number, mean, each.spread(metric) or 0.0)
+        for number, each in zip(numbers, found, strict=True)
+        if (mean := each.mean(metric)) is not None
+    )
+    places, means, spread = zip(*points, strict=True)
+    axes.errorbar(places, means, yerr=spread if any(spread) else None, fmt="o-", capsize=2, color=colour(0))
+    axes.set_xlabel(axis.label)
+    axes.set_ylabel(label)
+    axes.set_xticks(places, [f"{place:g}" for place in places])
+    if metric == VIEW_COSINE:  # on the whole scale, so that views which are nearly the same look so
+        axes.set_ylim(min(0.0, *means), 1.05)
+    _say_bars(axes, found)
+    return figure
+
+
+def _draw_points(found: Sequence[Swept], metric: str, label: str) -> Figure:
+    """Draw a point for each setting. Differences are small against the sum, and bars would have to begin at 0."""
+    known = [(each, mean) for each in found if (mean := each.mean(metric)) is not None]
+    spread = [each.spread(metric) or 0.0 for each, _ in known]
+    figure = new_figure(COLUMN, 0.24 * len(known) + 0.9)
+    axes = figure.subplots()
+    means, places = [mean for _, mean in known], range(len(known))
+    axes.errorbar(means, places, xerr=spread if any(spread) else None, fmt="o", capsize=2, color=colour(0))
+    digits = 3 if metric == VIEW_COSINE else 1
+    for place, mean in zip(places, means, strict=True):
+        axes.annotate(
+            f"{mean:.{digits}f}", (mean, place), (0, 4), textcoords="offset points", ha="center", fontsize=7
+        )
+    axes.set_yticks(places, [", ".join(each.setting.at) for each, _ in known])
+    axes.set_ylim(len(known) - 0.4, -0.7)
+    axes.margins(x=0.15)
+    axes.grid(axis="x", linewidth=0.4, alpha=0.5)
+    axes.locator_params(axis="x", nbins=5)
+    axes.set_xlabel(label)
+    _say_bars(axes, found)
+    return figure
+
+
+def _say_bars(axes: Axes, found: Sequence[Swept]) -> None:
+    """Say above a figure what its error bars are."""
+    if len(found[0].metrics) > 1:
+        axes.set_title(f"mean and standard deviation of {len(found[0].metrics)} seeds", fontsize=7)

@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float
 
 from openvse.analysis.opening import Embedded
-from openvse.analysis.result import Analysis, Table
-from openvse.analysis.style import HEAT, PAGE, colour, new_figure
+from openvse.analysis.result import Analysis
 from openvse.errors import OpenVSEError
+from openvse.output.figures import HEAT, PAGE, colour, new_figure
+from openvse.output.table import Table
 from openvse.types import EmbeddingSet
 
 if TYPE_CHECKING:

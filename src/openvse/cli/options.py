@@ -245,3 +245,20 @@ Every: TypeAlias = Annotated[
 ProtocolName: TypeAlias = Annotated[
     str, typer.Option(help="Published protocol to follow, such as coco_1k; 'openvse protocols' lists them.")
 ]
+On: TypeAlias = Annotated[
+    str, typer.Option("--on", help="The data: a folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
+]
+Split: TypeAlias = Annotated[str, typer.Option(help="Split: train, validation, test or all.")]
+Stores: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--features",
+        help="Feature store to read instead of images: one for all models, one a model, or a folder of stores.",
+    ),
+]
+Folds: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Number of equal folds over which the metrics are averaged (COCO 1K: 5).")
+]
+BatchSize: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")
+]

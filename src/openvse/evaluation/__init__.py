@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from openvse.evaluation.calibrate import fit_calibration
+from openvse.evaluation.calibrate import ScoreCounts, fit_calibration
 from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
-from openvse.evaluation.comparison import Comparison, Contrast, MeasuredRun, Row, contrast_rows
+from openvse.evaluation.comparison import Comparison, MeasuredRun, Row, RowContrast, contrast_rows
 from openvse.evaluation.embed import EmbeddedCorpus, EmbeddedEnsemble, embed_corpus, embed_ensemble
 from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.evaluator import evaluate
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Shown
 from openvse.evaluation.metrics import (
     Metrics,
     bootstrap_replicates,
@@ -27,18 +28,15 @@ from openvse.evaluation.ranking import QueryRanks, Ranks, rank_by_counting
 from openvse.evaluation.reliability import Reliability, measure_reliability, shown_images
 from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Proposals, Reranker, rerank
-from openvse.evaluation.score_counts import ScoreCounts
-from openvse.evaluation.win_loss import Example, Examples, Shown
 
 __all__ = [
     "ALONE",
+    "AnsweredQueries",
+    "AnsweredQuery",
     "Comparison",
-    "Contrast",
     "Difference",
     "EmbeddedCorpus",
     "EmbeddedEnsemble",
-    "Example",
-    "Examples",
     "MeasuredRun",
     "Member",
     "Metrics",
@@ -54,6 +52,7 @@ __all__ = [
     "Reranked",
     "Reranker",
     "Row",
+    "RowContrast",
     "ScoreCounts",
     "Scorer",
     "Shown",

@@ -1,16 +1,22 @@
-"""Runs side by side on the same test set: several seeds as one row, and each row against the first one."""
+"""Runs side by side on one test set: seeds as one row, each row against the first; as text, Markdown and values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from string import ascii_uppercase
+from textwrap import fill
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError
-from openvse.evaluation.metrics import Metrics, Replicates
-from openvse.evaluation.paired import Difference, Signs, paired_differences, sign_test
+from openvse.evaluation.metrics import RECALLS, Metrics, Replicates
+from openvse.evaluation.paired import POWER, Difference, Signs, paired_differences, sign_test
+from openvse.evaluation.report import metric_title
+from openvse.output.documents import CONFIDENCE
+from openvse.output.table import COLUMNS, Table
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Contrast:
+class RowContrast:
     """A row against the first row.
 
     Attributes:
@@ -118,7 +124,7 @@ class Comparison:
     seed: int
     resamples: int
     rows: tuple[Row, ...]
-    contrasts: tuple[Contrast, ...] = ()
+    contrasts: tuple[RowContrast, ...] = ()
     problems: tuple[str, ...] = ()
     folds: int = 1
 
@@ -136,7 +142,7 @@ def contrast_rows(comparison: Comparison) -> Comparison:
             f"give each run a row of its own"
         )
     contrasts = tuple(
-        Contrast(
+        RowContrast(
             first.name,
             other.name,
             paired_differences(first.mean, other.mean, *_drawn(first, other, comparison.seed)),
@@ -169,3 +175,179 @@ def _majority(first: Row, second: Row, side: str) -> Float[np.ndarray, "Q"]:
     signs = [np.sign(b.queries[side] - a.queries[side]) for a in first.runs for b in second.runs]
     total: Float[np.ndarray, "Q"] = np.sum(signs, axis=0)
     return total
+
+
+SIDES = {"i2t": "images asking for texts", "t2i": "texts asking for images", "questions": "questions"}
+
+
+def letters(comparison: Comparison) -> dict[str, str]:
+    """Return a letter for each row, or a number if there are more rows than letters."""
+    many = len(comparison.rows) > len(ascii_uppercase)
+    return {
+        row.name: str(number + 1) if many else ascii_uppercase[number]
+        for number, row in enumerate(comparison.rows)
+    }
+
+
+def compared_metrics(comparison: Comparison) -> list[str]:
+    """Return the metrics that tables show: RSUM and recalls, or whatever else has resamples."""
+    there = comparison.contrasts[0].differences
+    return [name for name in ("rsum", *RECALLS) if name in there] or [
+        name for name in there if not name.endswith("meanr")
+    ]
+
+
+def row_table(comparison: Comparison) -> Table:
+    """Return the table of rows; a line of spreads follows a row of several runs."""
+    names = compared_metrics(comparison)
+    lines = []
+    for name, row in zip(letters(comparison).values(), comparison.rows, strict=True):
+        lines.append([name, str(len(row.runs)), *(f"{row.mean[metric]:.1f}" for metric in names)])
+        if row.spread:
+            lines.append(["", "", *(f"±{row.spread[metric]:.1f}" for metric in names)])
+    return Table(["", "seeds", *map(metric_title, names)], lines)
+
+
+def difference_table(comparison: Comparison, contrast: RowContrast) -> Table:
+    """Return the table of differences."""
+    name = letters(comparison)
+    first, second = name[contrast.first], name[contrast.second]
+    lines = []
+    for metric in compared_metrics(comparison):
+        found = contrast.differences[metric]
+        low, high = found.interval
+        cells = f"{found.change:+.1f}", f"{low:+.1f} to {high:+.1f}", f"{found.smallest:.1f}"
+        lines.append([metric_title(metric), *cells, verdict(found, first, second)])
+    header = [f"{second} - {first}", "difference", f"{CONFIDENCE:.0%} interval", "would show", ""]
+    return Table(header, lines)
+
+
+def sign_table(comparison: Comparison, contrast: RowContrast) -> Table:
+    """Return the table of the sign tests."""
+    name = letters(comparison)
+    first, second = name[contrast.first], name[contrast.second]
+    lines = [
+        [SIDES.get(side, side), f"{found.better:,}", f"{found.worse:,}", f"{found.equal:,}", _p(found.p)]
+        for side, found in contrast.signs.items()
+    ]
+    return Table(["queries", f"{second} better", f"{first} better", "equal", "p"], lines)
+
+
+def verdict(found: Difference, first: str, second: str) -> str:
+    """Return which of two rows is better, or that the test set does not show it."""
+    return {1: f"{second} is better", -1: f"{first} is better", 0: "not shown"}[found.verdict]
+
+
+def remarks(comparison: Comparison) -> Iterator[str]:
+    """Yield what a reader needs to know about the figures, a sentence or two at a time."""
+    yield (
+        f"interval: paired bootstrap over images, {comparison.resamples:,} resamples, seed {comparison.seed}; "
+        f'"not shown" means that it holds 0'
+    )
+    yield (
+        f"would show: the smallest true difference that such a test set shows in {POWER:.0%} of cases; "
+        f'a "not shown" says nothing about smaller ones'
+    )
+    counts = [len(row.runs) for row in comparison.rows]
+    if max(counts) == 1:
+        yield (
+            "one run a row: an interval says how far other test images would move the difference, not how far "
+            "another seed would"
+        )
+    else:
+        yield "±: standard deviation over the seeds of a row, which the bootstrap draws again, too"
+        if min(counts) == 1:
+            yield "a row of one run has no spread: an interval leaves out how far another seed would move it"
+    if "t2i" in comparison.contrasts[0].signs:
+        yield "p: exact sign test; the texts of an image are not independent, so their p is too small"
+    if len(comparison.contrasts) > 1:
+        yield f"{len(comparison.contrasts)} comparisons: intervals and p are not corrected for their number"
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Return the comparison for a terminal: rows by letter, their metrics, and each row against the first."""
+    blocks = ["\n".join(f"{letter}  {name}" for name, letter in letters(comparison).items())]
+    blocks.append(f"on {_size(comparison)}")
+    blocks.append(row_table(comparison).to_text())
+    for contrast in comparison.contrasts:
+        blocks.append(difference_table(comparison, contrast).to_text())
+        blocks.append(sign_table(comparison, contrast).to_text())
+    blocks.append("\n".join(_wrapped(line) for line in (*remarks(comparison), *_problems(comparison))))
+    return "\n\n".join(blocks)
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return the comparison as a page in Markdown."""
+    sections = [f"# Comparison on {_size(comparison)}"]
+    sections.append("\n".join(f"- {letter}: {name}" for name, letter in letters(comparison).items()))
+    sections.append(row_table(comparison).to_markdown())
+    for contrast in comparison.contrasts:
+        sections.append(f"## {contrast.second} against {contrast.first}")
+        sections.append(difference_table(comparison, contrast).to_markdown())
+        sections.append(sign_table(comparison, contrast).to_markdown())
+    sections.append("\n".join(f"- {line}" for line in (*remarks(comparison), *_problems(comparison))))
+    return "\n\n".join(sections) + "\n"
+
+
+def comparison_values(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain values; docs/json.md describes them."""
+    return {
+        "data": comparison.name,
+        "size": dict(comparison.size),
+        "folds": comparison.folds,
+        "seed": comparison.seed,
+        "resamples": comparison.resamples,
+        "rows": [
+            {
+                "name": row.name,
+                "runs": [
+                    {
+                        "source": run.source,
+                        "model": run.model,
+                        "metrics": run.metrics,
+                        "warnings": [*run.warnings],
+                    }
+                    for run in row.runs
+                ],
+                "mean": row.mean,
+                "spread": row.spread,
+            }
+            for row in comparison.rows
+        ],
+        "contrasts": [
+            {
+                "first": each.first,
+                "second": each.second,
+                "differences": {
+                    name: {**asdict(found), "interval": [*found.interval], "shown": found.verdict != 0}
+                    for name, found in each.differences.items()
+                },
+                "signs": {side: asdict(found) for side, found in each.signs.items()},
+            }
+            for each in comparison.contrasts
+        ],
+        "problems": [*comparison.problems],
+    }
+
+
+def counted(size: Mapping[str, int]) -> str:
+    """Return numbers of items, such as "1,000 images, 5,000 texts"."""
+    return ", ".join(f"{count:,} {what}" for what, count in size.items())
+
+
+def _size(comparison: Comparison) -> str:
+    folds = f", mean of {comparison.folds} folds" if comparison.folds > 1 else ""
+    return f"{comparison.name}: {counted(comparison.size)}{folds}"
+
+
+def _problems(comparison: Comparison) -> Iterator[str]:
+    yield from comparison.problems
+    yield from (warning for row in comparison.rows for run in row.runs for warning in run.warnings)
+
+
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}" if value > 0 else "< 1e-300"
+
+
+def _wrapped(line: str) -> str:
+    return fill(line, COLUMNS - 1, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

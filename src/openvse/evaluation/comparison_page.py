@@ -8,17 +8,18 @@ from html import escape
 from importlib.resources import files
 
 from openvse.corpus.splits import LEAKAGE
-from openvse.evaluation.comparison import Comparison, Contrast
-from openvse.evaluation.comparison_text import (
+from openvse.evaluation.comparison import (
+    Comparison,
+    RowContrast,
+    compared_metrics,
     counted,
     difference_table,
     letters,
     remarks,
     row_table,
-    shown_metrics,
     sign_table,
 )
-from openvse.evaluation.win_loss import Example, Examples, Shown
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Shown
 from openvse.media.packed import ImageFile
 from openvse.output.documents import html_page
 from openvse.output.thumbnails import thumbnail
@@ -26,7 +27,7 @@ from openvse.output.thumbnails import thumbnail
 Small = Callable[[ImageFile], str | None]
 
 
-def comparison_page(comparison: Comparison, examples: Mapping[str, Sequence[Examples]]) -> str:
+def comparison_page(comparison: Comparison, examples: Mapping[str, Sequence[AnsweredQueries]]) -> str:
     """Return an HTML page with all tables, and with the queries on which rows differ most.
 
     Args:
@@ -55,46 +56,36 @@ def _rows(comparison: Comparison, problems: Sequence[str]) -> str:
     )
     notes = "".join(f"<li>{escape(line)}</li>" for line in (*remarks(comparison), *problems))
     return (
-        f'<section>\n<h2>Runs</h2>\n<dl class="rows">{named}</dl>\n{_table(*row_table(comparison))}\n'
+        f'<section>\n<h2>Runs</h2>\n<dl class="rows">{named}</dl>\n{row_table(comparison).to_html()}\n'
         f'<ul class="notes">{notes}</ul>\n</section>'
     )
 
 
-def _contrast(comparison: Comparison, contrast: Contrast, examples: Iterable[Examples], small: Small) -> str:
+def _contrast(
+    comparison: Comparison, contrast: RowContrast, examples: Iterable[AnsweredQueries], small: Small
+) -> str:
     name = letters(comparison)
     first, second = name[contrast.first], name[contrast.second]
-    verdicts = [contrast.differences[metric].verdict for metric in shown_metrics(comparison)]
+    table = difference_table(comparison, contrast)
+    verdicts = [contrast.differences[metric].verdict for metric in compared_metrics(comparison)]
+
+    def mark(row: int, column: int) -> str:
+        is_verdict = row >= 0 and column == len(table.header) - 1
+        return {1: "better", -1: "worse", 0: ""}[verdicts[row]] if is_verdict else ""
+
     lists = "\n".join(_examples(each, first, second, small) for each in examples)
     return (
         f"<section>\n<h2>{second} against {first}: {escape(contrast.second)} against {escape(contrast.first)}</h2>\n"
-        f"{_table(*difference_table(comparison, contrast), verdicts)}\n"
-        f"{_table(*sign_table(comparison, contrast))}\n{lists}\n</section>"
+        f"{table.to_html(mark)}\n"
+        f"{sign_table(comparison, contrast).to_html()}\n{lists}\n</section>"
     )
 
 
-def _table(
-    header: Sequence[str], lines: Sequence[Sequence[str]], verdicts: Sequence[int] | None = None
-) -> str:
-    """Return a table; the last cell of a line is coloured by its verdict, if there are verdicts."""
-    marks = {1: ' class="better"', -1: ' class="worse"', 0: ""}
-    body = "\n".join(
-        "<tr>"
-        + "".join(
-            f"<td{marks[verdicts[number]] if verdicts and column == len(line) - 1 else ''}>{escape(cell)}</td>"
-            for column, cell in enumerate(line)
-        )
-        + "</tr>"
-        for number, line in enumerate(lines)
-    )
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
-
-
-def _examples(examples: Examples, first: str, second: str, small: Small) -> str:
+def _examples(examples: AnsweredQueries, first: str, second: str, small: Small) -> str:
     parts = [f"<h3>{escape(examples.title)}</h3>"]
     for title, some in (
-        (f"{second} gains most", examples.better),
-        (f"{second} loses most", examples.worse),
+        (f"{second} gains most", examples.best),
+        (f"{second} loses most", examples.worst),
     ):
         cards = "\n".join(f"<li>{_card(each, first, second, small)}</li>" for each in some)
         listed = f'<ol class="examples">\n{cards}\n</ol>' if some else "<p>No query.</p>"
@@ -102,31 +93,23 @@ def _examples(examples: Examples, first: str, second: str, small: Small) -> str:
     return "\n".join(parts)
 
 
-def _card(example: Example, first: str, second: str, small: Small) -> str:
+def _card(example: AnsweredQuery, first: str, second: str, small: Small) -> str:
     labels = [
         f"{name}'s {escape(result)}" for name, result in zip((first, second), example.results, strict=True)
     ]
-    if example.right.image is None:
-        return _beside(example, labels, small)
-    frames = [
-        _figure(shown, label, small, hit)
-        for shown, label, hit in zip(
-            (example.right, *example.found), ("right", *labels), (False, *example.hits), strict=True
-        )
-    ]
-    return f'<p class="asked">{escape(example.query.text)}</p>\n<div class="three">{"".join(frames)}</div>'
-
-
-def _beside(example: Example, labels: Sequence[str], small: Small) -> str:
-    """Return an image with texts beside it: the right one, and what each model has found."""
-    name = example.query.text
+    assert example.right is not None
+    every = (example.right, *example.found), ("right", *labels), (False, *example.hits)
+    answers = [*zip(*every, strict=True)]
+    if example.right.image is not None:
+        frames = "".join(_figure(shown, label, small, hit) for shown, label, hit in answers)
+        return f'<p class="asked">{escape(example.query.text)}</p>\n<div class="three">{frames}</div>'
+    # An image with texts beside it: the right one, and what each model has found.
     said = "".join(
         f"<dt>{label}</dt><dd{' class=hit' if hit else ''}>{escape(shown.text)}</dd>"
-        for shown, label, hit in zip(
-            (example.right, *example.found), ("right", *labels), (False, *example.hits), strict=True
-        )
+        for shown, label, hit in answers
     )
-    return f'<div class="beside">{_figure(example.query, escape(name), small, False)}<dl>{said}</dl></div>'
+    image = _figure(example.query, escape(example.query.text), small, False)
+    return f'<div class="beside">{image}<dl>{said}</dl></div>'
 
 
 def _figure(shown: Shown, label: str, small: Small, hit: bool) -> str:

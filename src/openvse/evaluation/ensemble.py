@@ -18,6 +18,8 @@ from openvse.types import EmbeddingSet
 Scorer = Callable[[EmbeddingSet, EmbeddingSet], Float[Tensor, "I T"]]
 """A similarity: any module or function that scores all pairs."""
 
+_PAIRS_AT_ONCE = 2048
+
 
 @dataclass(frozen=True)
 class Member:
@@ -51,21 +53,36 @@ class Member:
 
     @torch.inference_mode()
     def score_pairs(
-        self, images: Int[Tensor, "P"], texts: Int[Tensor, "P"], device: torch.device | str
+        self,
+        images: Int[Tensor, "P"],
+        texts: Int[Tensor, "P"],
+        device: torch.device | str,
+        told: Callable[[int], None] | None = None,
     ) -> Float[Tensor, "P"]:
-        """Score some pairs; each item is moved to the device once.
+        """Score listed pairs, some at a time; of these, each item is moved to the device once.
+
+        Args:
+            images: the image of each pair.
+            texts: the text of each pair.
+            device: the device of the scores.
+            told: a function that is called with the number of pairs that were scored last.
 
         Raises:
             ModelError: the similarity is a function that scores only whole blocks.
         """
         if not isinstance(self.similarity, Similarity):
             raise ModelError(
-                "a re-ranking model must have a similarity that scores listed pairs, such as fused or set_max"
+                "its similarity scores only whole blocks: give a similarity that scores listed pairs, such as fused or "
+                "set_max"
             )
-        some_images, rows = _distinct(self.images, images, device)
-        some_texts, columns = _distinct(self.texts, texts, device)
-        scores = self.similarity.pairs(some_images, some_texts, rows, columns)
-        return at_least_single(scores)
+        parts = []
+        for some in zip(torch.split(images, _PAIRS_AT_ONCE), torch.split(texts, _PAIRS_AT_ONCE), strict=True):
+            some_images, rows = _distinct(self.images, some[0], device)
+            some_texts, columns = _distinct(self.texts, some[1], device)
+            parts.append(at_least_single(self.similarity.pairs(some_images, some_texts, rows, columns)))
+            if told is not None:
+                told(len(rows))
+        return torch.cat(parts)
 
 
 def mean_scores(

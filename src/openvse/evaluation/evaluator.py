@@ -1,16 +1,19 @@
-"""Computes a report from embeddings."""
+"""From embeddings to a report: the data are cut into folds, each is ranked, and the metrics are averaged."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from openvse.corpus import SharedTexts
-from openvse.evaluation.ensemble import Member, Scorer
+from openvse.errors import DataError
+from openvse.evaluation.ensemble import Member, Scorer, mean_scores
 from openvse.evaluation.metrics import (
     Metrics,
     Replicates,
@@ -21,12 +24,179 @@ from openvse.evaluation.metrics import (
     percentile_intervals,
     retrieval_metrics,
 )
-from openvse.evaluation.parts import Part, RankedPart, Scoring, cut_into_parts, join_outcomes, rank_part
 from openvse.evaluation.processes import ALONE, Processes
-from openvse.evaluation.ranking import Ranks, SeeBlock
-from openvse.evaluation.report import Protocol, Remarks, Report, Reranked
-from openvse.evaluation.rerank import Reranker
+from openvse.evaluation.ranking import QueryRanks, Ranks, SeeBlock, rank_by_counting
+from openvse.evaluation.report import Outcomes, Protocol, QueryOutcomes, Remarks, Report, Reranked
+from openvse.evaluation.rerank import Best, Proposals, Reranker, rerank
 from openvse.types import EmbeddingSet, OnProgress, Relevance
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A part of a data set that is evaluated separately.
+
+    Attributes:
+        members: the models' embeddings of its items.
+        relevance: its relevant pairs.
+        reranker: a model that reranks the first proposals of each query.
+        images: the position of each of its images in the whole data set.
+        texts: the position of each of its texts.
+    """
+
+    members: Sequence[Member]
+    relevance: Relevance
+    reranker: Reranker | None
+    images: Int[np.ndarray, "I"]
+    texts: Int[np.ndarray, "T"]
+
+
+@dataclass(frozen=True)
+class RankedFold:
+    """The ranks of a part, the seconds that reranking took, and what each query has found, if that was asked for."""
+
+    ranks: Ranks
+    seconds: float = 0.0
+    outcomes: Outcomes | None = None
+
+
+def cut_into_folds(
+    members: Sequence[Member], relevance: Relevance, reranker: Reranker | None, folds: int
+) -> Iterator[Fold]:
+    """Yield the whole data, or each run of consecutive images with its relevant texts.
+
+    Raises:
+        DataError: the numbers of embeddings and relevance disagree, or there are too many folds.
+    """
+    for member in (*members, *([reranker.member] if reranker else [])):
+        if (len(member.images), len(member.texts)) != relevance.shape:
+            raise DataError(
+                f"{len(member.images)} images and {len(member.texts)} texts are embedded, but the relevance is "
+                f"about {relevance.num_images} and {relevance.num_texts}: embed the same items"
+            )
+    if not 1 <= folds <= relevance.num_images:
+        raise DataError(
+            f"folds is {folds}: give a number from 1 to {relevance.num_images}, the number of images"
+        )
+    every_image, every_text = np.arange(relevance.num_images), np.arange(relevance.num_texts)
+    if folds == 1:
+        yield Fold(members, relevance, reranker, every_image, every_text)
+        return
+    cuts = np.arange(folds + 1) * relevance.num_images // folds
+    for start, stop in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+        inside = (relevance.images >= start) & (relevance.images < stop)
+        texts, renumbered = np.unique(relevance.texts[inside], return_inverse=True)
+        own = Relevance(relevance.images[inside] - start, renumbered, stop - start, len(texts))
+        chosen = slice(start, stop), torch.from_numpy(texts)
+        again = reranker and reranker.part(*chosen)
+        yield Fold([member.part(*chosen) for member in members], own, again, every_image[start:stop], texts)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How pairs are scored.
+
+    Attributes:
+        block_size: the side of a block of scores.
+        device: the device of the scores.
+        processes: those that share the work.
+    """
+
+    block_size: int
+    device: torch.device | str
+    processes: Processes = ALONE
+
+
+@torch.inference_mode()
+def rank_fold(
+    part: Fold,
+    scoring: Scoring,
+    *,
+    every: bool = False,
+    keep: int = 0,
+    also: SeeBlock | None = None,
+    progress: OnProgress | None = None,
+) -> RankedFold:
+    """Rank one part, holding a block of scores at a time.
+
+    Args:
+        part: the part.
+        scoring: how its pairs are scored.
+        every: whether to place all relevant candidates; see ``rank_by_counting``.
+        keep: how many first candidates of each query to keep as its outcome; 0 keeps no outcomes.
+        also: a function that is called once with every block.
+        progress: a function that is called after every block.
+
+    Raises:
+        DataError: ``every`` is given with a reranker.
+    """
+    relevance, again, device = part.relevance, part.reranker, scoring.device
+    if again is not None and every:
+        raise DataError(
+            "reranking places only the best relevant candidate: leave out mAP@R and the like with it"
+        )
+    shape = relevance.shape
+    top = again.top if again else keep
+    proposals = Proposals(*shape, top, device) if top else None
+    scored = 0
+
+    def score_block(rows: slice, columns: slice) -> Float[Tensor, "I T"]:
+        return mean_scores(part.members, rows, columns, device)
+
+    def see(rows: slice, columns: slice, scores: Float[Tensor, "I T"]) -> None:
+        nonlocal scored
+        if proposals is not None:
+            proposals.see(rows, columns, scores)
+        if also is not None:
+            also(rows, columns, scores)
+        scored += scores.numel()
+        if progress is not None:
+            progress("scoring pairs", scored, math.prod(shape))
+
+    ranks = rank_by_counting(
+        score_block,
+        relevance,
+        block_size=scoring.block_size,
+        device=device,
+        see=see,
+        every=every,
+        processes=scoring.processes,
+    )
+    if proposals is None:
+        return RankedFold(ranks)
+    if again is None:
+        return RankedFold(ranks, outcomes=_outcomes(part, ranks, proposals, keep))
+    ranks, seconds = rerank(ranks, proposals, again, relevance, device, progress)
+    return RankedFold(ranks, seconds, _outcomes(part, ranks, proposals, keep) if keep else None)
+
+
+def join_outcomes(parts: Sequence[Outcomes]) -> Outcomes:
+    """Return the outcomes of all parts, in the order of the queries."""
+    return Outcomes(_joined([part.i2t for part in parts]), _joined([part.t2i for part in parts]))
+
+
+def _outcomes(part: Fold, ranks: Ranks, proposals: Proposals, keep: int) -> Outcomes:
+    def one(ranked: QueryRanks, best: Best, queries: np.ndarray, candidates: np.ndarray) -> QueryOutcomes:
+        first = best.positions[:, :keep], best.scores[:, :keep]
+        found, scores = (each.cpu().numpy()[ranked.queries] for each in first)
+        return QueryOutcomes(queries[ranked.queries], ranked.ranks, candidates[found], scores)
+
+    return Outcomes(
+        one(ranks.i2t, proposals.i2t, part.images, part.texts),
+        one(ranks.t2i, proposals.t2i, part.texts, part.images),
+    )
+
+
+def _joined(parts: Sequence[QueryOutcomes]) -> QueryOutcomes:
+    width = min(part.found.shape[1] for part in parts)
+    queries = np.concatenate([part.queries for part in parts])
+    order = np.argsort(queries, kind="stable")
+    return QueryOutcomes(
+        queries[order],
+        np.concatenate([part.ranks for part in parts])[order],
+        np.concatenate([part.found[:, :width] for part in parts])[order],
+        np.concatenate([part.scores[:, :width] for part in parts])[order],
+    )
+
 
 _PRODUCTS_IN_BLOCK = 1 << 18  # 1024 a side would not be faster than 512 and would take twice the memory
 
@@ -87,14 +257,14 @@ def evaluate(
     size = block_size or _default_block(members)
     scoring = Scoring(size, device or images.vectors.device, processes)
     protocol = Protocol(name, *relevance.shape, folds, size, seed, resamples, num_models=len(members))
-    parts = list(cut_into_parts(members, relevance, reranker, folds))
-    ranked = [rank_part(part, scoring, every=every, keep=keep, also=see, progress=progress) for part in parts]
+    parts = list(cut_into_folds(members, relevance, reranker, folds))
+    ranked = [rank_fold(part, scoring, every=every, keep=keep, also=see, progress=progress) for part in parts]
     found = _report(parts, ranked, protocol, _remarks(ranked, relevance))
     return replace(found, model=model, published=dict(published or {}), problems=tuple(problems))
 
 
 def _report(
-    parts: Sequence[Part], ranked: Sequence[RankedPart], protocol: Protocol, remarks: Remarks
+    parts: Sequence[Fold], ranked: Sequence[RankedFold], protocol: Protocol, remarks: Remarks
 ) -> Report:
     """Compute the metrics of all parts, and what says how sure they are."""
     ranks, kept = [each.ranks for each in ranked], [each.outcomes for each in ranked if each.outcomes]
@@ -112,7 +282,7 @@ def _report(
     )
 
 
-def _replicates(ranks: Sequence[Ranks], parts: Sequence[Part], resamples: int, seed: int) -> Replicates:
+def _replicates(ranks: Sequence[Ranks], parts: Sequence[Fold], resamples: int, seed: int) -> Replicates:
     """Resample the images of each part separately, and return the means over the parts."""
     if not resamples:
         return {}
@@ -129,7 +299,7 @@ def _default_block(members: Sequence[Member]) -> int:
     return max(16, math.isqrt(_PRODUCTS_IN_BLOCK // max(products, 1)))
 
 
-def _remarks(parts: Sequence[RankedPart], relevance: Relevance) -> Remarks:
+def _remarks(parts: Sequence[RankedFold], relevance: Relevance) -> Remarks:
     return Remarks(
         tied_i2t=sum(part.ranks.i2t.num_tied for part in parts),
         tied_t2i=sum(part.ranks.t2i.num_tied for part in parts),

@@ -1,47 +1,67 @@
-"""What a report on a run shows of an evaluation, for every task: figures, and the best and the worst queries."""
+"""What pages show of models, for every task: their figures, and single queries with what was found for them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from jaxtyping import Float, Int
+
 from openvse.evaluation.metrics import Metrics
 from openvse.evaluation.reliability import Reliability
-from openvse.evaluation.win_loss import Shown
+from openvse.media.packed import ImageFile
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A query, an answer or what was found, as a page shows it: a text, an image, or both."""
+
+    text: str = ""
+    image: ImageFile | None = None
 
 
 @dataclass(frozen=True)
 class AnsweredQuery:
-    """One query and what the model has found for it.
+    """One query, and what one model has found for it, or each of two models.
 
     Attributes:
         query: the query.
-        found: the first results, best first.
+        found: the first results of the model, best first; or the first result of each model.
         hits: whether each of them is right.
-        right: a right answer, if none of the first results is one.
-        result: how good the answer is, such as "right at 12".
+        results: how good the answer of each model is, such as "right at 12".
+        right: a right answer; a report on one model leaves it out where it is among the results.
     """
 
     query: Shown
     found: tuple[Shown, ...]
     hits: tuple[bool, ...]
+    results: tuple[str, ...]
     right: Shown | None
-    result: str
 
 
 @dataclass(frozen=True)
 class AnsweredQueries:
-    """The best and the worst queries of one direction.
+    """Queries of one direction at both ends of a list.
 
     Attributes:
         title: what kind of queries they are.
-        best: the queries that the model answers best, the best first.
-        worst: the queries that it answers worst, the worst first.
+        best: those that a model answers best, or on which the second model gains most, the best first.
+        worst: those that it answers worst, or on which the second model loses most, the worst first.
     """
 
     title: str
     best: tuple[AnsweredQuery, ...]
     worst: tuple[AnsweredQuery, ...]
+
+
+def largest_changes(
+    gains: Float[np.ndarray, "Q"], count: int
+) -> tuple[Int[np.ndarray, "B"], Int[np.ndarray, "W"]]:
+    """Return the positions of the largest gains and of the largest losses, at most ``count`` each; 0 is neither."""
+    order = np.argsort(-gains, kind="stable")
+    better, worse = order[gains[order] > 0], order[gains[order] < 0][::-1]
+    return better[:count], worse[:count]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,23 +12,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from openvse.errors import DataError, ModelError
-from openvse.evaluation.ensemble import Scorer
-from openvse.evaluation.grouped import grouped_intervals
-from openvse.evaluation.metrics import RECALL_AT, recall_at_k
+from openvse.errors import DataError
+from openvse.evaluation.ensemble import Member, Scorer
+from openvse.evaluation.metrics import RECALL_AT, grouped_intervals, recall_at_k
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.ranking import QueryRanks, rank_by_counting
 from openvse.evaluation.report import metric_title
-from openvse.functional import at_least_single
-from openvse.output.documents import markdown_table, write_report
-from openvse.similarities import Similarity
+from openvse.output.documents import write_report
+from openvse.output.table import Table
 from openvse.types import EmbeddingSet, Relevance
 
 BOOTSTRAPS = 1000
 """The number of samples of the correlation with ratings."""
 
 _ITSELF = -1e30
-_PAIRS_AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
@@ -107,13 +104,13 @@ class JudgedReport:
             if one.intervals:
                 bounds = [one.intervals[name] for name in names]
                 rows.append(["", *(f"{low:.1f} to {high:.1f}" for low, high in bounds), "", ""])
-        sections = [f"# {self.protocol} on {self.name}", markdown_table(header, rows)]
+        sections = [f"# {self.protocol} on {self.name}", Table(header, rows).to_markdown()]
         if self.correlations:
             told = [
                 [kind, f"{one.mean:.1f} ± {one.spread:.1f}", f"{one.pairs:,}", f"{one.queries:,}"]
                 for kind, one in self.correlations.items()
             ]
-            sections.append(markdown_table(["", "Spearman x 100", "pairs", "queries"], told))
+            sections.append(Table(["", "Spearman x 100", "pairs", "queries"], told).to_markdown())
         lines = [*self.notes, *([f"model {self.model}"] if self.model else [])]
         sections.append("\n".join(f"- {line}" for line in lines))
         if self.problems:
@@ -159,9 +156,12 @@ def rank_among(
     asked = queries[torch.from_numpy(asking)]
     pairs = Relevance(rows_of_pairs, positives[1], len(asking), len(candidates))
 
+    member = Member(
+        asked, candidates, (lambda one, other: similarity(other, one).T) if swapped else similarity
+    )
+
     def score(rows: slice, columns: slice) -> Float[Tensor, "Q C"]:
-        one, other = _precise(asked[rows]), _precise(candidates[columns])
-        scores = at_least_single(similarity(other, one).T if swapped else similarity(one, other))
+        scores = member.score(rows, columns, candidates.vectors.device)
         if itself:
             place = asking[rows] - columns.start
             inside = np.flatnonzero((place >= 0) & (place < columns.stop - columns.start))
@@ -214,35 +214,6 @@ def precisions(
     metrics = dict(zip((*names, "r1"), (100.0 * columns.mean(axis=0)).tolist(), strict=True))
     intervals = grouped_intervals(columns, list(metrics), images, resamples=resamples, seed=seed)
     return Direction(len(ranked.queries), ranked.num_candidates, metrics, intervals)
-
-
-def score_listed(
-    first: EmbeddingSet,
-    second: EmbeddingSet,
-    rows: Int[np.ndarray, "P"],
-    columns: Int[np.ndarray, "P"],
-    similarity: Scorer,
-) -> Float[np.ndarray, "P"]:
-    """Return the score of each listed pair.
-
-    Raises:
-        ModelError: the similarity is a function that scores only whole blocks.
-    """
-    if not isinstance(similarity, Similarity):
-        raise ModelError("correlations need a similarity that scores listed pairs, such as set_max")
-    found = []
-    with torch.inference_mode():
-        for start in range(0, len(rows), _PAIRS_AT_ONCE):
-            part = slice(start, start + _PAIRS_AT_ONCE)
-            one, other = (torch.from_numpy(each[part]) for each in (rows, columns))
-            own, of_own = torch.unique(one, return_inverse=True)
-            others, of_others = torch.unique(other, return_inverse=True)
-            found.append(
-                similarity.pairs(_precise(first[own]), _precise(second[others]), of_own, of_others)
-                .cpu()
-                .numpy()
-            )
-    return np.concatenate(found).astype(np.float64)
 
 
 def bootstrap_correlation(
@@ -298,7 +269,3 @@ def _mean_ranks(values: Float[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
     last = np.cumsum(counts)
     ranks: Float[np.ndarray, "P"] = (last - (counts - 1) / 2)[inverse]
     return ranks
-
-
-def _precise(embedded: EmbeddingSet) -> EmbeddingSet:
-    return replace(embedded, vectors=at_least_single(embedded.vectors))

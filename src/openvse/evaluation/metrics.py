@@ -17,6 +17,9 @@ from openvse.types import Relevance
 RECALL_AT = (1, 5, 10)
 """The usual K of R@K; RSUM is the sum of these recalls over both directions."""
 
+RECALLS = tuple(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT)
+"""The six recalls that RSUM sums, in the order of tables."""
+
 Metrics: TypeAlias = dict[str, float]
 """``i2t_r1 ... t2i_r10`` and ``rsum`` in percent, ``*_medr`` and ``*_meanr`` in places, ``*_nmr`` a share; where the
 places of all relevant candidates are known, also ``*_map_at_r``, ``*_rprecision``, ``*_ndcg10`` and ``*_mrr`` in
@@ -199,3 +202,33 @@ def _misses(relevant: Int[np.ndarray, "Q"], candidates: int, k: int) -> Float[np
     left = np.clip(candidates - relevant[:, None] - places, 0, None)
     missed: Float[np.ndarray, "Q"] = np.prod(left / (candidates - places), axis=1)
     return missed
+
+
+def grouped_intervals(
+    columns: Float[np.ndarray, "Q M"],
+    names: Sequence[str],
+    groups: Int[np.ndarray, "Q"],
+    *,
+    resamples: int,
+    seed: int,
+) -> dict[str, tuple[float, float]]:
+    """Return percentile intervals of the means of columns; groups are drawn with replacement, with their queries.
+
+    Args:
+        columns: what counts for each query, such as 1 where it is found among the first.
+        names: the name of each column.
+        groups: the group of each query: the image that it is, or belongs to.
+        resamples: the number of resamples; 0 returns nothing.
+        seed: the seed of the draws.
+
+    Returns:
+        The lower and upper bound by name, times 100.
+    """
+    if not resamples:
+        return {}
+    _, unit = np.unique(groups, return_inverse=True)
+    counted = np.column_stack([columns, np.ones(len(columns))])
+    totals = np.column_stack([np.bincount(unit, column) for column in counted.T])
+    sums = resampled_sums(totals, resamples, np.random.default_rng(seed))
+    means = 100.0 * sums[:, :-1] / sums[:, -1:]
+    return percentile_intervals([dict(zip(names, means.T, strict=True))])

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from openvse.evaluation.rerank import Proposals, RelevantPairs
 from openvse.model.calibration import PRECISIONS, Calibration
-from openvse.output.documents import markdown_table, percent
+from openvse.output.documents import percent
 from openvse.output.figures import import_figure
+from openvse.output.table import Table
 from openvse.types import Relevance
 
 if TYPE_CHECKING:
@@ -103,11 +104,11 @@ class Reliability:
                 "## Probabilities",
                 f"Expected calibration error {100 * self.expected_error:.1f} %, over the {self.top} best images of "
                 f"each sentence among {self.gallery:,}. The curve ({self.method}) was fitted on {self.fitted_on}.",
-                markdown_table(["probability", "hits", "mean probability", "relevant"], hits),
-                markdown_table(
+                Table(["probability", "hits", "mean probability", "relevant"], hits).to_markdown(),
+                Table(
                     ["wanted precision", "score from", "hits", "reached", "relevant pairs found"],
-                    self._precision_rows(),
-                ),
+                    [*self._precision_rows()],
+                ).to_markdown(),
             ]
         )
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+from jaxtyping import Float, Int
+
 from openvse.corpus import SharedTexts
-from openvse.evaluation.metrics import RECALL_AT, Metrics, Replicates
-from openvse.evaluation.parts import Outcomes
+from openvse.evaluation.metrics import RECALLS, Metrics, Replicates
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.reliability import Reliability
-from openvse.output.documents import CONFIDENCE, markdown_table, write_report
+from openvse.output.documents import CONFIDENCE, write_report
+from openvse.output.table import Table
 
-_RECALLS = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in RECALL_AT), "rsum"]
-
+_RECALLS = (*RECALLS, "rsum")
 _TITLES = {
     "map_at_r": "mAP@R",
     "rprecision": "R-P",
@@ -89,6 +91,31 @@ class Reranked:
 
 
 @dataclass(frozen=True)
+class QueryOutcomes:
+    """What each query of one direction has found; positions are those of the whole data set.
+
+    Attributes:
+        queries: the query of each row, ascending; queries without a relevant candidate are left out.
+        ranks: the rank of its best relevant candidate.
+        found: its first candidates, best first.
+        scores: their scores.
+    """
+
+    queries: Int[np.ndarray, "Q"]
+    ranks: Int[np.ndarray, "Q"]
+    found: Int[np.ndarray, "Q top"]
+    scores: Float[np.ndarray, "Q top"]
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What each query has found, in both directions."""
+
+    i2t: QueryOutcomes
+    t2i: QueryOutcomes
+
+
+@dataclass(frozen=True)
 class Report:
     """Metrics with their protocol, intervals and chance level, and published results for comparison.
 
@@ -131,8 +158,8 @@ class Report:
         """Return the report as a page in Markdown: recalls, ranks, protocol and problems."""
         sections = [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
-            markdown_table(["", *map(metric_title, _RECALLS)], self._recall_rows()),
-            markdown_table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], self._rank_rows()),
+            measured_table("", _RECALLS, self.metrics, self.intervals, self.beside()).to_markdown(),
+            Table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], [*self._rank_rows()]).to_markdown(),
             *self._several(),
             "\n".join(f"- {line}" for line in self.protocol_lines()),
         ]
@@ -146,13 +173,9 @@ class Report:
         """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
         return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
 
-    def _recall_rows(self) -> Iterator[list[str]]:
-        yield ["**this model**", *(f"**{self.metrics[name]:.1f}**" for name in _RECALLS)]
-        if self.intervals:
-            bounds = [self.intervals[name] for name in _RECALLS]
-            yield [f"{CONFIDENCE:.0%} interval", *(f"{low:.1f} to {high:.1f}" for low, high in bounds)]
-        for label, figures in {**self.published, **({"chance": self.chance} if self.chance else {})}.items():
-            yield [label, *(f"{figures[name]:.1f}" if name in figures else "" for name in _RECALLS)]
+    def beside(self) -> dict[str, Metrics]:
+        """Return what the metrics compare with, by label: published results, and chance."""
+        return {**self.published, **({"chance": self.chance} if self.chance else {})}
 
     def _rank_rows(self) -> Iterator[list[str]]:
         for side, title in (("i2t", "image to text"), ("t2i", "text to image")):
@@ -165,12 +188,8 @@ class Report:
         names = [f"{side}_{name}" for side in ("i2t", "t2i") for name in SEVERAL]
         if names[0] not in self.metrics:
             return
-        rows = [["**this model**", *(f"**{self.metrics[name]:.1f}**" for name in names)]]
-        if self.intervals:
-            bounds = (self.intervals[name] for name in names)
-            rows.append([f"{CONFIDENCE:.0%} interval", *(f"{low:.1f} to {high:.1f}" for low, high in bounds)])
-        rows.append(["chance", *(f"{self.chance[name]:.1f}" for name in names)])
-        yield markdown_table(["all relevant items", *map(metric_title, names)], rows)
+        beside = {"chance": self.chance}
+        yield measured_table("all relevant items", names, self.metrics, self.intervals, beside).to_markdown()
 
     def protocol_lines(self) -> Iterator[str]:
         """Yield how the evaluation was done, a line at a time."""
@@ -195,6 +214,33 @@ class Report:
             )
         if self.model:
             yield f"model {self.model}"
+
+
+def measured_table(
+    title: str,
+    names: Sequence[str],
+    metrics: Mapping[str, float],
+    intervals: Mapping[str, tuple[float, float]],
+    beside: Mapping[str, Mapping[str, float]],
+) -> Table:
+    """Return the metrics of a model, their intervals, and what they compare with.
+
+    Args:
+        title: the name of the first column.
+        names: the metrics.
+        metrics: those of the model.
+        intervals: the lower and upper bound of each metric that has an interval.
+        beside: metrics to compare with, by label.
+    """
+    rows = [["this model", *(f"{metrics[name]:.1f}" for name in names)]]
+    if intervals:
+        bounds = (intervals.get(name) for name in names)
+        rows.append(
+            [f"{CONFIDENCE:.0%} interval", *("{:.1f} to {:.1f}".format(*b) if b else "" for b in bounds)]
+        )
+    for label, figures in beside.items():
+        rows.append([label, *(f"{figures[name]:.1f}" if name in figures else "" for name in names)])
+    return Table([title, *map(metric_title, names)], rows, strong=frozenset({0}))
 
 
 def metric_title(metric: str) -> str:

@@ -15,9 +15,6 @@ from openvse.evaluation.ensemble import Member
 from openvse.evaluation.ranking import QueryRanks, Ranks
 from openvse.types import OnProgress, Relevance
 
-# The number of pairs that are scored together; each of their items is gathered once.
-_PAIRS_AT_ONCE = 2048
-
 
 @dataclass(frozen=True)
 class Reranker:
@@ -156,15 +153,8 @@ def _mix(
     told: Callable[[int], None],
 ) -> Float[Tensor, "Q top"]:
     """Score the proposals and add the scores of the proposing model, each with its weight."""
-    parts = []
-    for i, t in zip(
-        torch.split(images.flatten(), _PAIRS_AT_ONCE),
-        torch.split(texts.flatten(), _PAIRS_AT_ONCE),
-        strict=True,
-    ):
-        parts.append(member.score_pairs(i, t, device).to(proposed.device))
-        told(len(i))
-    return weight * torch.cat(parts).view_as(proposed) + (1 - weight) * proposed
+    scores = member.score_pairs(images.flatten(), texts.flatten(), device, told).to(proposed.device)
+    return weight * scores.view_as(proposed) + (1 - weight) * proposed
 
 
 def _told(work: str, total: int, progress: OnProgress | None) -> Callable[[int], None]:

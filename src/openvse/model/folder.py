@@ -21,7 +21,7 @@ from torch import nn
 from openvse import __version__
 from openvse.errors import ModelError
 from openvse.files import replacing_files
-from openvse.output.documents import markdown_table
+from openvse.output.table import Table
 from openvse.specs import ModelSpec
 
 FORMAT_VERSION = 2
@@ -205,7 +205,7 @@ def _figures(validation: Any) -> str:
     given = validation.get("intervals")
     intervals: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     rows = [[name, f"{value:.1f}", _interval(intervals.get(name))] for name, value in metrics.items()]
-    table = markdown_table(["metric", "validation", "95 % interval"], rows)
+    table = Table(["metric", "validation", "95 % interval"], rows).to_markdown()
     epoch = validation.get("epoch", "not stated")
     return f"## Figures\n\nOn the validation split, which selected the model (epoch {epoch}).\n\n{table}"
 

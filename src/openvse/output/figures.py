@@ -1,12 +1,16 @@
-"""Figures, which need the extra ``analysis``."""
+"""The one style of all figures, which need the extra ``analysis``: sizes, type and colours."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -21,3 +25,101 @@ def import_figure() -> type[Figure]:
     except ImportError as error:
         raise OpenVSEError("the plot needs matplotlib: pip install 'openvse[analysis]'") from error
     return Figure
+
+
+COLUMN = 3.4
+"""The width of a figure for one column of a paper, in inches."""
+
+PAGE = 7.0
+"""The width of a figure for both columns, in inches."""
+
+DPI = 300
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5B4A9E", "#8A6D3B")
+"""Colours of lines and bars, which people with a colour vision deficiency can tell apart (after Okabe and Ito)."""
+
+RIGHT, WRONG, QUIET = "#1B7F4B", "#B3261E", "#6B6F76"
+
+HEAT = "viridis"
+"""The colour map of matrices and heat maps, whose brightness rises evenly."""
+
+LINES = ("-", "--", ":", "-.")
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Set type and lines for everything that is drawn and saved inside the block."""
+    from matplotlib import rc_context
+
+    settings: dict[Any, Any] = {  # matplotlib's type is a list of all keys
+        "font.family": "sans-serif",
+        "font.size": 8.0,
+        "axes.titlesize": 8.0,
+        "axes.labelsize": 8.0,
+        "axes.linewidth": 0.6,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.prop_cycle": _cycle(),
+        "xtick.labelsize": 7.0,
+        "ytick.labelsize": 7.0,
+        "xtick.major.width": 0.6,
+        "ytick.major.width": 0.6,
+        "legend.fontsize": 7.0,
+        "legend.frameon": False,
+        "lines.linewidth": 1.2,
+        "lines.markersize": 3.5,
+        "savefig.dpi": DPI,
+        "svg.hashsalt": "openvse",
+        "svg.fonttype": "none",
+    }
+    with rc_context(settings):
+        yield
+
+
+def _cycle() -> object:
+    from cycler import cycler
+
+    return cycler(color=COLOURS)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure, whose size is given in inches.
+
+    Raises:
+        OpenVSEError: matplotlib is not installed.
+    """
+    return import_figure()(figsize=(width, height), layout="constrained")
+
+
+def colour(number: int) -> str:
+    """Return the colour of a line or bar by its number; after the last colour they repeat."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def line_style(number: int) -> str:
+    """Return the dashes of a line by its number, for more lines than there are colours."""
+    return LINES[number // len(COLOURS) % len(LINES)]
+
+
+def lines_of(text: str, width: int, most: int = 4) -> str:
+    """Return a text in lines of at most ``width`` letters; what is beyond ``most`` lines is cut."""
+    broken = wrap(text, width) or [""]
+    if len(broken) > most:
+        broken = [*broken[: most - 1], f"{broken[most - 1][: width - 2]} …"]
+    # A dollar sign would begin a formula.
+    return "\n".join(broken).replace("$", r"\$")
+
+
+def legend_below(figure: Figure, axes: Axes, columns: int = 4) -> None:
+    """Put the legend of some axes under the figure."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)))
+
+
+def blank(axes: Axes) -> None:
+    """Remove ticks and frame, for axes that hold an image or a text."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from openvse.report.compared import RowFacts, compared_latex, compared_markdown, row_facts
-from openvse.report.measure import MeasuredReport, measure_run
 from openvse.report.page import report_page
-from openvse.report.records import RunRecords, read_records
-from openvse.report.rows import latex_rows, markdown_rows
-from openvse.report.run import ReportedRun, read_run
+from openvse.report.run import MeasuredReport, ReportedRun, measure_run, read_run
+from openvse.report.tables import (
+    RowFacts,
+    compared_notes,
+    compared_table,
+    figures_table,
+    remarks,
+    row_facts,
+    table_with_notes,
+)
 
 __all__ = [
     "MeasuredReport",
     "ReportedRun",
     "RowFacts",
-    "RunRecords",
-    "compared_latex",
-    "compared_markdown",
-    "latex_rows",
-    "markdown_rows",
+    "compared_notes",
+    "compared_table",
+    "figures_table",
     "measure_run",
-    "read_records",
     "read_run",
+    "remarks",
     "report_page",
     "row_facts",
+    "table_with_notes",
 ]

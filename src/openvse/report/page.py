@@ -1,21 +1,38 @@
-"""A report as one web page that holds its images and figures itself."""
+"""A report on runs as one web page that holds its images and figures itself, section by section."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import cache
 from html import escape
 from importlib.resources import files
+from typing import Any
 
+import yaml
+
+from openvse.corpus.splits import SPLITS
+from openvse.corpus.trained_on import remembers_training
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
+from openvse.evaluation.metrics import RECALLS, Metrics
 from openvse.evaluation.report import metric_title
-from openvse.output.charts import CHART_STYLE, COLOURS
-from openvse.output.documents import CONFIDENCE, html_page
-from openvse.report.measure import MeasuredReport
-from openvse.report.page_curves import curve_sections
-from openvse.report.page_queries import query_sections
-from openvse.report.page_runs import run_sections
-from openvse.report.page_start import start_sections
-from openvse.report.published import published_elsewhere
-from openvse.report.rows import Figures, figure_rows, remarks, shown_metrics
+from openvse.media.packed import ImageFile
+from openvse.output.charts import CHART_STYLE, COLOURS, Line, line_chart
+from openvse.output.documents import CONFIDENCE, html_page, percent
+from openvse.output.table import Table
+from openvse.output.thumbnails import thumbnail
+from openvse.report.run import MeasuredReport, ReportedRun
+from openvse.report.tables import Figures, figure_rows, remarks, shown_metrics
+from openvse.specs import list_recipes, read_recipe
+from openvse.training.kind import published_for
+from openvse.training.records import Series
+
+_VALIDATION = ("rsum", "i2t_r1", "t2i_r1", "i2t_r10", "t2i_r10", "accuracy")
+_COEFFICIENTS = re.compile(r"(?P<part>.*?)\.?coefficients_(?P<size>\d+)$")
+_SIDES = {"image": "images", "text": "texts"}
+_TITLES = {"images_per_s": "items per second", "learning_rate": "learning rate"}
 
 
 def report_page(reports: Sequence[MeasuredReport]) -> str:
@@ -68,37 +85,489 @@ def _table(rows: Sequence[Figures], names: Sequence[str]) -> str:
     """Return a table with a line for each metric, which fits on a phone; an interval stands below its figure."""
     columns = [row for row in rows if row.kind != "interval"]
     below = {id(run): rows[at + 1] for at, run in enumerate(rows[:-1]) if rows[at + 1].kind == "interval"}
-    head = "".join(f'<th class="{row.kind}">{escape(row.label)}</th>' for row in columns)
-    lines = []
-    for number, name in enumerate(names):
-        cells = []
-        for row in columns:
-            interval = below[id(row)].cells[number] if id(row) in below else ""
-            small = f"<small>{escape(interval)}</small>" if interval else ""
-            cells.append(f'<td class="{row.kind}">{escape(row.cells[number])}{small}</td>')
-        lines.append(f'<tr><th scope="row">{escape(metric_title(name))}</th>{"".join(cells)}</tr>')
-    return (
-        f'<div class="wide"><table>\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n'
-        + "\n".join(lines)
-        + "\n</tbody>\n</table></div>"
-    )
+
+    def cell(row: Figures, number: int) -> str:
+        interval = below[id(row)].cells[number] if id(row) in below else ""
+        return f"{row.cells[number]}\n{interval}" if interval else row.cells[number]
+
+    lines = [
+        [metric_title(name), *(cell(row, number) for row in columns)] for number, name in enumerate(names)
+    ]
+    kinds = ["", *(row.kind for row in columns)]
+    table = Table(["", *(row.label for row in columns)], lines)
+    return table.to_html(lambda row, column: kinds[column], named=True)
 
 
 def _published(reports: Sequence[MeasuredReport], names: Sequence[str]) -> str:
     """Return a table of what papers publish for other methods on the same data, a line for each source."""
     elsewhere = published_elsewhere(reports)
-    shown = [name for name in names if any(name in metrics for metrics in elsewhere.values())]
-    if not shown:
+    known = [name for name in names if any(name in metrics for metrics in elsewhere.values())]
+    if not known:
         return ""
-    head = "".join(f"<th>{escape(metric_title(name))}</th>" for name in shown)
-    lines = "\n".join(
-        f'<tr><th scope="row">{escape(source)}</th>'
-        + "".join(f"<td>{metrics[name]:.1f}</td>" if name in metrics else "<td></td>" for name in shown)
-        + "</tr>"
+    rows = [
+        [source, *(f"{metrics[name]:.1f}" if name in metrics else "" for name in known)]
         for source, metrics in elsewhere.items()
-    )
+    ]
+    table = Table(["", *map(metric_title, known)], rows).to_html(named=True)
     return (
         "<details><summary>Published figures of other methods on the same data</summary>\n"
-        f'<div class="wide published"><table>\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n{lines}\n'
-        "</tbody>\n</table></div></details>\n"
+        f'<div class="published">{table}</div></details>\n'
     )
+
+
+def curve_sections(reports: Sequence[MeasuredReport]) -> list[str]:
+    """Return the sections that have curves to show."""
+    training = [*_from_records(reports, "train"), *_from_records(reports, "validation")]
+    return [
+        *_section("Training", training, "Loss and speed over steps, validation over epochs."),
+        *_section(
+            "Diagnostics",
+            [*_from_records(reports, "diagnostics")],
+            "What the loss and its miner report: for instance the number of negatives, alignment (mean distance of "
+            "pairs) and uniformity (spread of all embeddings).",
+        ),
+        *_pooling(reports),
+        *_probabilities(reports),
+    ]
+
+
+def _section(title: str, charts: Sequence[str], note: str) -> Iterator[str]:
+    if charts:
+        inside = "\n".join(charts)
+        yield (
+            f'<section>\n<h2>{title}</h2>\n<p class="about">{escape(note)}</p>\n'
+            f'<div class="charts">\n{inside}\n</div>\n</section>'
+        )
+
+
+def _figure(title: str, chart: str) -> str:
+    return f'<figure class="card"><figcaption>{escape(title)}</figcaption>\n{chart}\n</figure>'
+
+
+def _from_records(reports: Sequence[MeasuredReport], kind: str) -> Iterator[str]:
+    """Yield a chart for each number that the runs have recorded, with a line for each run."""
+    names = dict.fromkeys(
+        name for each in reports if each.run.records for name in each.run.records.names(kind)
+    )
+    by_epoch = kind == "validation"
+    for name in _chosen([*names], kind):
+        lines = [
+            _line(each, number, each.run.records.series(kind, name), by_epoch=by_epoch)
+            for number, each in enumerate(reports)
+            if each.run.records
+        ]
+        if lines := [line for line in lines if len(line.x) > (0 if by_epoch else 1)]:
+            title = f"{metric_title(name)} (validation)" if by_epoch else _plain(name)
+            yield _figure(title, line_chart(lines, x="epoch" if by_epoch else "step", y=title))
+
+
+def _chosen(names: Sequence[str], kind: str) -> list[str]:
+    """Return the numbers to show: of the validation only the most important, and the loss before its terms."""
+    if kind == "validation":
+        return [name for name in _VALIDATION if name in names] or list(names[:4])
+    if kind == "train":
+        terms = [name for name in names if name not in ("loss", *_TITLES)]
+        # A loss of a single term is that term.
+        return [
+            name for name in ("loss", *(terms if len(terms) > 1 else ()), *reversed(_TITLES)) if name in names
+        ]
+    return list(names)
+
+
+def _line(each: MeasuredReport, number: int, series: Series, *, by_epoch: bool) -> Line:
+    return Line(each.run.name, series.epochs if by_epoch else series.steps, series.values, number)
+
+
+def _pooling(reports: Sequence[MeasuredReport]) -> Iterator[str]:
+    """Yield the learned pooling coefficients by the size of the set; a size has its own colour."""
+    charts = []
+    for each in reports:
+        if each.run.records is None:
+            continue
+        curves = each.run.records.curves(each.run.best_epoch)
+        for part, sizes in _by_part(curves).items():
+            lines = [
+                Line(
+                    f"{size} elements",
+                    [float(place) for place in range(1, size + 1)],
+                    values,
+                    number % COLOURS,
+                )
+                for number, (size, values) in enumerate(sizes.items())
+            ]
+            owner = f"{each.run.name}, " if len(reports) > 1 else ""
+            keys = "".join(
+                f'<li><span class="key k{line.colour}"></span>{escape(line.label)}</li>' for line in lines
+            )
+            chart = line_chart(lines, x="place of the element, largest first", y="coefficient")
+            charts.append(
+                _figure(f"{owner}{_SIDES.get(part, part)}", f'{chart}\n<ul class="legend">{keys}</ul>')
+            )
+    yield from _section(
+        "Learned pooling",
+        charts,
+        "The coefficient of each place after sorting, for several sizes of the set, at the best epoch. The mean has "
+        "the same coefficient everywhere, and the maximum has 1 at the first place.",
+    )
+
+
+def _by_part(curves: Mapping[str, Sequence[float]]) -> dict[str, dict[int, Sequence[float]]]:
+    found: dict[str, dict[int, Sequence[float]]] = {}
+    for name, values in curves.items():
+        if match := _COEFFICIENTS.match(name):
+            found.setdefault(match["part"] or "pooling", {})[int(match["size"])] = values
+    return found
+
+
+def _probabilities(reports: Sequence[MeasuredReport]) -> Iterator[str]:
+    """Yield how far the probabilities of the runs hold, for those that know any."""
+    charts = []
+    for number, each in enumerate(reports):
+        reliability = each.findings.reliability if each.findings else None
+        if reliability is None or not reliability.bins:
+            continue
+        lines = [
+            Line("as it should be", [0.0, 1.0], [0.0, 1.0], None),
+            Line(
+                each.run.name,
+                [bin_.probability for bin_ in reliability.bins],
+                [bin_.relevant for bin_ in reliability.bins],
+                number,
+            ),
+        ]
+        chart = line_chart(lines, x="probability", y="share of relevant hits", bounds=(0.0, 1.0))
+        owner = f"{each.run.name}: " if len(reports) > 1 else ""
+        title = (
+            f"{owner}share of relevant hits, expected calibration error {percent(reliability.expected_error)}"
+        )
+        charts.append(_figure(title, chart))
+    yield from _section(
+        "Probabilities",
+        charts,
+        "How many hits are relevant, beside the probability that the model gives them. The dashed line is where both "
+        "are equal.",
+    )
+
+
+def _plain(name: str) -> str:
+    """Return the name of a diagnostic in words: its term and direction, and what it counts."""
+    words = {"i2t": "image to text", "t2i": "text to image"}
+    if name in _TITLES:
+        return _TITLES[name]
+    term, _, rest = name.rpartition(".")
+    side, _, what = rest.partition("_")
+    shown = f"{what.replace('_', ' ')}, {words[side]}" if side in words else rest.replace("_", " ")
+    return f"{term}: {shown}" if term else shown
+
+
+SIDE_PX = 176
+"""The longer side of an image on the page; small, because a page holds many."""
+
+_Small = Callable[[ImageFile], str | None]
+
+
+def query_sections(reports: Sequence[MeasuredReport]) -> list[str]:
+    """Return a section for each run that has queries to show; only the first one is open."""
+    small: _Small = cache(lambda image: thumbnail(image, side=SIDE_PX))
+    return [*_sections(reports, small)]
+
+
+def _sections(reports: Sequence[MeasuredReport], small: _Small) -> Iterator[str]:
+    first = True
+    for each in reports:
+        if each.findings is None or not any(some.best or some.worst for some in each.findings.queries):
+            continue
+        inside = "\n".join(_direction(some, small) for some in each.findings.queries)
+        owner = f" of {escape(each.run.name)}" if len(reports) > 1 else ""
+        yield (
+            f"<section>\n<details{' open' if first else ''}><summary><h2>Best and worst queries{owner}</h2></summary>\n"
+            f"{inside}\n</details>\n</section>"
+        )
+        first = False
+
+
+def _direction(some: AnsweredQueries, small: _Small) -> str:
+    parts = [f"<h3>{escape(some.title)}</h3>"]
+    for title, queries in (("Best", some.best), ("Worst", some.worst)):
+        cards = "\n".join(f"<li>{_query_card(query, small)}</li>" for query in queries)
+        listed = f'<ol class="queries">\n{cards}\n</ol>' if queries else "<p>None.</p>"
+        parts.append(f"<h4>{title}</h4>\n{listed}")
+    return "\n".join(parts)
+
+
+def _query_card(query: AnsweredQuery, small: _Small) -> str:
+    answers = [*zip(query.found, query.hits, strict=True)]
+    result = f'<span class="result">{escape(query.results[0])}</span>'
+    if any(shown.image is not None for shown, _ in answers):
+        frames = [_frame(shown, small, hit=hit) for shown, hit in answers]
+        if query.right is not None:
+            frames.append(_frame(query.right, small, label="right"))
+        return f'<p class="asked">{escape(query.query.text)} {result}</p><div class="frames">{"".join(frames)}</div>'
+    listed = "ol" if len(answers) > 1 else "ul"
+    texts = "".join(
+        f"<li{' class=hit' if hit else ''}>{_marked(shown.text, hit)}</li>" for shown, hit in answers
+    )
+    right = (
+        f'<p class="right"><b>right:</b> {escape(query.right.text)}</p>' if query.right is not None else ""
+    )
+    asked = f'<p class="asked">{escape(query.query.text)} {result}</p>'
+    return f'<div class="pair">{_frame(query.query, small)}<div>{asked}<{listed}>{texts}</{listed}>{right}</div></div>'
+
+
+def _marked(text: str, hit: bool) -> str:
+    return f"{escape(text)}{' ' + chr(0x2713) if hit else ''}"
+
+
+def _frame(shown: Shown, small: _Small, *, hit: bool = False, label: str = "") -> str:
+    uri = None if shown.image is None else small(shown.image)
+    about = escape(shown.text, quote=True)
+    inside = f'<img src="{uri}" alt="{about}">' if uri else f"<span>{about}: no image</span>"
+    mark = "\N{CHECK MARK}" if hit else escape(label)
+    caption = f"<figcaption>{mark}</figcaption>" if mark else ""
+    return f'<figure class="frame{" hit" if hit else ""}" title="{about}">{inside}{caption}</figure>'
+
+
+_SHOWN = ("rsum", *RECALLS, "accuracy")
+_VALUES = ("before", "after", "difference", "interval")
+
+
+def start_sections(reports: Sequence[MeasuredReport]) -> list[str]:
+    """Return a section with a table for each run that began from a model; nothing if none did, or none has finished."""
+    tables = [table for each in reports if (table := _start_table(each.run, named=len(reports) > 1))]
+    return (
+        [f"<section>\n<h2>Before and after, on validation</h2>\n{''.join(tables)}</section>"]
+        if tables
+        else []
+    )
+
+
+def start_of(run: ReportedRun) -> Mapping[str, Any]:
+    """Return what a run says about the model that it began from: ``name``, ``fingerprint`` and ``changes`` by metric.
+
+    The name is that of the recipe, which says more than the last part of a path.
+
+    It is empty for a run without such a model. ``changes`` is empty until the run has finished.
+    """
+    written = _written(run)
+    stated = (run.recipe or {}).get("start")
+    name = {"name": stated} if isinstance(stated, str) else {}
+    if isinstance(written.get("start"), Mapping):
+        return {**written["start"], **name, "changes": written.get("metrics", {})}
+    kept = run.config.provenance.get("start")
+    # A model of epoch 0 is the start itself, whose folder tells of its own start.
+    return {**kept, **name} if isinstance(kept, Mapping) and run.best_epoch != 0 else {}
+
+
+def _written(run: ReportedRun) -> Mapping[str, Any]:
+    if run.named.folder is None:
+        return {}
+    try:
+        found = json.loads((run.named.folder / "before_after.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _start_table(run: ReportedRun, *, named: bool) -> str:
+    start = start_of(run)
+    changes = start.get("changes")
+    changes = changes if isinstance(changes, Mapping) else {}
+    rows = [
+        (metric_title(name), *_cells(changes[name]))
+        for name in _SHOWN
+        if isinstance(changes.get(name), Mapping) and all(key in changes[name] for key in _VALUES)
+    ]
+    if not rows:
+        return ""
+    heading = f"<h3>{escape(run.name)}</h3>\n" if named else ""
+    kept = (
+        " No epoch was above it, so that the run kept it; after: the best epoch."
+        if run.best_epoch == 0
+        else ""
+    )
+    return (
+        f"{heading}{Table(('', 'before', 'after', 'difference'), rows).to_html(named=True)}\n"
+        f'<ul class="notes"><li>before: {escape(str(start.get("name", "")))}, the model '
+        f"that the run began from.{kept}</li><li>below a difference: its {CONFIDENCE:.0%} interval, by a paired "
+        f"bootstrap over images; one that holds 0 shows no difference</li></ul>\n"
+    )
+
+
+def _cells(change: Mapping[str, Any]) -> tuple[str, str, str]:
+    low, high = change["interval"]
+    difference = f"{change['difference']:+.1f}\n{low:+.1f} to {high:+.1f}"
+    return f"{change['before']:.1f}", f"{change['after']:.1f}", difference
+
+
+def run_sections(reports: Sequence[MeasuredReport]) -> list[str]:
+    """Return a section with a card for each run."""
+    cards = "\n".join(_run_card(each, named=len(reports) > 1) for each in reports)
+    title = "The runs" if len(reports) > 1 else "The run"
+    return [f'<section>\n<h2>{title}</h2>\n<div class="cards">\n{cards}\n</div>\n</section>']
+
+
+def _run_card(each: MeasuredReport, *, named: bool) -> str:
+    facts = "".join(
+        f"<dt>{escape(name)}</dt><dd{' class=leaky' if leaky else ''}>{value}</dd>"
+        for name, value, leaky in _facts(each)
+        if value
+    )
+    heading = f"<h3>{escape(each.run.name)}</h3>" if named else ""
+    return f'<div class="card">{heading}<dl class="facts">{facts}</dl>{"".join(_details(each.run))}</div>'
+
+
+def _facts(each: MeasuredReport) -> Iterator[tuple[str, str, bool]]:
+    """Yield names and values (HTML) of facts, and whether one is about leakage."""
+    run = each.run
+    provenance = run.config.provenance
+    data = provenance.get("data")
+    data = data if isinstance(data, Mapping) else {}
+    yield "Trained on", escape(_data(data)), False
+    yield "Test images in training", *_leakage(each)
+    yield "Licence of the data", escape(str(data.get("licence", ""))), False
+    yield "Recipe", escape(_recipe(provenance)), False
+    yield "Began from", _start(run), False
+    yield "Parts", escape(_parts(run.config.spec)), False
+    yield "Weights", f"{each.parameters:,}, of which {each.trained:,} are learned", False
+    yield "Model", f"<code>{escape(each.fingerprint)}</code>", False
+    yield "Best epoch", escape(_epochs(run)), False
+    yield "Training time", escape(_time(run)), False
+    yield "Peak memory", _memory(run), False
+    for name, value in _environment(run):
+        yield name, escape(value), False
+    if run.records is not None and run.records.unreadable:
+        yield "Damaged records", f"{run.records.unreadable} line(s) of metrics.jsonl are left out", False
+    if command := run.command():
+        yield "Again", f"<code>{escape(command)}</code>", False
+
+
+def _data(data: Mapping[str, Any]) -> str:
+    splits = data.get("splits")
+    splits = splits if isinstance(splits, Mapping) else {}
+    ordered = [
+        *(split for split in SPLITS if split in splits),
+        *(each for each in splits if each not in SPLITS),
+    ]
+    counts = ", ".join(f"{splits[each]:,} {each}" for each in ordered if isinstance(splits[each], int))
+    return f"{data.get('name', 'unknown data')}{f': {counts} images' if counts else ''}"
+
+
+def _leakage(each: MeasuredReport) -> tuple[str, bool]:
+    if each.findings is None:
+        return "", False
+    if each.leaks:
+        return escape(each.leaks[0].partition(": ")[2]), True
+    if not remembers_training(each.run.config.provenance):
+        return (
+            "not known: the model does not remember its training images (an earlier version wrote it)",
+            False,
+        )
+    return "none found among those that could be checked", False
+
+
+def _recipe(provenance: Mapping[str, Any]) -> str:
+    name, seed = provenance.get("recipe", ""), provenance.get("seed")
+    return f"{name}{'' if seed is None else f', seed {seed}'}" if name else ""
+
+
+def _start(run: ReportedRun) -> str:
+    """Return the model that a run began from as HTML; "" for a run that began with new weights."""
+    start = start_of(run)
+    name, fingerprint = (escape(str(start.get(key, ""))) for key in ("name", "fingerprint"))
+    return f"{name} <code>{fingerprint}</code>" if start else ""
+
+
+def _parts(spec: Mapping[str, Any]) -> str:
+    """Return the names of the parts of both towers and of the similarity or fusion."""
+
+    def name(part: object) -> str:
+        return str(part.get("name", "")) if isinstance(part, Mapping) else str(part or "")
+
+    towers = [
+        f"{side}: {name(tower.get('encoder'))} with {name(tower.get('aggregator')) or 'its own pooling'}"
+        for side in ("image", "text")
+        if isinstance(tower := spec.get(side), Mapping)
+    ]
+    others = [f"{kind}: {name(spec[kind])}" for kind in ("similarity", "fusion") if spec.get(kind)]
+    width = [f"width {spec['embed_dim']}"] if "embed_dim" in spec else []
+    return "; ".join([*towers, *others, *width])
+
+
+def _epochs(run: ReportedRun) -> str:
+    if run.records is None:
+        return "" if run.best_epoch is None else str(run.best_epoch)
+    done = run.records.series("validation", _first_metric(run)).epochs
+    unfinished = run.named.unfinished()
+    of = f" of {int(max(done))}" if done else ""
+    return f"{run.best_epoch}{of}{'; the run is not finished' if unfinished else ''}"
+
+
+def _first_metric(run: ReportedRun) -> str:
+    names = run.records.names("validation") if run.records else []
+    return names[0] if names else ""
+
+
+def _time(run: ReportedRun) -> str:
+    found = run.seconds()
+    if found is None:
+        return ""
+    seconds, recorded = found
+    how = "" if recorded else " (from the speed of its steps)"
+    return f"{timedelta(seconds=round(seconds))}{how}, validation not counted"
+
+
+def _memory(run: ReportedRun) -> str:
+    most = run.records.memory() if run.records else None
+    return "" if most is None else f"{most / 1e9:.2g} GB"
+
+
+def _environment(run: ReportedRun) -> Iterator[tuple[str, str]]:
+    sessions = run.records.of("environment") if run.records else []
+    if not sessions:
+        yield "openvse", str(run.config.provenance.get("openvse", ""))
+        if run.records is not None:
+            yield "Environment", "not recorded (an earlier version of openvse trained it)"
+        return
+    last = sessions[-1]
+    yield "Started", str(sessions[0].get("started", "")) + _resumed(len(sessions))
+    yield "Machine", ", ".join(str(last[key]) for key in ("device", "system", "precision") if last.get(key))
+    versions = (f"{name} {last[name]}" for name in ("openvse", "torch", "python") if last.get(name))
+    yield "Software", ", ".join(versions)
+    commits = dict.fromkeys(str(session["commit"]) for session in sessions if session.get("commit"))
+    yield "Commit of openvse", ", ".join(commits)
+
+
+def _resumed(sessions: int) -> str:
+    times = {1: "", 2: "; resumed once"}
+    return times.get(sessions, f"; resumed {sessions - 1} times")
+
+
+def _details(run: ReportedRun) -> Iterator[str]:
+    if run.recipe is not None:
+        text = yaml.safe_dump(dict(run.recipe), sort_keys=False, allow_unicode=True)
+        yield f"<details><summary>The whole recipe</summary><pre>{escape(text)}</pre></details>"
+
+
+def published_elsewhere(reports: Sequence[MeasuredReport]) -> dict[str, Metrics]:
+    """Return the figures that papers publish for the data set of the reports, by their source.
+
+    The figures of the recipe of a run are in its own findings and not here. A shipped recipe is about the data set
+    whose name its own begins with: ``vse_infinity/flickr30k_regions_bert`` is about ``flickr30k``.
+
+    Args:
+        reports: the runs; those that were not evaluated have nothing to compare with.
+    """
+    found: dict[str, Metrics] = {}
+    for findings in {each.findings.data: each.findings for each in reports if each.findings}.values():
+        found |= dict(_published_for(findings))
+    own = {label for each in reports if each.findings for label in each.findings.beside}
+    return {source: metrics for source, metrics in found.items() if source not in own}
+
+
+def _published_for(findings: Findings) -> Iterator[tuple[str, Metrics]]:
+    data, _, split = findings.data.partition("/")
+    if not data or split != "test":
+        return
+    for name in list_recipes():
+        if name.partition("/")[2].startswith(f"{data}_"):
+            yield from published_for(read_recipe(name), findings.size).items()

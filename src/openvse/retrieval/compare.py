@@ -12,9 +12,9 @@ from jaxtyping import Float, Int
 from openvse.batches import with_features
 from openvse.corpus import Corpus, seen_in_training
 from openvse.errors import DataError
-from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row
-from openvse.evaluation.parts import Outcomes, QueryOutcomes
-from openvse.evaluation.win_loss import largest_changes
+from openvse.evaluation import AnsweredQueries, AnsweredQuery, Comparison, MeasuredRun, Row
+from openvse.evaluation.findings import largest_changes
+from openvse.evaluation.report import Outcomes, QueryOutcomes
 from openvse.features import open_store
 from openvse.model import TwoTower
 from openvse.retrieval.evaluate import SIDES, embed_requested, open_captioned, report_on, shown_item
@@ -46,11 +46,11 @@ class ComparedTowers:
             folds=self.request.folds,
         )
 
-    def examples(self, first: Row, second: Row, count: int) -> list[Examples]:
+    def examples(self, first: Row, second: Row, count: int) -> list[AnsweredQueries]:
         """Return the queries whose ranks differ most; what is found is that of the first run of each row."""
         return [self._examples(title, side, first, second, count) for side, title in SIDES]
 
-    def _examples(self, title: str, side: str, first: Row, second: Row, count: int) -> Examples:
+    def _examples(self, title: str, side: str, first: Row, second: Row, count: int) -> AnsweredQueries:
         ranks = tuple(-row.queries()[side] for row in (first, second))
         found = tuple(self._outcomes(row, side) for row in (first, second))
         better, worse = (
@@ -60,7 +60,7 @@ class ComparedTowers:
             )
             for queries in largest_changes(np.log(ranks[0] / ranks[1]), count)
         )
-        return Examples(title, better, worse)
+        return AnsweredQueries(title, better, worse)
 
     def _outcomes(self, row: Row, side: str) -> QueryOutcomes:
         number = next(number for number, run in enumerate(self.runs) if run is row.runs[0])
@@ -74,13 +74,13 @@ class ComparedTowers:
         ranks: Sequence[Float[np.ndarray, "Q"]],
         found: Sequence[QueryOutcomes],
         runs: tuple[int, int],
-    ) -> Example:
+    ) -> AnsweredQuery:
         query = int(found[0].queries[number])
         pairs = self.corpus.relevance
         asking, asked = (pairs.images, pairs.texts) if side == "i2t" else (pairs.texts, pairs.images)
         right: Int[np.ndarray, "R"] = asked[asking == query]
         first = [int(each.found[number, 0]) for each in found]
-        return Example(
+        return AnsweredQuery(
             query=shown_item(self.corpus, query, is_image=side == "i2t"),
             right=shown_item(self.corpus, int(right[0]), is_image=side != "i2t"),
             found=(

@@ -24,11 +24,10 @@ from openvse.evaluation import (
     measure_reliability,
     shown_images,
 )
-from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
 from openvse.evaluation.judged import JudgedReport
-from openvse.evaluation.parts import QueryOutcomes
 from openvse.evaluation.protocols import TestProtocol
-from openvse.evaluation.win_loss import Shown
+from openvse.evaluation.report import QueryOutcomes
 from openvse.features import open_store, open_token_states
 from openvse.files import replacing
 from openvse.model import Model, TwoTower
@@ -260,7 +259,7 @@ def findings_of(evaluation: RetrievalEvaluation, count: int) -> Findings:
         size={"num_images": report.protocol.num_images, "folds": report.protocol.folds},
         metrics=report.metrics,
         intervals=report.intervals,
-        beside={**report.published, **({"chance": report.chance} if report.chance else {})},
+        beside=report.beside(),
         notes=tuple(report.protocol_lines()),
         problems=report.problems,
         reliability=report.reliability,
@@ -334,7 +333,7 @@ class _Direction:
             right=None
             if any(hits)
             else shown_item(self._corpus, int(right[0]), is_image=not self._asks_with_image),
-            result="right at once" if rank == 1 else f"right at {rank:,}",
+            results=("right at once" if rank == 1 else f"right at {rank:,}",),
         )
 
 

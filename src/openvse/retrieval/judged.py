@@ -20,6 +20,7 @@ from openvse.datasets.coco_judgements import (
     image_numbers,
 )
 from openvse.errors import DataError
+from openvse.evaluation import Member
 from openvse.evaluation.judged import (
     BOOTSTRAPS,
     Correlation,
@@ -29,7 +30,6 @@ from openvse.evaluation.judged import (
     precisions,
     rank_among,
     recalls,
-    score_listed,
 )
 from openvse.similarities import Similarity
 from openvse.types import EmbeddingSet
@@ -283,17 +283,20 @@ def _correlations(
     items: NumberedItems, found: dict[str, _Found], similarity: Similarity
 ) -> Iterator[tuple[str, Correlation]]:
     text_image, text_text, image_image = found["sits"], found["sts"], found["sis"]
-    scores = {
-        "image-text": score_listed(
-            items.images, items.texts, text_image.second, text_image.first, similarity
+    images, texts = items.images, items.texts
+    for name, pairs, member, (first, second) in (
+        ("image-text", text_image, Member(images, texts, similarity), (text_image.second, text_image.first)),
+        ("text-text", text_text, Member(texts, texts, similarity), (text_text.first, text_text.second)),
+        (
+            "image-image",
+            image_image,
+            Member(images, images, similarity),
+            (image_image.first, image_image.second),
         ),
-        "text-text": score_listed(items.texts, items.texts, text_text.first, text_text.second, similarity),
-        "image-image": score_listed(
-            items.images, items.images, image_image.first, image_image.second, similarity
-        ),
-    }
-    for (name, given), pairs in zip(scores.items(), (text_image, text_text, image_image), strict=True):
-        yield name, bootstrap_correlation(pairs.first, pairs.ratings, given)
+    ):
+        listed = torch.from_numpy(first), torch.from_numpy(second)
+        scores = member.score_pairs(*listed, images.vectors.device).cpu().numpy()
+        yield name, bootstrap_correlation(pairs.first, pairs.ratings, scores.astype(np.float64))
 
 
 def _listed(

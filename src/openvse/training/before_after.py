@@ -19,7 +19,8 @@ from jaxtyping import Float
 from openvse.errors import OpenVSEError
 from openvse.evaluation.paired import Difference, paired_differences
 from openvse.model import Start
-from openvse.output.documents import CONFIDENCE, markdown_table, write_report
+from openvse.output.documents import CONFIDENCE, write_report
+from openvse.output.table import Table
 from openvse.training.checkpoint import Progress
 from openvse.training.records import MetricsLog, Watcher
 from openvse.training.task import AnyTask
@@ -93,19 +94,14 @@ class BeforeAfter:
 
     def to_markdown(self) -> str:
         """Return the table in Markdown."""
-        return markdown_table(_header(self.after), self.rows())
+        return self._table().to_markdown()
 
     def to_text(self) -> str:
         """Return the table for a terminal of 80 columns."""
-        lines = [_header(self.after), *self.rows()]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-        return "\n".join(
-            "  ".join(
-                cell.rjust(width) if column else cell.ljust(width)
-                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in lines
-        )
+        return self._table().to_text()
+
+    def _table(self) -> Table:
+        return Table(_header(self.after), self.rows())
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""

@@ -14,7 +14,7 @@ from openvse.specs import ModelSpec, RunRecipe
 from openvse.types import OnProgress
 
 if TYPE_CHECKING:
-    from openvse.evaluation import Comparison, Examples, MeasuredRun, Row
+    from openvse.evaluation import AnsweredQueries, Comparison, MeasuredRun, Row
     from openvse.evaluation.findings import Findings
     from openvse.evaluation.protocols import TestProtocol
     from openvse.model import Model
@@ -126,7 +126,7 @@ class Compared(Protocol):
         """Return a comparison of rows of these runs, without contrasts yet."""
         ...
 
-    def examples(self, first: Row, second: Row, count: int) -> Sequence[Examples]:
+    def examples(self, first: Row, second: Row, count: int) -> Sequence[AnsweredQueries]:
         """Return the queries on which two rows differ most, at most ``count`` gains and losses of each kind."""
         ...
 

@@ -10,8 +10,8 @@ from typing import cast
 from openvse.corpus import seen_in_training
 from openvse.datasets import open_questions
 from openvse.errors import DataError, ModelError
-from openvse.evaluation import Comparison, Example, Examples, MeasuredRun, Row, Shown
-from openvse.evaluation.win_loss import largest_changes
+from openvse.evaluation import AnsweredQueries, AnsweredQuery, Comparison, MeasuredRun, Row, Shown
+from openvse.evaluation.findings import largest_changes
 from openvse.features import open_store
 from openvse.training.kind import LoadedRun, Request
 from openvse.vqa.answerer import Answerer
@@ -44,20 +44,20 @@ class ComparedAnswerers:
             problems=questions.problems,
         )
 
-    def examples(self, first: Row, second: Row, count: int) -> list[Examples]:
+    def examples(self, first: Row, second: Row, count: int) -> list[AnsweredQueries]:
         """Return the questions whose accuracies differ most; answers are those of the first run of each row."""
         gains = second.queries()["questions"] - first.queries()["questions"]
         better, worse = (
             tuple(self._example(int(number), first, second) for number in numbers)
             for numbers in largest_changes(gains, count)
         )
-        return [Examples("Questions", better, worse)]
+        return [AnsweredQueries("Questions", better, worse)]
 
-    def _example(self, number: int, first: Row, second: Row) -> Example:
+    def _example(self, number: int, first: Row, second: Row) -> AnsweredQuery:
         question = self.scored[0].questions.questions[number]
         answers = [self._scored(row).predictions[number] for row in (first, second)]
         worth = [float(row.queries()["questions"][number]) for row in (first, second)]
-        return Example(
+        return AnsweredQuery(
             query=Shown(question.text, question.path),
             right=Shown(", ".join(main_answers(question.answers, votes=self._votes))),
             found=(Shown(answers[0]), Shown(answers[1])),

@@ -11,8 +11,7 @@ import numpy as np
 from openvse.corpus import QuestionSet, seen_in_training
 from openvse.datasets import open_questions
 from openvse.errors import DataError, ModelError, OpenVSEError
-from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings
-from openvse.evaluation.win_loss import Shown
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
 from openvse.features import open_store, open_token_states
 from openvse.training.kind import Request, expect_data, published_for, under_protocol
 from openvse.types import FeatureSource
@@ -163,13 +162,12 @@ def findings_of(evaluation: AnswersEvaluation, count: int) -> Findings:
     report = evaluation.report
     if report is None:
         raise ModelError("the questions have no answers to compare with: give data that have")
-    limits = {"best answers of the vocabulary": report.ceiling} if report.ceiling else {}
     return Findings(
         data=report.protocol.name,
         size={"num_questions": len(evaluation.questions)},
         metrics=report.scores,
         intervals=report.intervals,
-        beside={**report.published, **report.baselines, **limits},
+        beside=report.beside(),
         notes=tuple(report.protocol_lines()),
         problems=report.problems,
         queries=(_queries(evaluation, count),) if count else (),
@@ -193,7 +191,7 @@ def _queries(evaluation: AnswersEvaluation, count: int) -> AnsweredQueries:
             found=(Shown(answers[number]),),
             hits=(is_right,),
             right=None if is_right else right,
-            result=f"accuracy {worth[number]:.2f}, probability {probability:.2f}",
+            results=(f"accuracy {worth[number]:.2f}, probability {probability:.2f}",),
         )
 
     images = scored.questions.images_of().tolist()

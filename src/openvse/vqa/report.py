@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from openvse.output.documents import CONFIDENCE, markdown_table, write_report
+from openvse.evaluation.report import measured_table
+from openvse.output.documents import write_report
+from openvse.output.table import Table
 
 Scores: TypeAlias = dict[str, float]
 """Percentages: ``accuracy``, ``accuracy_<kind>`` for each published kind of answer; for sets of answers also
@@ -92,7 +94,7 @@ class AnswerReport:
         """Return the report as a page in Markdown: scores with those of the baselines, protocol and problems."""
         sections = [
             f"# Answers{f' to {self.protocol.name}' if self.protocol.name else ''}",
-            markdown_table(["", *(_title(name) for name in self.scores)], self._rows()),
+            measured_table("", [*self.scores], self.scores, self.intervals, self.beside()).to_markdown(),
             "\n".join(f"- {line}" for line in self.protocol_lines()),
             *self._types(),
         ]
@@ -104,14 +106,10 @@ class AnswerReport:
         """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
         return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
 
-    def _rows(self) -> Iterator[list[str]]:
-        yield ["**this model**", *(f"**{score:.1f}**" for score in self.scores.values())]
-        if self.intervals:
-            bounds = {name: f"{low:.1f} to {high:.1f}" for name, (low, high) in self.intervals.items()}
-            yield [f"{CONFIDENCE:.0%} interval", *(bounds.get(name, "") for name in self.scores)]
+    def beside(self) -> dict[str, Scores]:
+        """Return what the scores compare with, by label: published results, baselines, and the limit."""
         limits = {"best answers of the vocabulary": self.ceiling} if self.ceiling else {}
-        for label, figures in {**self.published, **self.baselines, **limits}.items():
-            yield [label, *(f"{figures[name]:.1f}" if name in figures else "" for name in self.scores)]
+        return {**self.published, **self.baselines, **limits}
 
     def _types(self) -> Iterator[str]:
         """Yield the table of question types, if there are any."""
@@ -119,7 +117,7 @@ class AnswerReport:
             shown = list(self.question_types.items())[:TYPES_SHOWN]
             rows = [[name, f"{each.num_questions:,}", f"{each.accuracy:.1f}"] for name, each in shown]
             yield "## By type of question"
-            yield markdown_table(["type", "questions", "accuracy"], rows)
+            yield Table(["type", "questions", "accuracy"], rows).to_markdown()
             if more := len(self.question_types) - len(shown):
                 yield f"{more} rarer types are in report.json."
 
@@ -146,9 +144,3 @@ class AnswerReport:
             yield f"intervals: bootstrap over images, {protocol.resamples:,} resamples, seed {protocol.seed}"
         if self.model:
             yield f"model {self.model}"
-
-
-def _title(name: str) -> str:
-    if name.startswith("wups_"):
-        return name.replace("wups_", "WUPS@")
-    return name.removeprefix("accuracy_").replace("_", " ")

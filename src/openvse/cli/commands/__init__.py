@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from openvse.cli.commands import (
     analyze,
-    analyze_data,
-    analyze_runs,
-    analyze_time,
     ask,
     blend,
     calibrate,
@@ -26,15 +23,12 @@ from openvse.cli.commands import (
     report,
     search,
     serve,
-    synthetic,
+    sweep,
     train,
 )
 
 __all__ = [
     "analyze",
-    "analyze_data",
-    "analyze_runs",
-    "analyze_time",
     "ask",
     "blend",
     "calibrate",
@@ -54,6 +48,6 @@ __all__ = [
     "report",
     "search",
     "serve",
-    "synthetic",
+    "sweep",
     "train",
 ]

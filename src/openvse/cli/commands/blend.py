@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Device
+from openvse.cli.options import AllowOutside, Device, On
 
 
 @app.command()
@@ -23,10 +23,7 @@ def blend(
         str,
         typer.Argument(help="A second model with the same parts, such as the folder best/ of the run."),
     ],
-    on: Annotated[
-        str,
-        typer.Option("--on", help="Data on which the share is chosen, as for 'openvse evaluate'."),
-    ],
+    on: On,
     out: Annotated[Path, typer.Option(help="Folder of the new model.")],
     split: Annotated[
         str, typer.Option(help="Split on which the share is chosen: validation or train.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Device, Json, Quiet, Threads
+from openvse.cli.options import AllowOutside, BatchSize, Device, Json, On, Quiet, Split, Threads
 from openvse.errors import ModelError
 
 if TYPE_CHECKING:
@@ -22,18 +22,11 @@ def calibrate(
         str,
         typer.Argument(help="A model folder, the folder of a run, or a name that 'openvse models' lists."),
     ],
-    on: Annotated[
-        str,
-        typer.Option(
-            "--on", help="Images with captions, as for 'openvse evaluate': a folder, a CSV file, NAME:ROOT."
-        ),
-    ],
-    split: Annotated[
-        str, typer.Option(help="train, validation, test, or all; images that the model was not trained on.")
-    ] = "validation",
+    on: On,
+    split: Split = "validation",
     features: Annotated[Path | None, typer.Option(help="Feature store to read instead of images.")] = None,
     allow_outside: AllowOutside = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images or sentences at a time.")] = 128,
+    batch_size: BatchSize = 128,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
@@ -41,7 +34,7 @@ def calibrate(
 ) -> None:
     """Fit the curve from scores to probabilities that search shows, and keep it in the model's folder.
 
-    Training does this by itself, on its validation split.
+    Training does this by itself, on its validation split. Give images that the model was not trained on.
     """
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import bar, note, warn
@@ -95,7 +88,8 @@ def folder_of(model: str) -> Path:
 def print_curve(calibration: Calibration) -> None:
     """Print what a curve was fitted on, and which score stands for which precision."""
     from openvse.model.calibration import PRECISIONS
-    from openvse.output.documents import markdown_table, percent
+    from openvse.output.documents import percent
+    from openvse.output.table import Table
 
     data = calibration.data
     losses = ", ".join(f"{method} {loss:.5f}" for method, loss in calibration.log_loss.items())
@@ -110,7 +104,7 @@ def print_curve(calibration: Calibration) -> None:
             ["out of reach", ""] if score is None else [f"{score:.4f}", percent(calibration.found(score))]
         )
         rows.append([f"{precision:g}", *stated])
-    typer.echo(markdown_table(["precision", "score from", "relevant pairs found"], rows))
+    typer.echo(Table(["precision", "score from", "relevant pairs found"], rows).to_markdown())
     typer.echo(
         f"\nof a search in {data.num_images:,} images; in a larger index, a precision needs a higher score"
     )

@@ -11,29 +11,28 @@ import typer
 from openvse.cli.app import app
 from openvse.cli.options import (
     AllowOutside,
+    BatchSize,
     Device,
+    Folds,
     Json,
+    On,
     Quiet,
     RerankTop,
     RerankWeight,
+    Split,
+    Stores,
     TextFeatures,
     Threads,
 )
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
-    from openvse.evaluation import Comparison, Examples
+    from openvse.evaluation import AnsweredQueries, Comparison
     from openvse.tasks.runs import NamedRun
     from openvse.training.kind import Compared, LoadedRun, Request
 
 PAGE, VALUES, TABLES = "comparison.html", "comparison.json", "comparison.md"
 
-Features: TypeAlias = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="Feature store to read instead of images: one for all runs, one a run, or a folder of stores."
-    ),
-]
 Out: TypeAlias = Annotated[
     Path | None, typer.Option(help=f"Folder for {PAGE} (with wins and losses), {VALUES} and {TABLES}.")
 ]
@@ -54,11 +53,9 @@ def compare(
             "NAME=RUN,RUN makes a row of any runs. RUN+RUN averages scores, and RUN~MODEL lets a model re-rank."
         ),
     ],
-    on: Annotated[
-        str, typer.Option("--on", help="A folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
-    ],
-    split: Annotated[str, typer.Option(help="train, validation, test, or all.")] = "test",
-    features: Features = None,
+    on: On,
+    split: Split = "test",
+    features: Stores = None,
     text_features: TextFeatures = None,
     out: Out = None,
     form: Format = "text",
@@ -66,13 +63,12 @@ def compare(
     apart: Annotated[
         bool, typer.Option("--apart", help="A row for each run, also for seeds of one recipe.")
     ] = False,
-    folds: Annotated[int, typer.Option(min=1, help="Average over so many equal folds (COCO 1K: 5).")] = 1,
+    folds: Folds = 1,
     rerank_top: RerankTop = 20,
     rerank_weight: RerankWeight = 1.0,
     resamples: Annotated[int, typer.Option(min=100, help="Resamples of the bootstrap.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     allow_outside: AllowOutside = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images, sentences or questions at a time.")] = 128,
+    batch_size: BatchSize = 128,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
@@ -99,7 +95,6 @@ def compare(
             rerank_top=rerank_top,
             rerank_weight=rerank_weight,
             resamples=resamples,
-            seed=seed,
         )
         compared = measure(rows, request, device)
     say(rows, compared, out, examples, form=printed)
@@ -124,7 +119,7 @@ def say(
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import warn
     from openvse.evaluation import contrast_rows
-    from openvse.evaluation.comparison_text import comparison_text, comparison_values
+    from openvse.evaluation.comparison import comparison_text, comparison_values
 
     comparison = contrast_rows(joined(rows, compared))
     for line in (*unfinished(rows), *(warning for run in compared.runs for warning in run.warnings)):
@@ -141,10 +136,10 @@ def say(
 
 def table(rows: Mapping[str, Sequence[NamedRun]], comparison: Comparison, form: str) -> str:
     """Return one table of the rows, with what their runs say about their training."""
-    from openvse.report import compared_latex, compared_markdown, row_facts
+    from openvse.report import compared_notes, compared_table, row_facts, table_with_notes
 
     facts = {name: row_facts(group) for name, group in rows.items()}
-    return (compared_markdown if form == "markdown" else compared_latex)(comparison, facts)
+    return table_with_notes(compared_table(comparison, facts), compared_notes(comparison, facts), form)
 
 
 def check_place(rows: Mapping[str, Sequence[NamedRun]], features: Sequence[Path], out: Path | None) -> None:
@@ -210,12 +205,12 @@ def write(out: Path, comparison: Comparison, compared: Compared, count: int) -> 
     import json
 
     from openvse.cli.progress import note
+    from openvse.evaluation.comparison import comparison_markdown, comparison_values
     from openvse.evaluation.comparison_page import comparison_page
-    from openvse.evaluation.comparison_text import comparison_markdown, comparison_values
     from openvse.files import write_page
 
     first, *others = comparison.rows
-    shown: dict[str, Sequence[Examples]] = {
+    shown: dict[str, Sequence[AnsweredQueries]] = {
         row.name: compared.examples(first, row, count) if count else () for row in others
     }
     values = json.dumps(comparison_values(comparison), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -14,15 +14,19 @@ from openvse.cli.launching import leads, together
 from openvse.cli.options import (
     AllowOutside,
     Annotations,
+    BatchSize,
     Device,
     Every,
     Exchanged,
+    Folds,
     Json,
     ProtocolName,
     Quiet,
     Rerank,
     RerankTop,
     RerankWeight,
+    Split,
+    Stores,
     TextFeatures,
     Threads,
 )
@@ -39,16 +43,6 @@ Models: TypeAlias = Annotated[
         "models are averaged."
     ),
 ]
-Features: TypeAlias = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="Feature store to read instead of the images: one for all models, or a folder of stores. Give the option "
-        "once per model if their stores differ."
-    ),
-]
-BatchSize: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")
-]
 Processes: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Number of processes on this machine that share the work.")
 ]
@@ -60,8 +54,8 @@ def evaluate(
     data: Annotated[
         str, typer.Argument(help="The data: a folder, a CSV file, or NAME:ROOT such as flickr8k:/data/f8k.")
     ],
-    split: Annotated[str, typer.Option(help="Split to evaluate: train, validation, test or all.")] = "test",
-    features: Features = None,
+    split: Split = "test",
+    features: Stores = None,
     text_features: TextFeatures = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder in which report.json and report.md are written.")
@@ -69,10 +63,7 @@ def evaluate(
     rerank: Rerank = None,
     rerank_top: RerankTop = 20,
     rerank_weight: RerankWeight = 1.0,
-    folds: Annotated[
-        int,
-        typer.Option(min=1, help="Number of equal folds over which the metrics are averaged (COCO 1K: 5)."),
-    ] = 1,
+    folds: Folds = 1,
     protocol: ProtocolName = "",
     annotations: Annotations = None,
     every: Every = False,

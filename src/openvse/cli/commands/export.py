@@ -84,7 +84,7 @@ def chosen_corpus(on: str, split: str, allow_outside: bool) -> Corpus:
 def print_export(done: Exported, *, as_json: bool) -> None:
     """Print what was written and how near it is to the model, as text or as JSON."""
     from openvse.cli.json_output import print_json
-    from openvse.output.documents import markdown_table
+    from openvse.output.table import Table
 
     if as_json:
         print_json("export", {**asdict(done), "folder": str(done.folder)})
@@ -93,7 +93,7 @@ def print_export(done: Exported, *, as_json: bool) -> None:
     rows = [
         [each.what, str(each.count), f"{each.largest:.1e}", f"{each.cosine:.6f}"] for each in done.differences
     ]
-    typer.echo(markdown_table(["compared", "items", "largest difference", "lowest cosine"], rows))
+    typer.echo(Table(["compared", "items", "largest difference", "lowest cosine"], rows).to_markdown())
     if done.effect is not None:
         effect = done.effect
         typer.echo(f"\n{effect.name}: {effect.num_images:,} images, {effect.num_texts:,} sentences")
@@ -102,4 +102,4 @@ def print_export(done: Exported, *, as_json: bool) -> None:
             [name, *(f"{values[key]:.1f}" for key in names)]
             for name, values in (("float32", effect.before), ("int8", effect.after))
         ]
-        typer.echo(markdown_table(["", *names], figures))
+        typer.echo(Table(["", *names], figures).to_markdown())

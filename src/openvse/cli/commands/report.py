@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Device, Json, ProtocolName, Quiet, Threads
+from openvse.cli.options import (
+    AllowOutside,
+    BatchSize,
+    Device,
+    Folds,
+    Json,
+    ProtocolName,
+    Quiet,
+    Split,
+    Stores,
+    Threads,
+)
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
@@ -25,12 +36,9 @@ Runs: TypeAlias = Annotated[
 ]
 On: TypeAlias = Annotated[
     str | None,
-    typer.Option("--on", help="The test data, as for 'openvse evaluate'. Default: the data of the recipe."),
-]
-Features: TypeAlias = Annotated[
-    list[Path] | None,
     typer.Option(
-        help="Feature store to read instead of images: one for all runs, or one a run. Default: the recipe's."
+        "--on",
+        help="The test data, as for 'openvse evaluate'. Default: the data and the store of the recipe.",
     ),
 ]
 NoTest: TypeAlias = Annotated[
@@ -50,8 +58,8 @@ Format: TypeAlias = Annotated[
 def report(
     runs: Runs,
     on: On = None,
-    split: Annotated[str, typer.Option(help="train, validation, test, or all.")] = "test",
-    features: Features = None,
+    split: Split = "test",
+    features: Stores = None,
     no_test: NoTest = False,
     no_untrained: NoUntrained = False,
     form: Format = "html",
@@ -62,12 +70,10 @@ def report(
     examples: Annotated[
         int, typer.Option(min=0, help="Best and worst queries of each kind on the page.")
     ] = 6,
-    folds: Annotated[int, typer.Option(min=1, help="Average over so many equal folds (COCO 1K: 5).")] = 1,
+    folds: Folds = 1,
     protocol: ProtocolName = "",
-    resamples: Annotated[int, typer.Option(min=0, help="Resamples for the intervals.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
     allow_outside: AllowOutside = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images, sentences or questions at a time.")] = 128,
+    batch_size: BatchSize = 128,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
@@ -91,8 +97,6 @@ def report(
             batch_size=batch_size,
             progress=progress.show,
             protocol=protocol,
-            resamples=resamples,
-            seed=seed,
         )
         asked = [None] * len(found) if no_test else requests_of(found, request)
         shown = examples if form == "html" else 0
@@ -150,12 +154,15 @@ def say(measured: Sequence[MeasuredReport], form: str, place: Path | None, *, as
     from openvse.cli.json_output import print_json
     from openvse.cli.progress import note, warn
     from openvse.files import write_page
-    from openvse.report import latex_rows, markdown_rows, report_page
+    from openvse.report import figures_table, remarks, report_page, table_with_notes
 
     for line in (*(line for each in measured for line in each.leaks), *unfinished(measured)):
         warn(line)
-    makers = {"html": report_page, "markdown": markdown_rows, "latex": latex_rows}
-    content = makers[form](measured)
+    content = (
+        report_page(measured)
+        if form == "html"
+        else table_with_notes(figures_table(measured), remarks(measured), form)
+    )
     if place is not None:
         write_page(place, content)
         note(f"written: {place}")

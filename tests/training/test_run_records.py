@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from openvse.errors import OpenVSEError
-from openvse.report.records import read_records
+from openvse.training.records import read_records
 
 TRAIN = [
     {"kind": "train", "epoch": 1, "global_step": 10, "loss": 3.0, "images_per_s": 100.0},

@@ -1,0 +1,90 @@
+"""``openvse sweep``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import typer
+
+from openvse.cli.app import app
+from openvse.cli.commands.analyze import KEPT, Out, Overwrite, Recipe, begin, extraction_shown, finish
+from openvse.cli.completion import complete_override
+from openvse.cli.options import Json, Quiet
+from openvse.cli.stopping import going_on
+
+Values: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE,VALUE...",
+        help="Keys of the recipe with the values to train, such as image.aggregator.k=1,5,20. A key with one value "
+        "is set for all.",
+        autocompletion=complete_override,
+    ),
+]
+Settings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--setting",
+        help="A value of several keys that change together, NAME:KEY=VALUE,KEY=VALUE; give it several times. "
+        "LABEL=NUMBER as the names makes them an axis of numbers.",
+    ),
+]
+Drawn: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        help="What to draw, such as rsum (default), i2t_r1, t2i_medr, or view_cosine, the similarity of views; "
+        "give it several times.",
+    ),
+]
+MeasuredOn: TypeAlias = Annotated[
+    Literal["validation", "test"], typer.Option(help="Split on which the best models are measured.")
+]
+
+
+@app.command()
+@going_on(KEPT)
+def sweep(
+    recipe: Recipe,
+    out: Out,
+    overrides: Values = None,
+    settings: Settings = None,
+    seeds: Annotated[str, typer.Option(help="Seeds of each setting, with commas between: 0,1,2.")] = "0",
+    split: MeasuredOn = "validation",
+    metrics: Drawn = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a recipe with every combination of some values, and draw what each reaches.
+
+    A sweep that was stopped goes on when the same command runs again.
+    One number is drawn as a line, two keys as a heat map, anything else as a point for each setting.
+    """
+    from openvse.analysis.sweep import (
+        NAME,
+        Sweep,
+        analyze_sweep,
+        check_metrics,
+        parse_axes,
+        parse_seeds,
+        run_sweep,
+    )
+    from openvse.cli.progress import TrainingBar, bar
+
+    begin(out, NAME, overwrite=overwrite)
+    drawn = check_metrics(metrics or ())
+    shared, axes = parse_axes(overrides or (), settings or ())
+    with bar() as progress:
+        asked = Sweep(
+            recipe,
+            shared,
+            axes,
+            parse_seeds(seeds),
+            out / "runs",
+            split,
+            TrainingBar(progress),
+            extraction_shown(progress.show),
+        )
+        found = run_sweep(asked, progress.show)
+    finish(analyze_sweep(asked, found, drawn), out, overwrite=overwrite, as_json=as_json, command="sweep")

@@ -1,0 +1,247 @@
+"""The figures of reported runs, and the rows of a comparison, as tables for a page, a paper or a README."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from openvse.errors import OpenVSEError
+from openvse.evaluation.comparison import Comparison, Row, compared_metrics, counted
+from openvse.evaluation.metrics import RECALLS
+from openvse.evaluation.places import SEVERAL
+from openvse.evaluation.report import metric_title
+from openvse.output.documents import CONFIDENCE
+from openvse.output.table import Table
+from openvse.report.run import MeasuredReport, read_run
+from openvse.tasks.runs import NamedRun
+
+_PLACES = tuple(f"{side}_{name}" for side in ("i2t", "t2i") for name in SEVERAL)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A row of figures.
+
+    Attributes:
+        label: what they belong to.
+        cells: a figure for each column; empty where there is none.
+        kind: "run", "interval", or "beside" for figures to compare with.
+    """
+
+    label: str
+    cells: tuple[str, ...]
+    kind: str
+
+
+def shown_metrics(reports: Sequence[MeasuredReport]) -> list[str]:
+    """Return the metrics that tables show: RSUM, recalls and the ranks for retrieval, all scores for answers."""
+    there = list(dict.fromkeys(name for each in reports if each.findings for name in each.findings.metrics))
+    if "rsum" not in there:
+        return there
+    ranks = [f"{side}_{name}" for side in ("i2t", "t2i") for name in ("medr", "meanr")]
+    return [name for name in ("rsum", *RECALLS, *ranks, *_PLACES) if name in there]
+
+
+def figure_rows(reports: Sequence[MeasuredReport], names: Sequence[str]) -> list[Figures]:
+    """Return the rows of all runs with their intervals, and then what they compare with, each only once.
+
+    Args:
+        reports: the runs; those that were not evaluated have no row.
+        names: the metrics of the columns.
+    """
+    rows: list[Figures] = []
+    before: list[Figures] = []
+    beside: dict[tuple[str, tuple[str, ...]], Figures] = {}
+    several = len(reports) > 1
+    for each in reports:
+        if each.findings is None:
+            continue
+        rows.append(Figures(each.run.name, _cells(each.findings.metrics, names), "run"))
+        if each.findings.intervals:
+            bounds = each.findings.intervals
+            cells = tuple(f"{bounds[n][0]:.1f} to {bounds[n][1]:.1f}" if n in bounds else "" for n in names)
+            rows.append(Figures(f"{CONFIDENCE:.0%} interval", cells, "interval"))
+        if each.before is not None:
+            label, metrics = each.before
+            label = f"{each.run.name}, {label}" if several else label
+            before.append(Figures(label, _cells(metrics, names), "beside"))
+        for label, metrics in each.findings.beside.items():
+            cells = _cells(metrics, names)
+            beside.setdefault((label, cells), Figures(label, cells, "beside"))
+    return [*rows, *before, *beside.values()]
+
+
+def figures_table(reports: Sequence[MeasuredReport]) -> Table:
+    """Return the table of all runs, what they compare with below a line."""
+    names = shown_metrics(reports)
+    rows = figure_rows(reports, names)
+    kinds = [row.kind for row in rows]
+    return Table(
+        ["", *map(metric_title, names)],
+        [[row.label, *row.cells] for row in rows],
+        strong=_places_of("run", kinds),
+        small=_places_of("interval", kinds),
+        ruled=frozenset({kinds.index("beside")} if "beside" in kinds else ()),
+    )
+
+
+def table_with_notes(table: Table, notes: Sequence[str], form: str) -> str:
+    """Return a table for a paper or a README, with what a reader needs to know.
+
+    Args:
+        table: the table.
+        notes: how its figures were measured, one line each.
+        form: "markdown", with the notes as a list below the table; or "latex", with the notes as comments above it.
+    """
+    if form == "latex":
+        return table.to_latex(notes)
+    return "\n\n".join([table.to_markdown(), "\n".join(f"- {line}" for line in notes)]) + "\n"
+
+
+def _places_of(kind: str, kinds: Sequence[str]) -> frozenset[int]:
+    return frozenset(number for number, each in enumerate(kinds) if each == kind)
+
+
+def remarks(reports: Sequence[MeasuredReport]) -> list[str]:
+    """Return what a reader needs to know about the table, a line at a time: leakage first, and who is meant."""
+    there = [each for each in reports if each.findings is not None]
+    leaks = [line for each in there for line in each.leaks]
+    told = {each.run.name: _notes(each) for each in there}
+    shared = [line for line in next(iter(told.values()), []) if all(line in lines for lines in told.values())]
+    own = [
+        f"{name}: {line}" if len(there) > 1 else line
+        for name, lines in told.items()
+        for line in lines
+        if line not in shared
+    ]
+    sides = any(name.startswith(("i2t_", "t2i_")) for name in shown_metrics(reports))
+    return [
+        *leaks,
+        *shared,
+        *own,
+        *(["i2t: images ask for texts; t2i: texts ask for images"] if sides else []),
+    ]
+
+
+def _notes(each: MeasuredReport) -> list[str]:
+    """Return how a run was measured and what was left out, without leakage."""
+    assert each.findings is not None
+    size, *others = each.findings.notes or ("",)
+    leaks = {line.replace(each.run.name, "the model", 1) for line in each.leaks}
+    problems = [line for line in each.findings.problems if line not in leaks]
+    return [f"on {each.findings.data}: {size}", *others, *problems]
+
+
+def _cells(metrics: Mapping[str, float], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{metrics[name]:.1f}" if name in metrics else "" for name in names)
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """What the runs of a row say about their training; empty if one of them does not say it.
+
+    Attributes:
+        validation: the metrics of the best model of each run on validation.
+        minutes: the training time of each run.
+    """
+
+    validation: tuple[Mapping[str, float], ...] = ()
+    minutes: tuple[float, ...] = ()
+
+
+def row_facts(runs: Sequence[NamedRun]) -> RowFacts:
+    """Return what the folders of the runs of a row say; ensembles and models without their run say nothing."""
+    validation: list[Mapping[str, float]] = []
+    minutes: list[float] = []
+    for run in runs:
+        if len(run.models) > 1:
+            continue
+        try:
+            read = read_run(run.source)
+        except OpenVSEError:  # a model whose records are gone can still be compared
+            continue
+        measured = read.config.provenance.get("validation")
+        if isinstance(measured, Mapping) and isinstance(measured.get("metrics"), Mapping):
+            validation.append(measured["metrics"])
+        if (seconds := read.seconds()) is not None:
+            minutes.append(seconds[0] / 60)
+    count = len(runs)
+    return RowFacts(
+        tuple(validation) if len(validation) == count else (),
+        tuple(minutes) if len(minutes) == count else (),
+    )
+
+
+def compared_table(comparison: Comparison, facts: Mapping[str, RowFacts]) -> Table:
+    """Return the rows of a comparison: seeds, validation, each metric, the difference to the first row, minutes.
+
+    A column that would be empty in every row is left out.
+
+    Args:
+        comparison: the comparison, with its contrasts.
+        facts: what the runs of a row say about their training, by the name of the row.
+    """
+    main, names = _metrics(comparison)
+    against = {each.second: each.differences[main] for each in comparison.contrasts}
+    columns: dict[str, list[str]] = {"": [row.name for row in comparison.rows]}
+    columns["seeds"] = [str(len(row.runs)) for row in comparison.rows]
+    columns[f"validation {metric_title(main)}"] = [
+        _spread([each[main] for each in facts[row.name].validation if main in each])
+        for row in comparison.rows
+    ]
+    for name in names:
+        columns[metric_title(name)] = [_figure(row, name) for row in comparison.rows]
+    columns[f"{metric_title(main)}, difference"] = [
+        f"{found.change:+.1f} ({found.interval[0]:+.1f} to {found.interval[1]:+.1f})"
+        if (found := against.get(row.name)) is not None
+        else ""
+        for row in comparison.rows
+    ]
+    columns["minutes"] = [_range(facts[row.name].minutes) for row in comparison.rows]
+    return Table.of({title: cells for title, cells in columns.items() if any(cells)})
+
+
+def compared_notes(comparison: Comparison, facts: Mapping[str, RowFacts]) -> list[str]:
+    """Return what a reader needs to know about the table, a line at a time."""
+    folds = f", mean of {comparison.folds} folds" if comparison.folds > 1 else ""
+    lines = [f"on {comparison.name}: {counted(comparison.size)}{folds}"]
+    if any(row.spread for row in comparison.rows):
+        lines.append("±: standard deviation over the seeds of a row")
+    lines.append(
+        f"difference: to {comparison.rows[0].name}, with its {CONFIDENCE:.0%} interval (paired bootstrap over images, "
+        f"{comparison.resamples:,} resamples, seed {comparison.seed}); an interval that holds 0 shows no difference"
+    )
+    if any(row.spread for row in comparison.rows):
+        lines.append("the bootstrap also draws the seeds of a row again")
+    if any(len(row.runs) == 1 for row in comparison.rows):
+        lines.append("a row of one seed: its interval leaves out how far another seed would move it")
+    if any(facts[row.name].minutes for row in comparison.rows):
+        lines.append("minutes: training time of a run, from the fastest to the slowest of a row")
+    warned = (line for row in comparison.rows for run in row.runs for line in run.warnings)
+    return [*lines, *comparison.problems, *dict.fromkeys(warned)]
+
+
+def _metrics(comparison: Comparison) -> tuple[str, list[str]]:
+    """Return the metric that rows are compared by, and all metrics of the table; RSUM stands behind its recalls."""
+    names = compared_metrics(comparison)
+    return names[0], [*names[1:], names[0]] if names[0] == "rsum" else names
+
+
+def _figure(row: Row, name: str) -> str:
+    return _spread([run.metrics[name] for run in row.runs])
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Return the mean, and the standard deviation (divided by n - 1) of several values; "" for none."""
+    if len(values) < 2:
+        return "".join(f"{value:.1f}" for value in values)
+    mean = sum(values) / len(values)
+    deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+    return f"{mean:.1f} ± {deviation:.1f}"
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    low, high = (f"{value:.0f}" if value >= 1 else "< 1" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
