@@ -33,7 +33,7 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (5, frozenset({"retrieval", "vqa"})),
     (5, frozenset({"conversion"})),
     (6, frozenset({"tasks"})),
-    (7, frozenset({"analysis", "demo", "encoding", "experiments", "report", "serving", "testing"})),
+    (7, frozenset({"analysis", "demo", "encoding", "report", "serving", "testing"})),
     (8, frozenset({"cli"})),
 )
 HEIGHT = {room: height for height, (_, rooms) in enumerate(STEPS) for room in rooms}
