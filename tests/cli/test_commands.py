@@ -265,10 +265,10 @@ def test_another_model_ranks_again(trained: Path, tmp_path: Path, invoke) -> Non
     (tmp_path / "fused.yaml").write_text(yaml.safe_dump(tree))
     assert invoke("train", tmp_path / "fused.yaml", "--out", tmp_path / "run").exit_code == 0
     first, second = trained / "run" / "best", tmp_path / "run" / "best"
-    again = ("--rerank", second, "--rerank-top", 2)
+    again = ("--rerank", f"{second},top=2")
 
     words = ("evaluate", first, trained / "album", "--out", tmp_path / "report")
-    report = invoke(*words, *again, "--rerank-weight", 0.5)
+    report = invoke(*words, "--rerank", f"{second},top=2,weight=0.5")
     assert report.exit_code == 0, report.output
     assert "the first 2 of each query ranked again by the last model, weight 0.5" in report.stdout
     reranked = json.loads((tmp_path / "report" / "report.json").read_text())["reranked"]
@@ -280,8 +280,8 @@ def test_another_model_ranks_again(trained: Path, tmp_path: Path, invoke) -> Non
     assert [line.split()[0] for line in shown] == ["1", "2", "3", "4"]
     assert {line.split()[2] for line in shown[:2]} == {line.split()[2] for line in plain[:2]}
     assert shown[2:] == plain[2:]
-    stored = ("--rerank-features", tmp_path / "run" / "features")
-    assert invoke("search", first, trained / "index", query, "-k", 2, *again, *stored).stdout.count("\n") == 3
+    stored = ("--rerank", f"{second},top=2,features={tmp_path / 'run' / 'features'}")
+    assert invoke("search", first, trained / "index", query, "-k", 2, *stored).stdout.count("\n") == 3
 
 
 def test_no_index_for_a_model_of_pairs(trained: Path, tmp_path: Path, refused) -> None:

@@ -225,7 +225,7 @@ def test_ensembles_and_reranking_have_the_figures_of_evaluate(
 ) -> None:
     run, noisy, seed = trained / "run", others / "noisy", others / "mine_s1"
     on = (trained / "album", "--split", "all", "--json", "-q")
-    words = (run, f"{run}+{noisy}", f"both={run}+{noisy}~{seed}", "--on", *on, "--rerank-top", 5)
+    words = (run, f"{run}+{noisy}", f"both={run}+{noisy}~{seed}", "--on", *on, "--rerank", "top=5")
     result = invoke("compare", *words, "--resamples", 100)
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["result"]["rows"]
@@ -233,7 +233,7 @@ def test_ensembles_and_reranking_have_the_figures_of_evaluate(
     best = [run / "best", noisy / "best"]
     mean, again = (
         json.loads(invoke("evaluate", *best, *on, *rerank).stdout)["result"]["report"]
-        for rerank in ((), ("--rerank", seed / "best", "--rerank-top", 5))
+        for rerank in ((), ("--rerank", f"{seed / 'best'},top=5"))
     )
     assert [row["runs"][0]["metrics"] for row in rows[1:]] == [mean["metrics"], again["metrics"]]
     assert rows[2]["runs"][0]["model"] == again["model"]

@@ -191,17 +191,6 @@ Null: TypeAlias = Annotated[
     bool,
     typer.Option("--null", "-0", help="Print paths, each with a zero byte behind it, for 'xargs -0'."),
 ]
-RerankTop: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="Number of results of each query that --rerank re-ranks.")
-]
-RerankWeight: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        max=1,
-        help="Weight w of the --rerank model's score; the score of the first ranking has weight 1 - w.",
-    ),
-]
 Store: TypeAlias = Annotated[
     Path, typer.Argument(help="The feature store: a folder that is created, or to which features are added.")
 ]

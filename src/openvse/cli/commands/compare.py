@@ -17,8 +17,7 @@ from openvse.cli.options import (
     Json,
     On,
     Quiet,
-    RerankTop,
-    RerankWeight,
+    Reranking,
     Split,
     Stores,
     TextFeatures,
@@ -64,8 +63,14 @@ def compare(
         bool, typer.Option("--apart", help="A row for each run, also for seeds of one recipe.")
     ] = False,
     folds: Folds = 1,
-    rerank_top: RerankTop = 20,
-    rerank_weight: RerankWeight = 1.0,
+    rerank: Annotated[
+        str,
+        typer.Option(
+            metavar="top=N,weight=W",
+            help="How the model of RUN~MODEL ranks the best N results again: with W of its score, and 1 - W of the "
+            "first one.",
+        ),
+    ] = "top=20,weight=1",
     resamples: Annotated[int, typer.Option(min=100, help="Resamples of the bootstrap.")] = 2000,
     allow_outside: AllowOutside = False,
     batch_size: BatchSize = 128,
@@ -79,7 +84,7 @@ def compare(
     from openvse.tasks.runs import parse_rows
     from openvse.training.kind import Request
 
-    rows = parse_rows(runs, apart=apart)
+    rows, again = parse_rows(runs, apart=apart), Reranking.read(f"MODEL,{rerank}")
     check_place(rows, features or (), out)
     printed = printed_form(form, as_json=as_json)
     with bar() as progress:
@@ -92,8 +97,8 @@ def compare(
             allow_outside=allow_outside,
             batch_size=batch_size,
             progress=progress.show,
-            rerank_top=rerank_top,
-            rerank_weight=rerank_weight,
+            rerank_top=again.top,
+            rerank_weight=again.weight,
             resamples=resamples,
         )
         compared = measure(rows, request, device)

@@ -1,4 +1,4 @@
-"""``openvse data import``, and its earlier name ``openvse data convert``."""
+"""``openvse data import``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ Match: TypeAlias = Annotated[
 ]
 
 
-@data.command("convert", hidden=True)
 @data.command("import")
 @going_on("what was imported is in the store; run the same command again to continue")
 def import_features(

@@ -23,8 +23,7 @@ from openvse.cli.options import (
     ProtocolName,
     Quiet,
     Rerank,
-    RerankTop,
-    RerankWeight,
+    Reranking,
     Split,
     Stores,
     TextFeatures,
@@ -61,8 +60,6 @@ def evaluate(
         Path | None, typer.Option(help="Folder in which report.json and report.md are written.")
     ] = None,
     rerank: Rerank = None,
-    rerank_top: RerankTop = 20,
-    rerank_weight: RerankWeight = 1.0,
     folds: Folds = 1,
     protocol: ProtocolName = "",
     annotations: Annotations = None,
@@ -81,17 +78,21 @@ def evaluate(
     from openvse.tasks import kind_of
     from openvse.training.kind import Request
 
+    again = None if rerank is None else Reranking.read(rerank)
+    if again is not None and again.features is not None:
+        raise OpenVSEError("--rerank takes no features here: --features names the stores of all models")
+    second = [] if again is None else [again.model]
     with together(processes, device) as group, bar(shown=leads()) as progress:
-        loaded, task = load_all([*models, *filter(None, [rerank])], device)
+        loaded, task = load_all([*models, *second], device)
         request = Request(
             data,
             split,
             tuple(features or ()),
             folds,
             text_features=text_features,
-            rerank=rerank is not None,
-            rerank_top=rerank_top,
-            rerank_weight=rerank_weight,
+            rerank=again is not None,
+            rerank_top=20 if again is None else again.top,
+            rerank_weight=1.0 if again is None else again.weight,
             allow_outside=allow_outside,
             batch_size=batch_size,
             progress=progress.show,
