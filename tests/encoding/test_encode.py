@@ -17,7 +17,7 @@ from pyarrow import parquet
 from openvse.encoding import encode, list_records
 from openvse.errors import DataError, DiskError, ModelError, OpenVSEError
 from openvse.model import TwoTower
-from openvse.workers import Workers, start_workers
+from openvse.pipeline import Workers, start_workers
 from tests.full_disk import full_disk
 
 

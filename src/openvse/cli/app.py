@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from textwrap import shorten
@@ -18,6 +17,7 @@ from openvse.cli.allocator import keep_freed_memory
 from openvse.cli.stopping import describe_stop, stop_behind, stoppable
 from openvse.errors import OpenVSEError
 from openvse.files import refusal_of_disk
+from openvse.registry import load_plugin
 
 
 class Commands(TyperGroup):
@@ -104,27 +104,6 @@ def options(
     keep_freed_memory()
     for path in plugin or []:
         load_plugin(path)
-
-
-def load_plugin(path: Path) -> None:
-    """Run a Python file of the user, which registers parts.
-
-    Raises:
-        OpenVSEError: the file does not exist, is not a Python file, or raises an error.
-    """
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location(path.stem, path) if path.is_file() else None
-    if spec is None or spec.loader is None:
-        raise OpenVSEError(f"plug-in {path} is not a Python file: give a .py file that registers parts")
-    module = module_from_spec(spec)
-    sys.modules[path.stem] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # the file may raise anything
-        raise OpenVSEError(
-            f"plug-in {path} fails with {type(error).__name__}: {error}: correct the file"
-        ) from error
 
 
 def main() -> None:

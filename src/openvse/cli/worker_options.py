@@ -8,7 +8,7 @@ import typer
 
 from openvse.cli.options import use_threads
 from openvse.errors import OpenVSEError
-from openvse.workers import Workers
+from openvse.pipeline import Workers
 
 Processes: TypeAlias = Annotated[
     int,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from openvse.encoding.shards import Done, Shard, encode_shard
 from openvse.model import TwoTower
+from openvse.pipeline import Workers, share_work
 from openvse.tasks.load import load_same
-from openvse.workers import Workers, share_work
 
 if TYPE_CHECKING:
     from openvse.encoding.run import Job

@@ -28,8 +28,8 @@ from openvse.files import locked, made, write_whole
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.model import TwoTower
+from openvse.pipeline import Workers
 from openvse.tasks.load import load_as
-from openvse.workers import Workers
 
 FORMAT = "openvse-encoding"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from openvse.features.choose import open_fitting, open_store, open_token_states
 from openvse.features.entries import Entry, Local
-from openvse.features.extract import ExtractionProgress, ExtractionReport, extract_features
-from openvse.features.extract_texts import extract_text_features, text_id
+from openvse.features.extract import ExtractionReport, extract_features, extract_text_features, text_id
 from openvse.features.feature_files import FEATURE_FILES
 from openvse.features.importing import ImportReport, import_features
 from openvse.features.layout import StoreDtype
@@ -15,7 +14,6 @@ from openvse.features.writer import FeatureStoreWriter
 __all__ = [
     "FEATURE_FILES",
     "Entry",
-    "ExtractionProgress",
     "ExtractionReport",
     "FeatureStore",
     "FeatureStoreWriter",

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 
 from openvse.index.portions import EmbeddedPortion, Portion, Sharing, embed_portion
+from openvse.pipeline import Workers, share_work
 from openvse.tasks.load import load_same
-from openvse.workers import Workers, share_work
 
 
 def sharing(source: str, fingerprint: str, workers: Workers) -> Sharing:

@@ -18,7 +18,7 @@ from openvse.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from openvse.features import ExtractionReport, StoreDtype
-    from openvse.workers import Workers
+    from openvse.pipeline import Workers
 
 IMAGES_AT_ONCE, TEXTS_AT_ONCE = 32, 128
 
@@ -120,6 +120,7 @@ def _extract_images(wanted: _Wanted) -> ExtractionReport:
     from openvse.corpus import long_captions
     from openvse.datasets import open_corpus
     from openvse.features import extract_features
+    from openvse.media.names import escaped
     from openvse.specs import Part
 
     built = build_part(
@@ -140,12 +141,12 @@ def _extract_images(wanted: _Wanted) -> ExtractionReport:
             dtype=wanted.dtype,
             device=wanted.device,
             workers=wanted.shared,
-            progress=lambda state: show(state.done, state.total, state.images_per_s),
+            progress=lambda state: show(state.done, state.total, state.per_s),
         )
     for problem in (
         *corpus.problems,
         *filter(None, [long_captions(corpus.captions)]),
-        *(f"skipped {reason}" for _, reason in report.failed),
+        *(f"skipped {escaped(path)}: {reason}" for path, reason in report.failed),
     ):
         warn(problem)
     return report
@@ -183,7 +184,7 @@ def _extract_texts(wanted: _Wanted) -> ExtractionReport:
             dtype=wanted.dtype,
             device=wanted.device,
             workers=wanted.shared,
-            progress=lambda state: show(state.done, state.total, state.images_per_s),
+            progress=lambda state: show(state.done, state.total, state.per_s),
         )
     for problem in corpus.problems:
         warn(problem)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from openvse.cli.embedders import Embedder
     from openvse.index.embedding import ImageEmbedder
     from openvse.index.portions import Sharing
+    from openvse.pipeline import Workers
     from openvse.search import EngineChoice, IndexReport, StoredImages
-    from openvse.workers import Workers
 
 
 @app.command()

@@ -78,7 +78,7 @@ def train(
             resume=resume,
             overwrite=overwrite,
             watcher=TrainingBar(progress) if leading else Silent(),
-            on_extraction=lambda state: extraction[state.unit](state.done, state.total, state.images_per_s),
+            on_extraction=lambda state: extraction[state.unit](state.done, state.total, state.per_s),
         )
     leave()
     if leading:
