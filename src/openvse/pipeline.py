@@ -17,7 +17,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -31,7 +31,6 @@ from openvse.media.names import escaped
 from openvse.registry import load_plugin, loaded_plugins
 
 Item = TypeVar("Item")
-Source = TypeVar("Source")
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 Task = TypeVar("Task")
@@ -133,8 +132,8 @@ class DecodedBatch(Generic[Item, Value]):
 
 def decoded(
     batches: Iterable[Sequence[Item]],
-    source: Callable[[Item], Source],
-    read: Callable[[Source], Value],
+    read: Callable[[Item], Value],
+    name: Callable[[Item], object],
     *,
     threads: int = DECODERS,
 ) -> Iterator[DecodedBatch[Item, Value]]:
@@ -142,8 +141,8 @@ def decoded(
 
     Args:
         batches: items, as they are to be yielded.
-        source: returns what is read for an item, such as a path; reasons leave its name out.
-        read: reads it; it is called in threads, and raises BadImageError if the item cannot be used.
+        read: reads an item; it is called in threads, and raises BadImageError if the item cannot be used.
+        name: returns what the messages of these errors begin with, such as the path of the item.
         threads: the number of threads; 0 counts as 1.
 
     Yields:
@@ -151,11 +150,10 @@ def decoded(
     """
 
     def tried(item: Item) -> tuple[Value | None, str | None]:
-        place = source(item)
         try:
-            return read(place), None
+            return read(item), None
         except BadImageError as error:
-            return None, str(error).removeprefix(f"{escaped(place)}: ")
+            return None, reason_of(error, name(item))
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
         jobs = ([(item, pool.submit(tried, item)) for item in batch] for batch in batches)
@@ -174,6 +172,11 @@ def decoded(
                 yield done
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def reason_of(error: BadImageError, name: object) -> str:
+    """Return why an item cannot be used, without the name of the item, with which the message begins."""
+    return str(error).removeprefix(f"{escaped(name)}: ")
 
 
 def in_batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
@@ -250,7 +253,7 @@ def results_of(
 
 def _made(
     shards: Sequence[Shard[Item]], prepare: Callable[[], Make[Item, Result]], workers: Workers | None
-) -> Iterator[tuple[int, Result]]:
+) -> Generator[tuple[int, Result], None, None]:
     """Yield the numbers of shards with their results, in any order."""
     if shards and workers is not None:
         yield from share_work(partial(_numbered, prepare), shards, workers)

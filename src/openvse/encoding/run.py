@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from openvse.encoding.listing import EncodingRecord, Kind, RecordList, list_records
 from openvse.encoding.output import Form, ShardFiles, Target, target_of, write_shard
@@ -236,7 +237,11 @@ class _ShardEncoder:
                 sentences = [str(record.source) for record in some]
                 yield some, _vectors(self.model.encode_text(sentences, self.settings.batch_size))
             return
-        for batch in decoded(batches, lambda record: Path(record.source), self.model.read_image):
+
+        def read(record: EncodingRecord) -> Tensor:
+            return self.model.read_image(Path(record.source))
+
+        for batch in decoded(batches, read, lambda record: record.source):
             failed += [(record.id, reason) for record, reason in batch.failed]
             yield batch.items, _vectors(self.model.encode_pixels(batch.values)) if batch.items else None
 

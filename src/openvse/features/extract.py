@@ -269,13 +269,14 @@ class _ImageExtraction(_Extraction[ImageFile]):
     ) -> Iterator[tuple[int, Failures[ImageFile]]]:
         backbone = self.backbone.to(self.device)
 
-        def read(path: ImageFile) -> tuple[os.stat_result | None, Tensor]:
+        def read(item: tuple[str, ImageFile]) -> tuple[os.stat_result | None, Tensor]:
+            _, path = item
             status = path.stat() if isinstance(path, Path) and path.exists() else None  # before it is read
             return status, backbone.read(path, to_store=True)
 
         batches = in_batches(items, self.items_at_once)
         with evaluating(backbone):
-            for batch in decoded(batches, lambda item: item[1], read, threads=self.num_workers):
+            for batch in decoded(batches, read, lambda item: item[1], threads=self.num_workers):
                 if batch.items:
                     self._store(batch.items, batch.values, writer, sources)
                 yield len(batch.items), [(path, reason) for (_, path), reason in batch.failed]

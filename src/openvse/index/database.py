@@ -73,7 +73,7 @@ class Root:
 
 
 @dataclass(frozen=True)
-class Stored:
+class ItemRow:
     """An item as the database holds it.
 
     Attributes:
@@ -98,7 +98,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Table:
+class ItemTable:
     """All items at one moment, in the order of their ids; what is known of each is at its position.
 
     Attributes:
@@ -109,7 +109,7 @@ class Table:
         roots: numbers of their roots.
         segments: numbers of their segments.
         rows: their rows there.
-        checksums: see ``Stored``.
+        checksums: see ``ItemRow``.
     """
 
     ids: list[str]
@@ -207,13 +207,13 @@ class Database:
         with self._errors():
             return self._connection.execute(sql, values).fetchall()
 
-    def table(self) -> Table:
+    def table(self) -> ItemTable:
         """Return all items."""
         sql = "SELECT id, key, modified_ns, size, root, segment, row, checksum FROM items ORDER BY id"
         with self._errors():
             columns = list(zip(*self._connection.execute(sql), strict=True)) or [()] * 8
         ids, *numbers = columns
-        return Table(list(ids), *(np.array(column, np.int64) for column in numbers))
+        return ItemTable(list(ids), *(np.array(column, np.int64) for column in numbers))
 
     def walk(self, root: int, *, segments: bool = False) -> Iterator[tuple[str, int, int, int]]:
         """Yield id, time, size and run of the items of a root, in the order of their ids.
@@ -273,7 +273,7 @@ class Database:
 
     # What follows changes the index, inside a transaction.
 
-    def put(self, items: Iterable[Stored]) -> None:
+    def put(self, items: Iterable[ItemRow]) -> None:
         """Add items; those whose ids are there are replaced."""
         self._connection.executemany(_UPSERT, map(_values, items))
 
@@ -363,7 +363,7 @@ def _file_of(name: bytes) -> str:
     return file_of(decode_id(name)).encode("utf-8", "replace").decode()
 
 
-def _values(stored: Stored) -> tuple[object, ...]:
+def _values(stored: ItemRow) -> tuple[object, ...]:
     item = stored.item
     name = encode_id(item.id)
     numbers = stored.segment, stored.row, stored.checksum, stored.run

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import IndexFormatError
-from openvse.index.database import Database, Root, SegmentFile, Table, encode_id
-from openvse.index.manifest import Item, Manifest, check_model, damaged, read_manifest
+from openvse.index.database import Database, ItemTable, Root, SegmentFile, encode_id
+from openvse.index.manifest import IndexManifest, Item, check_model, damaged, read_manifest
 from openvse.index.segments import Segment, finite_rows, map_rows, row_checksum
 from openvse.media.segments import file_of, span_of
 
@@ -45,9 +45,9 @@ class Index:
     def __init__(
         self,
         path: Path,
-        manifest: Manifest,
+        manifest: IndexManifest,
         roots: Sequence[Root],
-        table: Table,
+        table: ItemTable,
         segments: Sequence[Segment],
         *,
         is_complete: bool = True,
@@ -90,7 +90,7 @@ class Index:
         return index
 
     @classmethod
-    def _of(cls, folder: Path, manifest: Manifest) -> Index:
+    def _of(cls, folder: Path, manifest: IndexManifest) -> Index:
         if not (folder / manifest.items).is_file():
             raise damaged(folder, f"{manifest.items} is missing")
         with Database(folder / manifest.items) as database, database.snapshot():
@@ -217,7 +217,7 @@ class Index:
 
 
 def _map_segments(
-    folder: Path, manifest: Manifest, table: Table, files: Sequence[SegmentFile]
+    folder: Path, manifest: IndexManifest, table: ItemTable, files: Sequence[SegmentFile]
 ) -> list[Segment]:
     """Map the segments, and find out whose their rows are."""
     segments = []
@@ -241,7 +241,7 @@ def _map_segments(
     return segments
 
 
-def _filled_in(manifest: Manifest, roots: Sequence[Root], count: int) -> Manifest:
+def _filled_in(manifest: IndexManifest, roots: Sequence[Root], count: int) -> IndexManifest:
     return replace(manifest, root=roots[0].path if roots else "", count=count)
 
 

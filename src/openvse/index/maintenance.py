@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from openvse.errors import DiskError, IndexFormatError
-from openvse.files import locked, refusal_of_disk
-from openvse.index.clips import SECONDS
-from openvse.index.database import Database, Table
+from openvse.files import refusal_of_disk
+from openvse.index.database import Database, ItemTable
 from openvse.index.index import SMALL_BYTES
-from openvse.index.manifest import Item, Manifest, read_manifest
+from openvse.index.manifest import MANIFEST, IndexManifest, Item, read_manifest
+from openvse.index.scanning import SECONDS
 from openvse.index.segments import SegmentWriter, map_rows, row_checksum
-from openvse.index.writer import remove_unnamed
+from openvse.index.writer import FoundIndex, IndexFolder
 from openvse.media.segments import file_of
 
 
@@ -28,8 +28,8 @@ def compact_index(path: str | Path) -> int:
     Raises:
         IndexFormatError: there is no index, another process writes it, or the disk refuses.
     """
-    with _changed(Path(path)) as (manifest, database):
-        return compact(Path(path), manifest, database)
+    with _changed(Path(path)) as index:
+        return rewrite(Path(path), index.manifest, index.database)
 
 
 def remove_items(path: str | Path, ids: Sequence[str]) -> int:
@@ -42,7 +42,8 @@ def remove_items(path: str | Path, ids: Sequence[str]) -> int:
     Raises:
         IndexFormatError: there is no index, another process writes it, or the disk refuses.
     """
-    with _changed(Path(path)) as (_, database):
+    with _changed(Path(path)) as index:
+        database = index.database
         before = database.count()
         with database.transaction():
             database.drop([*ids, *_segments_of(database, ids)])
@@ -56,8 +57,9 @@ def forget_root(path: str | Path, folder: str | Path) -> int:
     Raises:
         IndexFormatError: the index does not hold the folder, or holds no other; or see ``remove_items``.
     """
-    with _changed(Path(path)) as (_, database):
-        roots, before = database.roots(), database.count()
+    with _changed(Path(path)) as index:
+        database, roots = index.database, index.roots
+        before = database.count()
         wanted = {str(folder), str(Path(folder).resolve())}
         found = [root for root in roots if root.path in wanted]
         names = ", ".join(root.path for root in roots)
@@ -83,21 +85,20 @@ def _segments_of(database: Database, ids: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _changed(folder: Path) -> Iterator[tuple[Manifest, Database]]:
-    """Open an index to change it, alone; afterwards, remove the files that it does not need any more."""
-    read_manifest(folder)  # there is one, before the folder is locked
+def _changed(path: Path) -> Iterator[FoundIndex]:
+    """Open an index to change it, alone."""
+    if not (path / MANIFEST).is_file():
+        read_manifest(path)  # which says so, before a folder is made
     try:
-        with locked(folder, "index", IndexFormatError):
-            manifest = read_manifest(folder)
-            try:
-                with Database(folder / manifest.items, write=True) as database:
-                    yield manifest, database
-            finally:
-                remove_unnamed(folder)
+        with IndexFolder(path) as folder:
+            if (problem := folder.problem()) is not None:
+                raise problem
+            if (found := folder.find()) is not None:
+                yield found
     except (DiskError, sqlite3.Error) as error:
         reason = refusal_of_disk(error) or str(error)
         raise IndexFormatError(
-            f"index {folder} cannot be written ({reason}): make room or allow it, and run the command again; what was "
+            f"index {path} cannot be written ({reason}): make room or allow it, and run the command again; what was "
             f"there before is unchanged"
         ) from error
 
@@ -111,7 +112,7 @@ def unused_rows(database: Database) -> tuple[int, int]:
     return rows - count, count
 
 
-def compact(folder: Path, manifest: Manifest, database: Database) -> int:
+def rewrite(folder: Path, manifest: IndexManifest, database: Database) -> int:
     """Write all embeddings anew, in the order of the ids, and return how many rows are gone.
 
     The old segments are replaced in one transaction, when the new ones are on the disk; until then, or where the disk
@@ -141,7 +142,7 @@ def compact(folder: Path, manifest: Manifest, database: Database) -> int:
 
 
 def _copy(
-    folder: Path, manifest: Manifest, database: Database, table: Table, written: list[SegmentWriter]
+    folder: Path, manifest: IndexManifest, database: Database, table: ItemTable, written: list[SegmentWriter]
 ) -> None:
     """Copy the rows into new segments, and name these instead of the old ones."""
     shape = manifest.num_embeddings, manifest.dim
@@ -173,7 +174,9 @@ def _copy(
 _SMALL_COUNT = 1 << 16
 
 
-def damaged_items(folder: Path, manifest: Manifest, database: Database, *, check: bool = False) -> set[str]:
+def damaged_items(
+    folder: Path, manifest: IndexManifest, database: Database, *, check: bool = False
+) -> set[str]:
     """Return the ids of items whose embeddings are missing, or do not fit their checksums.
 
     Args:

@@ -47,7 +47,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class IndexManifest:
     """What ``index.json`` says; what changes with the items (``root``, ``count``) is filled in when an index is opened.
 
     Attributes:
@@ -87,7 +87,7 @@ class Manifest:
         write_whole(folder / name, json.dumps(content, indent=2) + "\n")
 
 
-def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
+def read_manifest(folder: Path, name: str = MANIFEST) -> IndexManifest:
     """Return what a manifest says.
 
     Raises:
@@ -107,7 +107,7 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
             f"openvse, or run 'openvse index --overwrite'"
         )
     try:
-        manifest = Manifest(**{**fields, "root": "", "count": 0})
+        manifest = IndexManifest(**{**fields, "root": "", "count": 0})
     except TypeError as error:
         raise damaged(folder, f"{name} cannot be understood") from error
     noted = manifest.model_place, manifest.engine
@@ -118,7 +118,7 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
     return manifest
 
 
-def check_model(folder: Path, manifest: Manifest, fingerprint: str | None) -> None:
+def check_model(folder: Path, manifest: IndexManifest, fingerprint: str | None) -> None:
     """Raise IndexFormatError unless the model made the index: embeddings of two models cannot be compared."""
     if fingerprint not in (None, manifest.model):
         raise IndexFormatError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from openvse.index.build import IndexProgress, IndexReport, build_index
+from openvse.index.build import IndexReport, build_index
 from openvse.index.conditions import Condition, parse_condition
 from openvse.index.index import Index
 from openvse.index.maintenance import compact_index, forget_root, remove_items
@@ -20,7 +20,7 @@ from openvse.search.query import Query
 from openvse.stores.engine_choice import ENGINES, EngineChoice
 
 if TYPE_CHECKING:
-    from openvse.index.stored import StoredImages, stored_images
+    from openvse.index.stored import StoredFeatures, find_stored_features
     from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
     from openvse.search.engines import EngineReport, choose_engine, measured_recall, update_engine
     from openvse.search.exact import ExactBackend
@@ -42,12 +42,11 @@ __all__ = [
     "Hit",
     "HitReranker",
     "Index",
-    "IndexProgress",
     "IndexReport",
     "Item",
     "Query",
     "SearchEngine",
-    "StoredImages",
+    "StoredFeatures",
     "VectorBackend",
     "build_index",
     "captions_beside",
@@ -57,12 +56,12 @@ __all__ = [
     "duplicates_in_folder",
     "duplicates_in_index",
     "find_model",
+    "find_stored_features",
     "forget_root",
     "measured_recall",
     "parse_condition",
     "place_of",
     "remove_items",
-    "stored_images",
     "update_engine",
 ]
 
@@ -74,12 +73,12 @@ __getattr__, _names = lazy_names(
         "EngineReport": "openvse.search.engines",
         "ExactBackend": "openvse.search.exact",
         "HitReranker": "openvse.search.rerank",
-        "StoredImages": "openvse.index.stored",
+        "StoredFeatures": "openvse.index.stored",
         "choose_engine": "openvse.search.engines",
         "duplicates_in_folder": "openvse.search.duplicates",
         "duplicates_in_index": "openvse.search.duplicates",
         "measured_recall": "openvse.search.engines",
-        "stored_images": "openvse.index.stored",
+        "find_stored_features": "openvse.index.stored",
         "update_engine": "openvse.search.engines",
     },
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,10 +36,9 @@ from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
     from openvse.cli.embedders import Embedder
-    from openvse.index.embedding import ImageEmbedder
-    from openvse.index.portions import Sharing
+    from openvse.index.embedding import Sharing
     from openvse.pipeline import Workers
-    from openvse.search import EngineChoice, IndexReport, StoredImages
+    from openvse.search import EngineChoice, IndexReport, StoredFeatures
 
 
 @app.command()
@@ -69,7 +69,7 @@ def index(
     """Embed folders of images for search; a later run embeds only what changed, and goes on after a stop."""
     from openvse.cli.embedders import load_embedder
     from openvse.cli.progress import bar, counted
-    from openvse.search import Index, build_index, compact_index, place_of
+    from openvse.search import Index, build_index, place_of
 
     workers = chosen_workers(processes, cluster, threads, device)
     loaded = load_embedder(model, device="cpu" if workers else device, threads=threads)
@@ -79,7 +79,7 @@ def index(
     with bar() as progress:
         show = counted(progress, "indexing")
         report = build_index(
-            cast("ImageEmbedder", loaded),  # an exported model gives arrays in the place of tensors
+            loaded,
             folders,
             out,
             batch_size=batch_size,
@@ -89,19 +89,18 @@ def index(
             ignore=ignore,
             segment_seconds=segment_seconds,
             check=check,
+            compact=compact,
             stored=stored_features(loaded, model, features),
             model_place=place_of(model, out),
             sharing=None if workers is None else sharing_of(loaded, model, workers),
-            progress=lambda state: show(state.done, state.total, state.images_per_s),
+            progress=lambda state: show(state.done, state.total, state.per_s),
         )
-    if compact:
-        report = replace(report, compacted=report.compacted + compact_index(out))
     warn_of(report)
     if check:
         Index.open(out, loaded.fingerprint, check=True)
-    searched = (
-        Searched("exact") if choice is None else bring_engine(out, choice, engine_url, loaded, check=check)
-    )
+    searched = Searched("exact")
+    if choice is not None and (report.engine or any(each.name != "exact" for each in choice)):
+        searched = bring_engine(out, choice, engine_url, loaded, check=check)
     print_report(out, report, searched, as_json=as_json)
 
 
@@ -221,20 +220,21 @@ def sharing_of(model: Embedder, source: str, workers: Workers) -> Sharing:
         raise ModelError(
             "an exported model embeds in one process: leave out --processes, or name the model folder"
         )
-    from openvse.tasks.shared_indexing import sharing
+    from openvse.index.embedding import Sharing
+    from openvse.tasks.load import load_same
 
-    return sharing(source, model.fingerprint, workers)
+    return Sharing(workers, partial(load_same, source, model.fingerprint, workers.device))
 
 
-def stored_features(model: Embedder, source: str, features: Path | None) -> StoredImages | None:
+def stored_features(model: Embedder, source: str, features: Path | None) -> StoredFeatures | None:
     """Return the stored features that may stand for images; an exported model reads none."""
     from openvse.errors import ModelError
     from openvse.runtime import OnnxModel
 
     if not isinstance(model, OnnxModel):
-        from openvse.search import stored_images
+        from openvse.search import find_stored_features
 
-        return stored_images(model, source, features)
+        return find_stored_features(model, source, features)
     if features is not None:
         raise ModelError(
             "an exported model reads no feature store: leave out --features, or name the model folder"
