@@ -7,7 +7,7 @@ is interrupted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -157,21 +157,7 @@ def encode(
     if (report := run.finished(overwrite)) is not None:
         return report
     with made(target.folder), locked(target.folder, "output", DataError):
-        target.work.mkdir(parents=True, exist_ok=True)
-        kept = run.find_kept()
-        pace = run.begin(kept, progress)
-        if workers is None:
-            encoder = _ShardEncoder(loaded, run.settings, target, pace.tell)
-            results = results_of(run.shards, lambda: encoder, kept=kept)
-        else:
-            prepare = partial(_load_encoder, _source(model), workers.device, run.settings, target)
-            results = results_of(run.shards, prepare, workers, kept=kept)
-        done = []
-        for shard, result in results:
-            done.append(result)
-            if shard.number not in kept:
-                pace.add(len(shard.items))
-        return run.write(done, run.count(kept))
+        return run(loaded, model, workers, progress)
 
 
 def _source(model: TwoTower | str | Path) -> str:
@@ -280,10 +266,10 @@ class _Run:
         def describe(record: EncodingRecord) -> str:
             return f"{record.id}\0{record.source if settings.kind == 'texts' else record.state}"
 
-        self.settings, self._target, self._records = settings, target, records
+        self._settings, self._target, self._records = settings, target, records
         about = json.dumps(asdict(settings), sort_keys=True)
-        self.shards = cut(records.records, shard_size, about, describe)
-        self._digest = sha256("".join(shard.digest for shard in self.shards).encode()).hexdigest()[:32]
+        self._shards = cut(records.records, shard_size, about, describe)
+        self._digest = sha256("".join(shard.digest for shard in self._shards).encode()).hexdigest()[:32]
 
     def finished(self, overwrite: bool) -> EncodingReport | None:
         """Return the report of an output that is there already; None if there is none.
@@ -312,10 +298,45 @@ class _Run:
             )
         return None
 
-    def find_kept(self) -> dict[int, EncodedShard]:
+    def __call__(
+        self,
+        model: TwoTower,
+        named: TwoTower | str | Path,
+        workers: Workers | None,
+        progress: Callable[[WorkProgress], None] | None,
+    ) -> EncodingReport:
+        """Encode the shards that an earlier run has not, and write the output.
+
+        Args:
+            model: the model.
+            named: what the caller gave as the model.
+            workers: the processes that encode; None encodes in this one.
+            progress: called with the progress.
+        """
+        self._target.work.mkdir(parents=True, exist_ok=True)
+        kept = self._find_kept()
+        before = sum(len(self._shards[number].items) for number in kept)
+        pace = Pace(len(self._records.records), progress, before=before, unit="items")
+        about = self._settings, self._target
+        prepare: Callable[[], Make[EncodingRecord, EncodedShard]]
+        if workers is None:
+            prepare = partial(_ShardEncoder, model, *about, pace.tell)
+        else:
+            prepare = partial(_load_encoder, _source(named), workers.device, *about)
+        pace.tell()
+        if len(kept) < len(self._shards):
+            self._target.manifest.unlink(missing_ok=True)  # the output is no longer complete
+        done = []
+        for shard, result in results_of(self._shards, prepare, workers, kept=kept):
+            done.append(result)
+            if shard.number not in kept:
+                pace.add(len(shard.items))
+        return self._write(done, before)
+
+    def _find_kept(self) -> dict[int, EncodedShard]:
         """Return the shards that an earlier run has encoded, by their numbers."""
         kept = {}
-        for shard in self.shards:
+        for shard in self._shards:
             try:
                 told = json.loads(_note(self._target, shard).read_text(encoding="utf-8"))
                 failed = [(item, reason) for item, reason in told["failed"]]
@@ -328,21 +349,7 @@ class _Run:
                 kept[shard.number] = done
         return kept
 
-    def begin(
-        self, kept: Mapping[int, EncodedShard], progress: Callable[[WorkProgress], None] | None
-    ) -> Pace:
-        """Tell the progress, and withdraw the word that an output is complete if there is something to encode."""
-        pace = Pace(len(self._records.records), progress, before=self.count(kept), unit="items")
-        pace.tell()
-        if len(kept) < len(self.shards):
-            self._target.manifest.unlink(missing_ok=True)
-        return pace
-
-    def count(self, kept: Mapping[int, EncodedShard]) -> int:
-        """Return the number of records in shards."""
-        return sum(len(self.shards[number].items) for number in kept)
-
-    def write(self, done: Sequence[EncodedShard], kept: int) -> EncodingReport:
+    def _write(self, done: Sequence[EncodedShard], kept: int) -> EncodingReport:
         """Join the shards if one file is wanted, and say that the output is complete."""
         whole = _all([shard.files for shard in done])
         failed = self._failures([each for shard in done for each in shard.failed])
@@ -353,17 +360,17 @@ class _Run:
                 f"{failed[0][1]}"
             )
         used = [shard.files for shard in done if shard.files.rows]
-        written = self._target.join(used, self.settings.dtype, self._good(done), kind)
+        written = self._target.join(used, self._settings.dtype, self._good(done), kind)
         manifest = {
             "format": FORMAT,
             "version": 1,
             "digest": self._digest,
-            "model": self.settings.model,
+            "model": self._settings.model,
             "kind": kind,
             "count": whole.rows,
             "num_embeddings": whole.num_embeddings,
             "dim": whole.dim,
-            "dtype": self.settings.dtype,
+            "dtype": self._settings.dtype,
             "parts": [vars(files) for files in written],
             "left_out": [{"id": item, "reason": reason} for item, reason in failed],
         }
@@ -373,7 +380,7 @@ class _Run:
 
     def _good(self, done: Sequence[EncodedShard]) -> Iterator[tuple[list[str], list[str]]]:
         """Yield ids and sources of the records that were encoded, shard by shard."""
-        for shard, result in zip(self.shards, done, strict=True):
+        for shard, result in zip(self._shards, done, strict=True):
             bad = {item for item, _ in result.failed}
             good = [record for record in shard.items if record.id not in bad]
             if good:

@@ -128,48 +128,40 @@ def build_index(
         ModelError: no index can serve the model.
         IndexFormatError: the index cannot be written, or is of another model or of other folders.
     """
-    if not model.indexable:
-        raise ModelError(_NOT_INDEXABLE)
-    if segment_seconds and not _SHORTEST <= segment_seconds <= _LONGEST:
-        raise DataError(
-            f"segment_seconds is {segment_seconds:g}: allowed are {_SHORTEST:g} to {_LONGEST:g}, and 0 for whole clips"
-        )
     given = [folder] if isinstance(folder, str | Path) else list(folder)
-    folders = [Path(each).resolve() for each in given]
-    holds: Held = "sentences" if folders and all(each.is_file() for each in folders) else "images"
+    asked = _Asked(model, given, dtype, overwrite, add, ignore, segment_seconds, check, compact, model_place)
+    asked.check_allowed()
     with IndexFolder(Path(out)) as index:
-        planned = _plan(
-            index, folders, model=model.fingerprint, dtype=dtype, holds=holds, overwrite=overwrite, add=add
-        )
-        named = set(map(str, folders))
-        run = _Run(
-            index=index,
-            roots=[root for root in planned.roots if root.path in named],
-            given=given,
-            holds=holds,
-            ignore=ignore,
-            seconds=segment_seconds,
-            reads_videos=model.reads_videos,
-            check=check,
-            compact=compact,
-            writer=partial(
-                IndexWriter,
-                index,
-                model=model.fingerprint,
-                roots=planned.roots,
-                dtype=dtype,
-                model_place=model_place,
-                holds=holds,
-                replace=planned.replace,
-            ),
-            embedder=partial(Embedder, model, batch_size, stored),
-            sharing=sharing,
-            progress=progress,
-        )
+        run = _Run(asked, index, partial(Embedder, model, batch_size, stored), sharing, progress)
         try:
             return run(index.find())
         except IndexDamagedError:  # of a database that SQLite cannot read: everything is embedded anew
             return run(None, anew=True)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the caller of ``build_index`` wants; see its arguments."""
+
+    model: ImageEmbedder
+    given: Sequence[str | Path]
+    dtype: VectorDtype | None
+    overwrite: bool
+    add: bool
+    ignore: Sequence[str] | None
+    seconds: float | None
+    check: bool
+    compact: bool
+    place: Place | None
+
+    def check_allowed(self) -> None:
+        """Raise ModelError or DataError for what no index can be."""
+        if not self.model.indexable:
+            raise ModelError(_NOT_INDEXABLE)
+        if self.seconds and not _SHORTEST <= self.seconds <= _LONGEST:
+            raise DataError(
+                f"segment_seconds is {self.seconds:g}: allowed are {_SHORTEST:g} to {_LONGEST:g}, and 0 for whole clips"
+            )
 
 
 @dataclass(frozen=True)
@@ -185,16 +177,7 @@ class RootPlan:
     replace: bool
 
 
-def _plan(
-    index: IndexFolder,
-    folders: Sequence[Path],
-    *,
-    model: str,
-    dtype: VectorDtype | None,
-    holds: Held,
-    overwrite: bool,
-    add: bool,
-) -> RootPlan:
+def _plan(asked: _Asked, index: IndexFolder, folders: Sequence[Path], holds: Held) -> RootPlan:
     """Compare what is to be indexed with the index that is there.
 
     A damaged index may be replaced, and so may a folder that has moved: the old one is gone, and an image that the
@@ -206,18 +189,18 @@ def _plan(
     """
     _check_apart(folders)
     problems = [index.problem(name) for name in (MANIFEST, UNFINISHED)]
-    if not overwrite and (
+    if not asked.overwrite and (
         later := next((each for each in problems if isinstance(each, IndexVersionError)), None)
     ):
         raise later
     found, unfinished = index.find(), index.find(UNFINISHED)
     fresh, is_there = _numbered((), folders), (index.path / MANIFEST).is_file()
     for each in (found, unfinished):
-        if each is None or (each is unfinished and overwrite):
+        if each is None or (each is unfinished and asked.overwrite):
             continue
-        what = _difference(each.manifest, model, holds)
-        merged = None if what else _merged(each, folders, add)
-        if merged is None and not overwrite:
+        what = _difference(each.manifest, asked.model.fingerprint, holds)
+        merged = None if what else _merged(each, folders, asked.add)
+        if merged is None and not asked.overwrite:
             names = ", ".join(root.path for root in each.roots)
             reason = what or f"holds the images of {names}, not of {', '.join(map(str, folders))}"
             more = "" if what else "add the folder with --add, "
@@ -228,9 +211,9 @@ def _plan(
             return RootPlan(fresh, replace=is_there)
     if found is None:
         return RootPlan(fresh, replace=isinstance(index.problem(), IndexVersionError))
-    if dtype not in (None, found.manifest.dtype):
+    if asked.dtype not in (None, found.manifest.dtype):
         return RootPlan(fresh, replace=True)
-    return RootPlan(_merged(found, folders, add) or fresh, replace=False)
+    return RootPlan(_merged(found, folders, asked.add) or fresh, replace=False)
 
 
 def _difference(manifest: IndexManifest, model: str, holds: Held) -> str:
@@ -310,52 +293,49 @@ class _Outcome:
     recognised: int = 0
 
 
-@dataclass(frozen=True)
 class _Run:
     """A run of indexing.
 
-    Attributes:
+    Args:
+        asked: what the caller wants.
         index: the folder of the index.
-        roots: the roots that are looked at.
-        given: their names, as the user gave them.
-        writer: makes the writer of the index.
         embedder: makes what embeds, for embeddings of content that the index holds.
-
-    The others are arguments of ``build_index``.
+        sharing: see ``build_index``.
+        progress: see ``build_index``.
     """
 
-    index: IndexFolder
-    roots: Sequence[Root]
-    given: Sequence[str | Path]
-    holds: Held
-    ignore: Sequence[str] | None
-    seconds: float | None
-    reads_videos: bool
-    check: bool
-    compact: bool
-    writer: Callable[..., IndexWriter]
-    embedder: Callable[[KnownContent | None], Embedder]
-    sharing: Sharing | None
-    progress: Callable[[WorkProgress], None] | None
+    def __init__(
+        self,
+        asked: _Asked,
+        index: IndexFolder,
+        embedder: Callable[[KnownContent | None], Embedder],
+        sharing: Sharing | None,
+        progress: Callable[[WorkProgress], None] | None,
+    ) -> None:
+        self._asked, self._index = asked, index
+        self._embedder, self._sharing, self._progress = embedder, sharing, progress
+        folders = [Path(each).resolve() for each in asked.given]
+        are_files = bool(folders) and all(each.is_file() for each in folders)
+        self._holds: Held = "sentences" if are_files else "images"
+        self._planned = _plan(asked, index, folders, self._holds)
+        named = set(map(str, folders))
+        self._roots = [root for root in self._planned.roots if root.path in named]
 
     def __call__(self, found: FoundIndex | None, *, anew: bool = False) -> IndexReport:
         """Index; what was found says what the user gave before, and ``anew`` does not go on with it."""
-        seconds = 0.0
-        if self.holds == "images":
-            seconds = float(_remembered(found, SECONDS) or 0) if self.seconds is None else self.seconds
+        seconds = self._segment_seconds(found)
         listings = self._listings(found, seconds)
-        _check_present(listings, self.given, found)
-        with self.writer(anew=anew) as writer:
+        _check_present(listings, self._asked.given, found)
+        with self._writer(anew=anew) as writer:
             changes, damaged = Changes(), set[str]()
             if writer.database is not None:
-                damaged = damaged_items(self.index.path, writer.manifest, writer.database, check=self.check)
+                check = self._asked.check
+                damaged = damaged_items(self._index.path, writer.manifest, writer.database, check=check)
             for listing in listings:
                 compare(listing, writer.database, damaged, changes, writer.first_unfinished, seconds)
             noted = "" if writer.database is None else writer.database.setting(SECONDS)
-            if seconds != float(
-                noted or 0
-            ):  # with the first segment, as whoever comes after a kill must know
-                writer.note(SECONDS, f"{seconds:g}")
+            if seconds != float(noted or 0):
+                writer.note(SECONDS, f"{seconds:g}")  # with the first segment, for the next run after a kill
             outcome = self._write(writer, changes, damaged)
             _check_still_there(listings)
             self._drop_gone(writer, changes, outcome)
@@ -363,25 +343,44 @@ class _Run:
             writer.finish()
             return self._report(writer, changes, outcome, bad_lines)
 
+    def _segment_seconds(self, found: FoundIndex | None) -> float:
+        if self._holds == "sentences":
+            return 0.0
+        given = self._asked.seconds
+        return float(_remembered(found, SECONDS) or 0) if given is None else given
+
     def _listings(self, found: FoundIndex | None, seconds: float) -> list[RootListing]:
-        if self.holds == "sentences":
-            return [list_sentences(root) for root in self.roots]
-        rules = _remembered(found, _IGNORE).splitlines() if self.ignore is None else list(self.ignore)
-        videos = self.reads_videos or bool(seconds)
-        return [list_root(root, videos=videos, ignore=rules) for root in self.roots]
+        if self._holds == "sentences":
+            return [list_sentences(root) for root in self._roots]
+        given = self._asked.ignore
+        rules = _remembered(found, _IGNORE).splitlines() if given is None else list(given)
+        videos = self._asked.model.reads_videos or bool(seconds)
+        return [list_root(root, videos=videos, ignore=rules) for root in self._roots]
+
+    def _writer(self, *, anew: bool) -> IndexWriter:
+        return IndexWriter(
+            self._index,
+            model=self._asked.model.fingerprint,
+            roots=self._planned.roots,
+            dtype=self._asked.dtype,
+            model_place=self._asked.place,
+            holds=self._holds,
+            replace=self._planned.replace,
+            anew=anew,
+        )
 
     def _write(self, writer: IndexWriter, changes: Changes, damaged: set[str]) -> _Outcome:
         """Embed and write what is new or has changed, and commit from time to time."""
         known = None
         if writer.database is not None:
-            known = KnownContent(self.index.path, writer.manifest, writer.database, damaged)
-        embedder = self.embedder(known)
-        if self.sharing is None:
+            known = KnownContent(self._index.path, writer.manifest, writer.database, damaged)
+        embedder = self._embedder(known)
+        if self._sharing is None:
             batches = embedder.embed(changes.candidates)
         else:
-            batches = embedder.embed_shared(changes.candidates, self.sharing)
+            batches = embedder.embed_shared(changes.candidates, self._sharing)
         before, outcome = changes.unchanged + len(changes.failed), _Outcome()
-        pace = Pace(before + len(changes.candidates), self.progress, before=before)
+        pace = Pace(before + len(changes.candidates), self._progress, before=before)
         for batch in batches:
             if batch.entries:
                 writer.append(batch.entries, batch.vectors)
@@ -401,10 +400,10 @@ class _Run:
         gone = [*changes.gone, *broken]
         if len(writer) - len(gone) <= 0:
             failed = [*changes.failed, *((candidate.path, reason) for candidate, reason in outcome.failed)]
-            path, reason = failed[0]
+            (path, reason), *_ = failed
+            given = ", ".join(map(str, self._asked.given))
             raise DataError(
-                f"none of the {changes.present} images in {', '.join(map(str, self.given))} can be used; the first is "
-                f"{path}: {reason}"
+                f"none of the {changes.present} images in {given} can be used; the first is {path}: {reason}"
             )
         if gone:
             writer.drop(gone)
@@ -413,12 +412,12 @@ class _Run:
         self, writer: IndexWriter, changes: Changes, listings: Sequence[RootListing]
     ) -> list[tuple[Path, tuple[int, ...]]]:
         """Note ignore rules and metadata with the last transaction, and return the lines that were not understood."""
-        if self.ignore is not None:
-            rules = "\n".join(self.ignore)
+        if self._asked.ignore is not None:
+            rules = "\n".join(self._asked.ignore)
             writer.at_the_end(lambda database: database.set(_IGNORE, rules))
         bad = []
         with_new = {candidate.root for candidate in changes.candidates}
-        for listing in listings if self.holds == "images" else ():
+        for listing in listings if self._holds == "images" else ():
             if listing.missing:
                 continue
             said = new_metadata(writer.database, listing, has_new=listing.root.number in with_new)
@@ -438,8 +437,8 @@ class _Run:
     ) -> IndexReport:
         """Compact the index if that is wanted or worth it, and return what was done."""
         database, compacted = writer.database, 0
-        if database is not None and (self.compact or _is_wasteful(database)):
-            compacted = rewrite(self.index.path, writer.manifest, database)
+        if database is not None and (self._asked.compact or _is_wasteful(database)):
+            compacted = rewrite(self._index.path, writer.manifest, database)
         failed = [(candidate.path, reason) for candidate, reason in outcome.failed]
         return IndexReport(
             count=0 if database is None else database.count(),
@@ -453,7 +452,7 @@ class _Run:
             kept=changes.kept,
             compacted=compacted,
             bad_metadata=bad_lines,
-            holds=self.holds,
+            holds=self._holds,
             segments=0 if database is None else count_segments(database),
             engine=writer.manifest.engine,
         )
