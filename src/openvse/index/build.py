@@ -328,13 +328,13 @@ class _Run:
         _check_present(listings, self._asked.given, found)
         with self._writer(anew=anew) as writer:
             changes, damaged = Changes(), set[str]()
-            if writer.database is not None:
-                check = self._asked.check
-                damaged = damaged_items(self._index.path, writer.manifest, writer.database, check=check)
+            before = writer.written
+            if before is not None:
+                damaged = damaged_items(before, check=self._asked.check)
+            database = None if before is None else before.database
             for listing in listings:
-                compare(listing, writer.database, damaged, changes, writer.first_unfinished, seconds)
-            noted = "" if writer.database is None else writer.database.setting(SECONDS)
-            if seconds != float(noted or 0):
+                compare(listing, database, damaged, changes, writer.first_unfinished, seconds)
+            if seconds != float(_remembered(before, SECONDS) or 0):
                 writer.note(SECONDS, f"{seconds:g}")  # with the first segment, for the next run after a kill
             outcome = self._write(writer, changes, damaged)
             _check_still_there(listings)
@@ -371,9 +371,7 @@ class _Run:
 
     def _write(self, writer: IndexWriter, changes: Changes, damaged: set[str]) -> _Outcome:
         """Embed and write what is new or has changed, and commit from time to time."""
-        known = None
-        if writer.database is not None:
-            known = KnownContent(self._index.path, writer.manifest, writer.database, damaged)
+        known = None if writer.written is None else KnownContent(writer.written, damaged)
         embedder = self._embedder(known)
         if self._sharing is None:
             batches = embedder.embed(changes.candidates)
@@ -415,12 +413,14 @@ class _Run:
         if self._asked.ignore is not None:
             rules = "\n".join(self._asked.ignore)
             writer.at_the_end(lambda database: database.set(_IGNORE, rules))
+        database = None if writer.written is None else writer.written.database
         bad = []
         with_new = {candidate.root for candidate in changes.candidates}
         for listing in listings if self._holds == "images" else ():
             if listing.missing:
                 continue
-            said = new_metadata(writer.database, listing, has_new=listing.root.number in with_new)
+            has_new = listing.root.number in with_new
+            said = new_metadata(database, listing, has_new=has_new)
             if said is None:
                 continue
             if said.bad_lines:
@@ -436,12 +436,14 @@ class _Run:
         bad_lines: list[tuple[Path, tuple[int, ...]]],
     ) -> IndexReport:
         """Compact the index if that is wanted or worth it, and return what was done."""
-        database, compacted = writer.database, 0
-        if database is not None and (self._asked.compact or _is_wasteful(database)):
-            compacted = rewrite(self._index.path, writer.manifest, database)
+        index = writer.written
+        assert index is not None, "an index without items was refused"
+        count, unused = index.database.count(), unused_rows(index.database)
+        # Where most rows are of no use, rewriting the files costs no more than what made them so.
+        compacted = rewrite(index) if self._asked.compact or unused > max(count, _FEW_ROWS) else 0
         failed = [(candidate.path, reason) for candidate, reason in outcome.failed]
         return IndexReport(
-            count=0 if database is None else database.count(),
+            count=count,
             reused=changes.unchanged - changes.resumed,
             failed=[*changes.failed, *failed],
             left_out=changes.left_out,
@@ -453,8 +455,8 @@ class _Run:
             compacted=compacted,
             bad_metadata=bad_lines,
             holds=self._holds,
-            segments=0 if database is None else count_segments(database),
-            engine=writer.manifest.engine,
+            segments=count_segments(index.database),
+            engine=index.manifest.engine,
         )
 
 
@@ -493,9 +495,3 @@ def _check_still_there(listings: Sequence[RootListing]) -> None:
                 f"{escaped(listing.root.path)} is no longer there: what was embedded is kept; connect it, and run the "
                 f"same command again"
             )
-
-
-def _is_wasteful(database: Database) -> bool:
-    """Return whether most rows are of no use: rewriting them costs no more than what made them so."""
-    unused, count = unused_rows(database)
-    return unused > max(count, _FEW_ROWS)

@@ -13,11 +13,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import BadImageError, ModelError
-from openvse.index.database import Database
-from openvse.index.manifest import IndexManifest
 from openvse.index.scanning import Candidate, same_segments, segments_of
-from openvse.index.segments import map_rows
-from openvse.index.writer import Entry
+from openvse.index.segments import map_segment
+from openvse.index.writer import Entry, FoundIndex
 from openvse.media.videos import ClipSource, clip_seconds
 from openvse.pipeline import (
     DecodedBatch,
@@ -151,14 +149,12 @@ class KnownContent:
     """Finds the embeddings of files whose content the index holds already, wherever it was.
 
     Args:
-        folder: the folder of the index.
-        manifest: the manifest of the index.
-        database: its items.
+        index: the index.
         damaged: ids of items whose embeddings must not be used.
     """
 
-    def __init__(self, folder: Path, manifest: IndexManifest, database: Database, damaged: set[str]) -> None:
-        self._folder, self._manifest, self._database, self._damaged = folder, manifest, database, damaged
+    def __init__(self, index: FoundIndex, damaged: set[str]) -> None:
+        self._index, self._database, self._damaged = index, index.database, damaged
         self._segments: dict[int, Vectors] = {}
 
     def find(self, candidate: Candidate) -> list[tuple[Entry, Row]]:
@@ -186,11 +182,8 @@ class KnownContent:
         return found
 
     def _mapped(self, number: int) -> dict[int, Vectors]:
-        shape = self._manifest.num_embeddings, self._manifest.dim, self._manifest.dtype
-        for segment in self._database.segments():
-            if segment.number == number:
-                return {number: map_rows(self._folder / segment.file, segment.rows, *shape)}
-        return {}
+        folder, manifest, files = self._index.folder, self._index.manifest, self._database.segments()
+        return {file.number: map_segment(folder, file, manifest) for file in files if file.number == number}
 
 
 @dataclass(frozen=True)

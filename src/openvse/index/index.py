@@ -14,13 +14,15 @@ from jaxtyping import Float, Int
 from openvse.errors import IndexFormatError
 from openvse.index.database import Database, ItemTable, Root, SegmentFile, encode_id
 from openvse.index.manifest import IndexManifest, Item, check_model, damaged, read_manifest
-from openvse.index.segments import Segment, finite_rows, map_rows, row_checksum
+from openvse.index.segments import Segment, finite_rows, map_segment, row_checksum
 from openvse.media.segments import file_of, span_of
 
 SMALL_BYTES = 1 << 24
 """Embeddings up to this size are compared with their checksums whenever they are opened; larger ones on request."""
 
-_SMALL_COUNT = 1 << 16
+SMALL_COUNT = 1 << 16
+"""The same for the number of items."""
+
 _ATTEMPTS = 5
 
 
@@ -85,7 +87,7 @@ class Index:
                     raise
         if check:
             index.check()
-        elif index._bytes <= SMALL_BYTES and len(index) <= _SMALL_COUNT:
+        elif index._bytes <= SMALL_BYTES and len(index) <= SMALL_COUNT:
             index.compare()
         return index
 
@@ -227,9 +229,7 @@ def _map_segments(
         if not len(here):
             continue
         try:
-            vectors = map_rows(
-                folder / file.file, file.rows, manifest.num_embeddings, manifest.dim, manifest.dtype
-            )
+            vectors = map_segment(folder, file, manifest)
             positions = np.full(file.rows, -1, np.int32)
             positions[table.rows[here]] = here
         except (OSError, ValueError, IndexError, EOFError) as error:

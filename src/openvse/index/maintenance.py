@@ -11,11 +11,11 @@ import numpy as np
 
 from openvse.errors import DiskError, IndexFormatError
 from openvse.files import refusal_of_disk
-from openvse.index.database import Database, ItemTable
-from openvse.index.index import SMALL_BYTES
-from openvse.index.manifest import MANIFEST, IndexManifest, Item, read_manifest
+from openvse.index.database import Database
+from openvse.index.index import SMALL_BYTES, SMALL_COUNT
+from openvse.index.manifest import MANIFEST, Item, read_manifest
 from openvse.index.scanning import SECONDS
-from openvse.index.segments import SegmentWriter, map_rows, row_checksum
+from openvse.index.segments import SegmentWriter, map_segment, row_checksum
 from openvse.index.writer import FoundIndex, IndexFolder
 from openvse.media.segments import file_of
 
@@ -29,7 +29,7 @@ def compact_index(path: str | Path) -> int:
         IndexFormatError: there is no index, another process writes it, or the disk refuses.
     """
     with _changed(Path(path)) as index:
-        return rewrite(Path(path), index.manifest, index.database)
+        return rewrite(index)
 
 
 def remove_items(path: str | Path, ids: Sequence[str]) -> int:
@@ -106,13 +106,12 @@ def _changed(path: Path) -> Iterator[FoundIndex]:
 _ROWS = 4096
 
 
-def unused_rows(database: Database) -> tuple[int, int]:
-    """Return how many rows no item needs, and how many items there are."""
-    rows, count = sum(segment.rows for segment in database.segments()), database.count()
-    return rows - count, count
+def unused_rows(database: Database) -> int:
+    """Return the number of rows that no item needs."""
+    return sum(segment.rows for segment in database.segments()) - database.count()
 
 
-def rewrite(folder: Path, manifest: IndexManifest, database: Database) -> int:
+def rewrite(index: FoundIndex) -> int:
     """Write all embeddings anew, in the order of the ids, and return how many rows are gone.
 
     The old segments are replaced in one transaction, when the new ones are on the disk; until then, or where the disk
@@ -121,19 +120,19 @@ def rewrite(folder: Path, manifest: IndexManifest, database: Database) -> int:
     Raises:
         IndexFormatError: the disk refuses, or a segment is damaged.
     """
-    unused, _ = unused_rows(database)
+    unused = unused_rows(index.database)
     if not unused:
         return 0
     written: list[SegmentWriter] = []
     try:
-        _copy(folder, manifest, database, database.table(), written)
+        _copy(index, written)
     except (OSError, sqlite3.Error, ValueError) as error:
         for writer in written:
             writer.path.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or str(error)
         raise IndexFormatError(
-            f"index {folder} cannot be compacted ({reason}): make room, and run 'openvse index --compact' again; what "
-            f"was there before is unchanged"
+            f"index {index.folder} cannot be compacted ({reason}): make room, and run 'openvse index --compact' again; "
+            f"what was there before is unchanged"
         ) from error
     finally:
         for writer in written:
@@ -141,20 +140,16 @@ def rewrite(folder: Path, manifest: IndexManifest, database: Database) -> int:
     return unused
 
 
-def _copy(
-    folder: Path, manifest: IndexManifest, database: Database, table: ItemTable, written: list[SegmentWriter]
-) -> None:
+def _copy(index: FoundIndex, written: list[SegmentWriter]) -> None:
     """Copy the rows into new segments, and name these instead of the old ones."""
+    database, manifest, table = index.database, index.manifest, index.database.table()
     shape = manifest.num_embeddings, manifest.dim
-    old = {
-        segment.number: map_rows(folder / segment.file, segment.rows, *shape, manifest.dtype)
-        for segment in database.segments()
-    }
+    old = {file.number: map_segment(index.folder, file, manifest) for file in database.segments()}
     places: list[tuple[SegmentWriter, int, int]] = []
     for start in range(0, len(table.ids), _ROWS):
         stop = min(start + _ROWS, len(table.ids))
         if not written or written[-1].is_full:
-            written.append(SegmentWriter(folder, *shape, manifest.dtype))
+            written.append(SegmentWriter(index.folder, *shape, manifest.dtype))
         block = np.empty((stop - start, *shape), np.dtype(manifest.dtype))
         here = table.segments[start:stop]
         for number in np.unique(here).tolist():
@@ -171,33 +166,27 @@ def _copy(
         database.drop_empty_segments()
 
 
-_SMALL_COUNT = 1 << 16
-
-
-def damaged_items(
-    folder: Path, manifest: IndexManifest, database: Database, *, check: bool = False
-) -> set[str]:
+def damaged_items(index: FoundIndex, *, check: bool = False) -> set[str]:
     """Return the ids of items whose embeddings are missing, or do not fit their checksums.
 
     Args:
-        folder: of the index.
-        manifest: what it says of itself.
-        database: its items.
+        index: the index.
         check: compare all checksums; otherwise those of a small index, and the files' sizes of a large one.
 
     Raises:
         IndexDamagedError: the database itself is damaged.
     """
+    database, manifest = index.database, index.manifest
     count = database.count()
-    shape = manifest.num_embeddings, manifest.dim
-    size = count * shape[0] * shape[1] * (2 if manifest.dtype == "float16" else 4)
-    thorough = check or (count <= _SMALL_COUNT and size <= SMALL_BYTES)
+    size = count * manifest.num_embeddings * manifest.dim * np.dtype(manifest.dtype).itemsize
+    thorough = check or (count <= SMALL_COUNT and size <= SMALL_BYTES)
     damaged: set[str] = set()
     for segment in database.segments():
         try:
-            vectors = map_rows(folder / segment.file, segment.rows, *shape, manifest.dtype)
+            vectors = map_segment(index.folder, segment, manifest)
         except (OSError, ValueError, EOFError):
-            damaged |= _ids_in(database, segment.number)
+            sql = "SELECT id FROM items WHERE segment = ?"
+            damaged |= {str(row[0]) for row in database.read(sql, (segment.number,))}
             continue
         if not thorough:
             continue
@@ -209,7 +198,3 @@ def damaged_items(
                 damaged.add(item.id)
     lost = "SELECT id FROM items WHERE segment NOT IN (SELECT segment FROM segments)"
     return damaged | {str(row[0]) for row in database.read(lost)}
-
-
-def _ids_in(database: Database, segment: int) -> set[str]:
-    return {str(row[0]) for row in database.read("SELECT id FROM items WHERE segment = ?", (segment,))}

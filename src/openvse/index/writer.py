@@ -27,7 +27,7 @@ from openvse.index.manifest import (
     damaged,
     read_manifest,
 )
-from openvse.index.segments import PATTERN, SegmentWriter, finite_rows, map_rows, row_checksum
+from openvse.index.segments import PATTERN, SegmentWriter, finite_rows, map_segment, row_checksum
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,13 @@ class FoundIndex:
     """An index that is there.
 
     Attributes:
+        folder: its folder.
         manifest: its manifest.
         database: its database, which is open for writing.
         roots: its roots.
     """
 
+    folder: Path
     manifest: IndexManifest
     database: Database
     roots: tuple[Root, ...]
@@ -122,7 +124,7 @@ class IndexFolder:
         except (IndexDamagedError, IndexVersionError) as error:
             return error
         try:
-            return FoundIndex(manifest, database, database.roots())
+            return FoundIndex(self.path, manifest, database, database.roots())
         except IndexDamagedError as error:
             database.close()
             return error
@@ -248,14 +250,11 @@ class IndexWriter:
                 self._close()
 
     @property
-    def database(self) -> Database | None:
-        """The database of the index as it was committed; None where nothing is."""
-        return self._database
-
-    @property
-    def manifest(self) -> IndexManifest:
-        """What the index says of itself."""
-        return self._manifest
+    def written(self) -> FoundIndex | None:
+        """The index as it was committed; None if nothing was."""
+        if self._database is None:
+            return None
+        return FoundIndex(self._folder, self._manifest, self._database, self._roots)
 
     def append(self, entries: Sequence[Entry], vectors: Float[np.ndarray, "B K D"]) -> None:
         """Add items and their embeddings; those whose ids are there are replaced.
@@ -353,7 +352,7 @@ class IndexWriter:
             files = [] if self._database is None else self._database.segments()[-1:]
             taken = {segment.path.name for segment, _ in self._filled}
             for file in files:
-                if file.file not in taken and is_whole(self._folder, file, self._manifest):
+                if file.file not in taken and self._is_whole(file):
                     self._segment = SegmentWriter(
                         self._folder, *shape, self._manifest.dtype, file=file.file, rows=file.rows
                     )
@@ -363,6 +362,14 @@ class IndexWriter:
                     self._segment.close()
                 self._segment, self._number = SegmentWriter(self._folder, *shape, self._manifest.dtype), None
         return self._segment
+
+    def _is_whole(self, file: SegmentFile) -> bool:
+        """Return whether a segment has all its rows, so that more may follow them."""
+        try:
+            map_segment(self._folder, file, self._manifest)
+        except (OSError, ValueError, EOFError):
+            return False
+        return True
 
     def _commit(self, *, finished: bool) -> None:
         """Put embeddings on the disk, and then name them, all at once."""
@@ -415,8 +422,8 @@ class IndexWriter:
             self._publish(self._name)
 
     def _publish(self, name: str) -> None:
-        if self._database is not None:
-            self._index.publish(name, FoundIndex(self._manifest, self._database, self._roots))
+        if self.written is not None:
+            self._index.publish(name, self.written)
             self._is_published = True
 
     def _close(self) -> None:
@@ -426,15 +433,6 @@ class IndexWriter:
                     segment.close()
         if self._database is not None and not self._index.holds(self._database):
             self._database.close()
-
-
-def is_whole(folder: Path, file: SegmentFile, manifest: IndexManifest) -> bool:
-    """Return whether a segment has all its rows, so that more may follow them."""
-    try:
-        map_rows(folder / file.file, file.rows, manifest.num_embeddings, manifest.dim, manifest.dtype)
-    except (OSError, ValueError, EOFError):
-        return False
-    return True
 
 
 @contextmanager
