@@ -14,8 +14,8 @@ from test_clip_segments import ClipColours, film
 from colour_model import COLOURS, ColourModel, paint
 from openvse.errors import DataError
 from openvse.index.embedding import BATCHES_IN_SHARD, Sharing, cut_candidates
+from openvse.index.manifest import Item
 from openvse.index.scanning import Candidate
-from openvse.index.writer import Item
 from openvse.pipeline import Shard, Workers, WorkProgress
 from openvse.search import Index, build_index
 

@@ -77,7 +77,7 @@ class Target:
 
     @property
     def work(self) -> Path:
-        """The folder of what is not finished, which is removed at the end."""
+        """The folder of unfinished work, which is removed at the end."""
         return self.out.with_name(f".{self.out.name}.unfinished") if self.single else self.out / WORK
 
     @property
@@ -87,7 +87,7 @@ class Target:
 
     @property
     def manifest(self) -> Path:
-        """The file that says what was encoded; it is written last."""
+        """The file that describes the output; it is written last."""
         return self.out.with_name(f"{self.out.name}.json") if self.single else self.out / MANIFEST
 
     @property
@@ -165,7 +165,7 @@ class Target:
         return [ShardFiles(rows, first.num_embeddings, first.dim, sizes)]
 
     def tidy(self, written: Sequence[ShardFiles]) -> None:
-        """Remove what the output does not need: notes, shards that were joined, and files of an earlier output."""
+        """Remove files that the output does not need: notes, joined shards, and files of an earlier output."""
         shutil.rmtree(self.work, ignore_errors=True)
         if self.single:
             return

@@ -178,7 +178,7 @@ class RootPlan:
 
 
 def _plan(asked: _Asked, index: IndexFolder, folders: Sequence[Path], holds: Held) -> RootPlan:
-    """Compare what is to be indexed with the index that is there.
+    """Decide which roots the index will have, and whether the existing one must be replaced.
 
     A damaged index may be replaced, and so may a folder that has moved: the old one is gone, and an image that the
     index holds is in the new one, unchanged.
@@ -322,7 +322,12 @@ class _Run:
         self._roots = [root for root in self._planned.roots if root.path in named]
 
     def __call__(self, found: FoundIndex | None, *, anew: bool = False) -> IndexReport:
-        """Index; what was found says what the user gave before, and ``anew`` does not go on with it."""
+        """Index the roots.
+
+        Args:
+            found: the existing index, which remembers what the user gave before.
+            anew: begin a new index in its place.
+        """
         seconds = self._segment_seconds(found)
         listings = self._listings(found, seconds)
         _check_present(listings, self._asked.given, found)
@@ -393,7 +398,7 @@ class _Run:
         return outcome
 
     def _drop_gone(self, writer: IndexWriter, changes: Changes, outcome: _Outcome) -> None:
-        """Remove what is gone, or can no longer be used, with the last transaction."""
+        """Remove items whose files are gone or can no longer be used, with the last transaction."""
         broken = [item for candidate, _ in outcome.failed for item in candidate.before]
         gone = [*changes.gone, *broken]
         if len(writer) - len(gone) <= 0:
@@ -461,7 +466,7 @@ class _Run:
 
 
 def _remembered(found: FoundIndex | None, name: str) -> str:
-    """Return what an index was last given: ignore rules, or the length of segments."""
+    """Return a setting that the user gave an index before; "" if there is none."""
     return "" if found is None else found.database.setting(name)
 
 

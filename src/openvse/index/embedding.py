@@ -1,4 +1,4 @@
-"""Embedding what is new or has changed: by its content, by stored features, and the rest by the model."""
+"""Embedding new and changed files: by their content if the index knows it, by stored features, or by the model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import BadImageError, ModelError
+from openvse.index.database import Entry
 from openvse.index.scanning import Candidate, same_segments, segments_of
 from openvse.index.segments import map_segment
-from openvse.index.writer import Entry, FoundIndex
+from openvse.index.writer import FoundIndex
 from openvse.media.videos import ClipSource, clip_seconds
 from openvse.pipeline import (
     DecodedBatch,
@@ -93,7 +94,7 @@ class SentenceEmbedder(Protocol):
 
 @runtime_checkable
 class StoredEmbedder(Protocol):
-    """Embeds images by what is stored of them; ``openvse.search.StoredFeatures`` is one."""
+    """Embeds images by their stored features; ``openvse.search.StoredFeatures`` is one."""
 
     def find(self, path: Path, modified_ns: int, size: int) -> int | None:
         """Return the place of an image in the store; None where it is not in it, or has changed since."""

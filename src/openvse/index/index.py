@@ -35,7 +35,7 @@ class Index:
         path: folder of the index.
         manifest: what made it, and its shape.
         roots: the indexed folders, or the file of the sentences.
-        table: what is known of the items, in the order of their ids.
+        table: the items and their facts, in the order of their ids.
         segments: the embeddings, in the files that hold them.
         is_complete: False while an indexing is under way, or where one was interrupted.
 
@@ -167,8 +167,8 @@ class Index:
         """Read all embeddings, a block at a time: compare them with their checksums, and look for bad numbers.
 
         Raises:
-            IndexFormatError: they are not what was written, or some hold NaN or infinite numbers; the first of their
-                images is named.
+            IndexFormatError: they have changed since they were written, or some hold NaN or infinite numbers; the
+                first of their images is named.
         """
         self.compare()
         with Database(self.path / self.manifest.items) as database:
@@ -185,7 +185,7 @@ class Index:
         """Compare the embeddings with their checksums.
 
         Raises:
-            IndexFormatError: they are not what was written.
+            IndexFormatError: they have changed since they were written.
         """
         if changed := self.changed():
             first = self.table.ids[changed[0]]
@@ -195,7 +195,7 @@ class Index:
             )
 
     def changed(self) -> list[int]:
-        """Return the positions of the items that are not what was written, by their checksums."""
+        """Return the positions of the items whose checksums do not match."""
         found = []
         for segment in self.segments:
             for row in np.flatnonzero(segment.positions >= 0).tolist():
@@ -221,7 +221,7 @@ class Index:
 def _map_segments(
     folder: Path, manifest: IndexManifest, table: ItemTable, files: Sequence[SegmentFile]
 ) -> list[Segment]:
-    """Map the segments, and find out whose their rows are."""
+    """Map the segments, with the items of their rows."""
     segments = []
     placed = 0
     for file in files:

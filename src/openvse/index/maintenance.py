@@ -21,7 +21,7 @@ from openvse.media.segments import file_of
 
 
 def compact_index(path: str | Path) -> int:
-    """Rewrite an index without the rows that no item needs any more, and return how many those were.
+    """Rewrite an index without the rows that no item needs, and return their number.
 
     It needs room for a second copy of the embeddings until it is done; readers go on with the old one.
 
@@ -33,7 +33,7 @@ def compact_index(path: str | Path) -> int:
 
 
 def remove_items(path: str | Path, ids: Sequence[str]) -> int:
-    """Remove items from an index by their ids, and return how many were there; their files stay.
+    """Remove items from an index by their ids, and return the number of those that it held; their files stay.
 
     The id of a clip stands for all its segments.
 
@@ -52,7 +52,7 @@ def remove_items(path: str | Path, ids: Sequence[str]) -> int:
 
 
 def forget_root(path: str | Path, folder: str | Path) -> int:
-    """Remove a folder and all its items from an index, and return how many those were; the files stay.
+    """Remove a folder with its items from an index, and return the number of these; the files stay.
 
     Raises:
         IndexFormatError: the index does not hold the folder, or holds no other; or see ``remove_items``.
@@ -112,7 +112,7 @@ def unused_rows(database: Database) -> int:
 
 
 def rewrite(index: FoundIndex) -> int:
-    """Write all embeddings anew, in the order of the ids, and return how many rows are gone.
+    """Write all embeddings anew, in the order of the ids, and return the number of rows that are gone.
 
     The old segments are replaced in one transaction, when the new ones are on the disk; until then, or where the disk
     has no room for both, the index is what it was. The caller holds the writer's lock, and removes the old files.

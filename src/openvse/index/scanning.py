@@ -1,4 +1,4 @@
-"""What folders hold beside what an index holds of them: what is new, what has changed, what is gone.
+"""Comparing folders with an index of them: which files are new, which have changed, which are gone.
 
 A folder holds images and clips, whole or to be cut into segments that are items of their own, and perhaps a
 ``metadata.jsonl`` in which the user says something of them. A file of sentences may take its place.
@@ -55,7 +55,7 @@ class Candidate:
 
 @dataclass
 class Changes:
-    """How roots differ from what an index holds of them.
+    """The differences between some roots and an index of them.
 
     Attributes:
         candidates: items that are new or have changed, in the order of their ids.
@@ -89,12 +89,12 @@ class RootListing:
 
     Attributes:
         root: the root.
-        entries: what is there, in the order of the ids.
-        missing: why its items must be kept although nothing was listed; "" where something was.
+        entries: the files or sentences, in the order of the ids.
+        missing: why its items must be kept although nothing was listed; "" if something was.
         unreadable: folders that could not be listed.
         failed: files that cannot be looked at.
         left_out: files that look like images and are not tried.
-        holds: what an entry is.
+        holds: the kind of the entries.
     """
 
     root: Root
@@ -162,7 +162,7 @@ def compare(
     first_unfinished: int,
     seconds: float = 0.0,
 ) -> None:
-    """Add to ``changes`` how a root differs from what the index holds of it.
+    """Add the differences between a root and the index to ``changes``.
 
     Both are read once, in the order of the ids, so that this costs no more than the walk.
 
@@ -170,7 +170,7 @@ def compare(
         listing: the root as it is.
         database: the index; None where there is none yet.
         damaged: ids of items to be embedded again.
-        changes: what is added to.
+        changes: the differences of the roots before it.
         first_unfinished: number of the first indexing that was interrupted; 0 where none was.
         seconds: the length of the segments of clips; 0 for whole clips.
     """
@@ -243,7 +243,7 @@ def _kind(name: str, holds: Held) -> str:
 def _side_by_side(
     entries: Sequence[Listed], known: Iterator[HeldFile]
 ) -> Iterator[tuple[Listed | None, HeldFile | None]]:
-    """Yield what is there and what the index holds, in the order of the ids; None where one of them is missing."""
+    """Yield files with what the index holds of them, in the order of the ids; None for what only one of them has."""
     before = next(known, None)
     for entry in entries:
         here = entry[0]
@@ -300,7 +300,7 @@ def _cut_files(database: Database, root: int) -> list[HeldFile]:
 
 
 def count_segments(database: Database) -> int:
-    """Return how many items of an index are segments of clips."""
+    """Return the number of items of an index that are segments of clips."""
     if not database.setting(SECONDS):
         return 0
     return sum(1 for root in database.roots() for _ in database.walk(root.number, segments=True))

@@ -54,7 +54,7 @@ def map_segment(folder: Path, file: SegmentFile, manifest: IndexManifest) -> Flo
 
 
 def row_checksum(item: Item, vectors: Float[np.ndarray, "K D"]) -> int:
-    """Return the CRC-32 of what an index holds of an item: its embeddings, and which file they are of."""
+    """Return the CRC-32 of the embeddings, id, time and size of an item."""
     about = b"%b\0%d\0%d" % (encode_id(item.id), item.modified_ns, item.size)
     return crc32(about, crc32(np.ascontiguousarray(vectors).data))
 
@@ -115,7 +115,7 @@ class SegmentWriter:
         return first
 
     def flush(self) -> None:
-        """Put on the disk what was appended, and the number of rows into the file's header."""
+        """Write the rows and their number in the header to the disk."""
         self._write_header()
         self._file.seek(0, os.SEEK_END)
         self._file.truncate(self._offset + self.rows * self._row_bytes)
@@ -124,7 +124,7 @@ class SegmentWriter:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file; what was not flushed may be lost."""
+        """Close the file; rows that were not flushed may be lost."""
         self._file.close()
 
     def _write_header(self) -> int:

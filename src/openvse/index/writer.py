@@ -16,13 +16,12 @@ from jaxtyping import Float
 
 from openvse.errors import IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
 from openvse.files import locked, made
-from openvse.index.database import Database, ItemRow, Root, SegmentFile
+from openvse.index.database import Database, Entry, Root, SegmentFile
 from openvse.index.manifest import (
     MANIFEST,
     UNFINISHED,
     Held,
     IndexManifest,
-    Item,
     VectorDtype,
     damaged,
     read_manifest,
@@ -50,8 +49,8 @@ class FoundIndex:
 class IndexFolder:
     """The folder of an index, locked for one process that writes; a context manager.
 
-    It reads once what is there: an index, and perhaps an unfinished one that is to replace it. At the end it removes
-    the files that belong to neither, of this process or of one that was killed.
+    It opens, once, the index in the folder, and an unfinished one that would replace it. At the end it removes the
+    files that belong to neither, of this process or of one that was killed.
 
     Args:
         path: the folder; it is created if it is missing, and removed if nothing is written to it.
@@ -64,7 +63,7 @@ class IndexFolder:
         self.path = path
         with ExitStack() as opening, _disk_errors(path):
             opening.enter_context(made(path))
-            # Alone from here on: at the end each process removes what is not its own.
+            # No other process writes here from now on, whose files this one would remove at the end.
             opening.enter_context(locked(path, "index", IndexFormatError))
             self._found = {
                 name: self._look(name) for name in (MANIFEST, UNFINISHED) if (path / name).is_file()
@@ -150,23 +149,6 @@ class IndexFolder:
                         OSError
                     ):  # some systems refuse while a reader has it: the next writer's work
                         path.unlink()
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An item to be written.
-
-    Attributes:
-        item: id, time and size.
-        root: number of its root.
-        kind: "image", "clip" or "sentence".
-        content: hash of the file's content, where it is known.
-    """
-
-    item: Item
-    root: int = 0
-    kind: str = "image"
-    content: bytes | None = None
 
 
 class IndexWriter:
@@ -302,7 +284,7 @@ class IndexWriter:
         self._notes[name] = value
 
     def __len__(self) -> int:
-        """Return how many items the index has, with those that are not committed yet."""
+        """Return the number of items, with those that are not committed yet."""
         held = 0 if self._database is None else self._database.count()
         return held + len(self._pending)
 
@@ -388,19 +370,10 @@ class IndexWriter:
                     numbers[segment] = number
                     database.set_rows(number, segment.rows)
             database.set_roots(self._roots)
-            database.put(
-                ItemRow(
-                    entry.item,
-                    entry.root,
-                    entry.kind,
-                    entry.content,
-                    numbers[segment],
-                    row,
-                    checksum,
-                    self.run,
-                )
-                for entry, segment, row, checksum in self._pending
+            placed = (
+                (entry, numbers[segment], row, checksum) for entry, segment, row, checksum in self._pending
             )
+            database.put(placed, self.run)
             database.drop(self._dropped)
             for name, value in self._notes.items():
                 database.set(name, value)
