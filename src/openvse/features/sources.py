@@ -22,7 +22,7 @@ SOURCES = "sources.jsonl"
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """The source file of an item, at the time of its extraction.
 
     Attributes:
@@ -83,13 +83,13 @@ class SourceLog:
             self._file.write(f"\n{json.dumps(line)}\n".encode())
 
 
-def read_sources(store: Path) -> Mapping[Path, Source]:
+def read_sources(store: Path) -> Mapping[Path, SourceFile]:
     """Return the source files of a store's items by their real path; none if the store does not have this list.
 
     Raises:
         StoreError: the file cannot be read.
     """
-    folder, sources = os.path.realpath(store), dict[Path, Source]()
+    folder, sources = os.path.realpath(store), dict[Path, SourceFile]()
     try:
         lines = (store / SOURCES).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def read_sources(store: Path) -> Mapping[Path, Source]:
         try:
             fields = json.loads(line)
             path = Path(os.path.normpath(os.path.join(folder, fields["path"])))  # noqa: PTH118 - real paths
-            sources[path] = Source(fields["id"], fields["modified_ns"], fields["size"])
+            sources[path] = SourceFile(fields["id"], fields["modified_ns"], fields["size"])
         except (ValueError, KeyError, TypeError):
             continue  # cut off by a kill
     return sources

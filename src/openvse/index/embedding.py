@@ -119,7 +119,7 @@ class Sharing:
 
 
 @dataclass
-class Embedded:
+class EmbeddedBatch:
     """Items with their embeddings, and what became of the candidates that they are made of.
 
     Attributes:
@@ -221,7 +221,7 @@ class Embedder:
     ) -> None:
         self._model, self._batch_size, self._stored, self._known = model, batch_size, stored, known
 
-    def embed(self, candidates: Sequence[Candidate]) -> Iterator[Embedded]:
+    def embed(self, candidates: Sequence[Candidate]) -> Iterator[EmbeddedBatch]:
         """Embed candidates in their order.
 
         What is recognised by its content comes between the others, in batches of its own. All segments of a clip come
@@ -229,7 +229,7 @@ class Embedder:
         """
         return self._embed_batches(self._batches(candidates))
 
-    def embed_shared(self, candidates: Sequence[Candidate], sharing: Sharing) -> Iterator[Embedded]:
+    def embed_shared(self, candidates: Sequence[Candidate], sharing: Sharing) -> Iterator[EmbeddedBatch]:
         """Embed in this process what needs no model, and the others by workers, clips that are cut last."""
         new: list[Candidate] = []
         yield from self._embed_batches(self._batches(candidates, new))
@@ -274,9 +274,9 @@ class Embedder:
         item = candidate.item
         return _Looked(candidate, (), self._stored.find(candidate.path, item.modified_ns, item.size))
 
-    def _embed_batches(self, batches: Iterator[Sequence[_Looked]]) -> Iterator[Embedded]:
+    def _embed_batches(self, batches: Iterator[Sequence[_Looked]]) -> Iterator[EmbeddedBatch]:
         for batch in decoded(batches, self._read, lambda looked: looked.candidate.path):
-            done = Embedded(dealt=len(batch.items) + len(batch.failed))
+            done = EmbeddedBatch(dealt=len(batch.items) + len(batch.failed))
             done.failed = [(looked.candidate, reason) for looked, reason in batch.failed]
             if batch.items:
                 self._embed(batch, done)
@@ -290,7 +290,7 @@ class Embedder:
         pixels = self._model.read_image(candidate.path) if looked.place is None else None
         return pixels, _content_of(candidate)
 
-    def _embed(self, batch: DecodedBatch[_Looked, tuple[Any, bytes | None]], done: Embedded) -> None:
+    def _embed(self, batch: DecodedBatch[_Looked, tuple[Any, bytes | None]], done: EmbeddedBatch) -> None:
         """Embed a batch, whose items are all of one kind."""
         first = batch.items[0]
         if first.rows:
@@ -309,7 +309,9 @@ class Embedder:
         else:
             self._embed_images(batch, done)
 
-    def _embed_images(self, batch: DecodedBatch[_Looked, tuple[Any, bytes | None]], done: Embedded) -> None:
+    def _embed_images(
+        self, batch: DecodedBatch[_Looked, tuple[Any, bytes | None]], done: EmbeddedBatch
+    ) -> None:
         """Embed images, some perhaps by stored features."""
         rows: dict[int, Row] = {}
         places = {number: each.place for number, each in enumerate(batch.items) if each.place is not None}
@@ -325,7 +327,7 @@ class Embedder:
             done.note(looked.candidate, [_entry(looked.candidate, content)])
         done.vectors = np.stack([rows[number] for number in range(len(batch.items))])
 
-    def _embed_segments(self, candidate: Candidate, done: Embedded) -> None:
+    def _embed_segments(self, candidate: Candidate, done: EmbeddedBatch) -> None:
         """Embed all segments of a clip."""
         try:
             duration = clip_seconds(candidate.path)
@@ -361,7 +363,9 @@ def cut_candidates(
     return [Shard(number, tuple(part)) for number, part in enumerate(parts)]
 
 
-def _shard_embedder(load: Callable[[], ImageEmbedder], batch_size: int) -> Make[Candidate, list[Embedded]]:
+def _shard_embedder(
+    load: Callable[[], ImageEmbedder], batch_size: int
+) -> Make[Candidate, list[EmbeddedBatch]]:
     """Load the model of a worker."""
     embedder = Embedder(load(), batch_size)
     return lambda shard: list(embedder.embed(shard.items))
