@@ -10,9 +10,9 @@ import pytest
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import LOCK
-from openvse.index.database import Root
+from openvse.index.database import Entry, Root
 from openvse.index.manifest import MANIFEST
-from openvse.index.writer import Entry, IndexWriter
+from openvse.index.writer import IndexWriter
 from openvse.search import Index, Item, build_index
 from resealing import reseal
 
