@@ -18,8 +18,8 @@ import torch
 
 from _drawn import BLOCK, drawn, drawn_queries
 from _measure import peak_memory
-from openvse.index.database import Root
-from openvse.index.writer import Entry, IndexWriter
+from openvse.index.database import Entry, Root
+from openvse.index.writer import IndexWriter
 from openvse.runtime import ArraySet
 from openvse.search import ExactSearch, Index, Item, choose_engine, update_engine
 from openvse.search.catalogue import open_searcher

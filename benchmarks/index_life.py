@@ -27,8 +27,8 @@ import torch
 from _measure import environment, median_times, table
 from extraction import draw
 from openvse.features import extract_features
-from openvse.index.database import Root
-from openvse.index.writer import Entry, IndexWriter
+from openvse.index.database import Entry, Root
+from openvse.index.writer import IndexWriter
 from openvse.media.listing import list_media
 from openvse.media.videos import ClipSource
 from openvse.model import TwoTower
@@ -47,7 +47,10 @@ class NoModel:
     indexable = True
     reads_videos = False
 
-    def encode_image(self, images: Sequence[ClipSource], batch_size: int) -> EmbeddingSet:
+    def read_image(self, image: ClipSource) -> None:
+        """Do not read the image."""
+
+    def encode_pixels(self, images: Sequence[None]) -> EmbeddingSet:
         """Return the same vector for every image."""
         vectors = torch.nn.functional.normalize(torch.ones(len(images), 1, 64), dim=-1)
         return EmbeddingSet(vectors, torch.ones(len(images), 1, dtype=torch.bool))

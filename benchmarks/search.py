@@ -26,8 +26,8 @@ import torch
 from _measure import environment, median_times, table
 from _search_engines import HEADER, measure_engines
 from openvse.functional import normalize
-from openvse.index.database import Root
-from openvse.index.writer import Entry, IndexWriter
+from openvse.index.database import Entry, Root
+from openvse.index.writer import IndexWriter
 from openvse.runtime import ArraySet
 from openvse.search import ExactSearch, Index, Item
 from openvse.search.query import EmbeddedQueries

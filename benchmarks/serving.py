@@ -33,8 +33,8 @@ from PIL import Image
 
 from _measure import environment, table
 from openvse import export, load
-from openvse.index.database import Root
-from openvse.index.writer import Entry, IndexWriter
+from openvse.index.database import Entry, Root
+from openvse.index.writer import IndexWriter
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.search import Item

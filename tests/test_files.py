@@ -95,6 +95,15 @@ def test_a_second_writer_is_refused_in_one_line_until_the_first_ends(tmp_path: P
         assert (tmp_path / LOCK).read_text() == str(os.getpid())
 
 
+def test_a_system_without_the_locks_of_posix_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with pytest.raises(StoreError, match="WSL"), locked(tmp_path, "feature store", StoreError):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_error_in_the_block_lets_go(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(Stopped), locked(tmp_path, "run", TrainingError):

@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parent.parent / "src" / "openvse"
 # the earlier ones.
 STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (0, frozenset({"errors", "types", "lazy", "kernels"})),
-    (0, frozenset({"functional", "registry", "files", "media", "specs", "workers"})),
-    (0, frozenset({"layers", "output"})),
+    (0, frozenset({"functional", "registry", "files", "media", "specs"})),
+    (0, frozenset({"layers", "output", "pipeline"})),
     (1, frozenset({"backbones"})),
     (1, frozenset({"encoders", "aggregators", "objectives"})),
     (1, frozenset({"fusion"})),

@@ -108,7 +108,7 @@ def run_demo(
         run,
         resume=True,
         watcher=watcher,
-        on_extraction=lambda state: on_images(state.done, state.total, state.images_per_s),
+        on_extraction=lambda state: on_images(state.done, state.total, state.per_s),
     )
     corpus = open_corpus(source)
     trained = load_as(TwoTower, result.best)
@@ -123,7 +123,7 @@ def run_demo(
         out / "index",
         overwrite=True,  # the index may be of another seed
         model_place=place_of(result.best, out / "index"),
-        progress=lambda state: on_images(state.done, state.total, state.images_per_s),
+        progress=lambda state: on_images(state.done, state.total, state.per_s),
     )
     engine = SearchEngine(trained, Index.open(out / "index", trained.fingerprint))
     hits = engine.search(QUERIES, top_k=TOP_K)

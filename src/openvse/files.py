@@ -279,13 +279,18 @@ def locked(folder: Path, what: str, refusal: type[OpenVSEError]) -> Iterator[Non
     Args:
         folder: the folder, which must exist.
         what: the name of the kind of folder in the message, for instance "feature store".
-        refusal: the class of the error if another process writes.
+        refusal: the class of the error if another process writes, or if the system does not have the locks of POSIX.
 
     Raises:
         DiskError: the disk is full or cannot be written to.
     """
-    import fcntl  # POSIX only
-
+    try:
+        import fcntl
+    except ImportError as error:  # on Windows
+        raise refusal(
+            f"{what} {folder} cannot be locked, as this system does not have the locks of POSIX: write it on Linux or "
+            f"macOS, or in WSL on Windows"
+        ) from error
     _let_go_in_children()
     with writing(folder):
         file = (folder / LOCK).open("ab+", buffering=0)

@@ -1,14 +1,19 @@
-"""Parts by name. Each kind of part has one Registry; the signature of a part's constructor is its schema."""
+"""Parts by name. Each kind of part has one Registry; the signature of a part's constructor is its schema.
+
+Plug-ins are Python files of the user that register more parts.
+"""
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from openvse.errors import RecipeError, choices, nearest
+from openvse.errors import OpenVSEError, RecipeError, choices, nearest
 
 PartT = TypeVar("PartT")
 
@@ -112,3 +117,33 @@ class Registry(Generic[PartT]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._parts or name in self._aliases
+
+
+_plugins: list[Path] = []
+
+
+def load_plugin(path: Path) -> None:
+    """Run a Python file of the user, which registers parts.
+
+    Raises:
+        OpenVSEError: the file does not exist, is not a Python file, or raises an error.
+    """
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location(path.stem, path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise OpenVSEError(f"plug-in {path} is not a Python file: give a .py file that registers parts")
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the file may raise anything
+        raise OpenVSEError(
+            f"plug-in {path} fails with {type(error).__name__}: {error}: correct the file"
+        ) from error
+    _plugins.append(path.absolute())
+
+
+def loaded_plugins() -> tuple[Path, ...]:
+    """Return the plug-ins that this process has loaded, so that its workers can load them too."""
+    return tuple(dict.fromkeys(_plugins))

@@ -12,9 +12,9 @@ import torch
 
 from openvse.assembly import build_part
 from openvse.backbones import BACKBONES
-from openvse.cli.app import load_plugin
 from openvse.features import FeatureStore, extract_features
 from openvse.model import TwoTower
+from openvse.registry import load_plugin
 from openvse.specs import Part
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe

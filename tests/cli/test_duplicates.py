@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from openvse.errors import DataError
-from openvse.index.database import Root
+from openvse.index.database import Entry, Root
 from openvse.index.manifest import Item
-from openvse.index.writer import Entry, IndexWriter
+from openvse.index.writer import IndexWriter
 from openvse.search import Index, duplicates_in_index
 
 

@@ -11,12 +11,12 @@ from PIL import Image
 
 from openvse.errors import ModelError
 from openvse.model import TwoTower
+from openvse.pipeline import start_workers
 from openvse.retrieval.build import build_model
 from openvse.runtime import OnnxModel
 from openvse.search import Index
 from openvse.tasks.load import load_same
 from openvse.tasks.recipes import parse_recipe
-from openvse.workers import start_workers
 from tests.tiny import tiny_tree
 
 

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from openvse.encoding import encode, list_records
 from openvse.errors import DataError, DiskError, ModelError, OpenVSEError
 from openvse.model import TwoTower
-from openvse.workers import Workers, start_workers
+from openvse.pipeline import Workers, start_workers
 from tests.full_disk import full_disk
 
 
@@ -116,10 +116,10 @@ def test_sentences_keep_their_ids_and_texts(model: TwoTower, tmp_path: Path) -> 
 def test_several_embeddings_are_rows_of_parquet_and_an_axis_of_numpy(
     model: TwoTower, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from openvse.encoding import shards
+    from openvse.encoding import run
 
     monkeypatch.setattr(
-        shards, "_vectors", lambda vectors, mask: np.concatenate([vectors.numpy()] * 2, axis=1)
+        run, "_vectors", lambda embedded: np.concatenate([embedded.vectors.numpy()] * 2, axis=1)
     )
     encode(model, photos, tmp_path / "two", form="parquet", shard_size=6)
     first = parquet.read_table(tmp_path / "two" / "embeddings-00000.parquet")

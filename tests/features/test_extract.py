@@ -21,7 +21,6 @@ from openvse.backbones import Backbone
 from openvse.backbones.base import all_real
 from openvse.errors import DataError, ModelError, StoreError
 from openvse.features import (
-    ExtractionProgress,
     ExtractionReport,
     FeatureStore,
     FeatureStoreWriter,
@@ -29,6 +28,7 @@ from openvse.features import (
 )
 from openvse.media.images import read_image
 from openvse.media.videos import ClipSource
+from openvse.pipeline import WorkProgress
 from openvse.types import Features, Inputs
 
 PhotoMaker = Callable[..., list[Path]]
@@ -128,7 +128,7 @@ def test_bad_pictures_are_reported_and_left_out(tmp_path: Path, make_photos: Pho
     assert report.done == 3
     assert [path for path, _ in report.failed] == bad
     for path, reason in report.failed:
-        assert str(path) in reason and "\n" not in reason
+        assert reason and str(path) not in reason and "\n" not in reason
     good = [path for path in paths if path not in bad]
     assert torch.equal(stored_features(store, good), expected_features(good))
     make_photos(2)  # repairs photo_1
@@ -149,19 +149,19 @@ def test_progress_counts_up_to_the_total(tmp_path: Path, make_photos: PhotoMaker
     paths[4].write_bytes(b"")
     store = tmp_path / "store"
     extract_features(TinyBackbone(), named(paths[:2]), store)
-    seen: list[ExtractionProgress] = []
+    seen: list[WorkProgress] = []
     extract_features(TinyBackbone(), named(paths), store, batch_size=2, progress=seen.append)
     assert [state.done for state in seen] == [4, 6, 7]
     assert {state.total for state in seen} == {7}
-    assert all(state.images_per_s > 0 for state in seen)
+    assert all(state.per_s > 0 for state in seen)
     for state in seen:
-        assert state.eta_s == pytest.approx((7 - state.done) / state.images_per_s)
+        assert state.eta_s == pytest.approx((7 - state.done) / state.per_s)
 
 
 def test_progress_of_nothing(tmp_path: Path) -> None:
-    seen: list[ExtractionProgress] = []
+    seen: list[WorkProgress] = []
     report = extract_features(TinyBackbone(), [], tmp_path / "store", progress=seen.append)
-    assert seen == [ExtractionProgress(0, 0, 0.0, 0.0)]
+    assert seen == [WorkProgress(0, 0, 0.0)]
     assert report.done == 0 and ExtractionReport().images_per_s == 0
 
 
@@ -169,7 +169,7 @@ def test_an_interrupted_extraction_continues(tmp_path: Path, make_photos: PhotoM
     paths = make_photos(10)
     store = tmp_path / "store"
 
-    def interrupt(state: ExtractionProgress) -> None:
+    def interrupt(state: WorkProgress) -> None:
         if state.done >= 4:
             raise KeyboardInterrupt
 
@@ -187,7 +187,7 @@ def test_an_interrupted_extraction_continues(tmp_path: Path, make_photos: PhotoM
 def test_a_killed_extraction_continues(
     tmp_path: Path, make_photos: PhotoMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("openvse.features.extract.COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr("openvse.pipeline.KEEP_SECONDS", 0.0)
     paths = make_photos(40)
     store = tmp_path / "store"
     slow = TinyBackbone(pause_s=0.05)
@@ -213,7 +213,7 @@ def test_a_killed_extraction_continues(
 def test_commits_follow_the_clock(
     tmp_path: Path, make_photos: PhotoMaker, monkeypatch: pytest.MonkeyPatch, seconds: float, commits: int
 ) -> None:
-    monkeypatch.setattr("openvse.features.extract.COMMIT_SECONDS", seconds)
+    monkeypatch.setattr("openvse.pipeline.KEEP_SECONDS", seconds)
     sizes = []
     commit = FeatureStoreWriter.commit
 

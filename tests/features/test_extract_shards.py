@@ -15,9 +15,9 @@ from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
 from openvse.backbones.efficientnet_lite import EfficientNetLite0
 from openvse.encoders import TransformersText
 from openvse.errors import OpenVSEError
-from openvse.features import ExtractionProgress, FeatureStore, extract_features, extract_text_features
-from openvse.features.extract_shards import SHARDS
-from openvse.workers import Workers, start_workers
+from openvse.features import FeatureStore, extract_features, extract_text_features
+from openvse.features.extract import SHARDS
+from openvse.pipeline import Workers, WorkProgress, start_workers
 
 BATCH = 2
 TEXTS = [f"{'a very ' * (number % 5)}red dog number {number}" for number in range(9)]
@@ -46,7 +46,6 @@ def images(tmp_path: Path) -> list[tuple[str, Path]]:
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openvse.features.extract.ITEMS_IN_SHARD", 5)  # two batches
-    monkeypatch.setattr("openvse.features.extract_texts.ITEMS_IN_SHARD", 4)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def test_any_number_of_processes_makes_the_same_store(
 
     killed: list[int] = []
 
-    def kill_one(state: ExtractionProgress) -> None:
+    def kill_one(state: WorkProgress) -> None:
         if not killed:
             killed.append(worker_ids()[0])
             os.kill(killed[0], signal.SIGKILL)
@@ -99,7 +98,7 @@ def test_any_number_of_processes_makes_the_same_store(
     )
     assert killed and content(tmp_path / "killed") == expected
 
-    def stop(state: ExtractionProgress) -> None:
+    def stop(state: WorkProgress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

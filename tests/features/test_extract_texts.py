@@ -12,13 +12,13 @@ from openvse.batches import StoredTexts, TokenTable, text_batches, text_loader
 from openvse.encoders import TransformersText
 from openvse.errors import StoreError
 from openvse.features import (
-    ExtractionProgress,
     FeatureStore,
     extract_text_features,
     open_store,
     text_id,
 )
 from openvse.functional import pad
+from openvse.pipeline import WorkProgress
 from openvse.types import Inputs
 
 TEXTS = ["a dog runs on the red mat", "two cats", "the dog", "", "two cats", "Two cats", "a cat sits"]
@@ -81,14 +81,14 @@ def test_little_of_a_batch_is_padding(encoder, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_stopped_extraction_goes_on(encoder, tmp_path: Path) -> None:
-    def stop(progress: ExtractionProgress) -> None:
+    def stop(progress: WorkProgress) -> None:
         assert progress.unit == "texts"
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         extract_text_features(encoder, TEXTS, tmp_path, batch_size=2, progress=stop)
     assert len(FeatureStore.open(tmp_path)) == 2
-    shown: list[ExtractionProgress] = []
+    shown: list[WorkProgress] = []
     report = extract_text_features(encoder, TEXTS, tmp_path, batch_size=2, progress=shown.append)
     assert (report.done, report.skipped_existing) == (4, 2)
     assert [(state.done, state.total) for state in shown] == [(4, 6), (6, 6)]

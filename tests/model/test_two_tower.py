@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -137,11 +139,51 @@ def test_saved_and_loaded_it_scores_the_same(
     assert not loaded.training
 
 
-def test_the_fingerprint_follows_the_weights(model: TwoTower, tmp_path: Path) -> None:
-    other = load_as(TwoTower, model.save(tmp_path))
+def change_in_place(model: TwoTower) -> None:
     with torch.no_grad():
-        other.text.encoder.get_parameter("gru.weight_hh_l0").add_(1e-3)
-    assert other.fingerprint != model.fingerprint
+        model.text.encoder.get_parameter("gru.weight_hh_l0").add_(1e-3)
+
+
+def change_order(model: TwoTower) -> None:
+    """Leave every number as it is, but in another place."""
+    with torch.no_grad():
+        weight = model.text.encoder.get_parameter("gru.weight_hh_l0")
+        weight.copy_(weight.flip(0))
+
+
+def change_data(model: TwoTower) -> None:
+    model.text.encoder.get_parameter("gru.weight_hh_l0").data[0, 0] += 1
+
+
+def train_a_step(model: TwoTower) -> None:
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=1e-3, fused=True)
+    sum(weight.sum() for weight in weights).backward()
+    optimizer.step()
+
+
+def load_others(model: TwoTower) -> None:
+    model.load_state_dict({name: weight * 2 for name, weight in model.state_dict().items()})
+
+
+@pytest.mark.parametrize(
+    "change", [change_in_place, change_order, change_data, train_a_step, load_others, TwoTower.double]
+)
+def test_the_fingerprint_follows_the_weights(
+    model: TwoTower, tmp_path: Path, change: Callable[[TwoTower], object]
+) -> None:
+    other = load_as(TwoTower, model.save(tmp_path))
+    before = other.fingerprint
+    change(other)
+    assert other.fingerprint != before == model.fingerprint
+    assert other.fingerprint == copy.deepcopy(other).fingerprint, "as if it had never been known"
+
+
+def test_weights_are_hashed_once(model: TwoTower, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = model.fingerprint
+    monkeypatch.setattr("openvse.model.base.without_adapters", lambda _: pytest.fail("they are hashed again"))
+    model.encode_text(CAPTIONS)
+    assert model.fingerprint == known
 
 
 class TestDamagedFolders:

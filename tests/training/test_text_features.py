@@ -14,8 +14,9 @@ from encoders.conftest import SPECIALS
 from openvse.datasets import open_corpus, open_questions
 from openvse.errors import RecipeError, StoreError
 from openvse.evaluation import embed_corpus
-from openvse.features import ExtractionProgress, FeatureStore, extract_text_features, text_id
+from openvse.features import FeatureStore, extract_text_features, text_id
 from openvse.model import TwoTower
+from openvse.pipeline import WorkProgress
 from openvse.retrieval.build import build_model
 from openvse.retrieval.compare import compare_towers
 from openvse.retrieval.evaluate import evaluate_towers
@@ -80,7 +81,7 @@ def live_run(tiny: Path, bert: str) -> Path:
 def test_a_run_from_stored_states_is_the_run_that_computes_them(
     tiny: Path, bert: str, live_run: Path, tmp_path: Path
 ) -> None:
-    shown: list[ExtractionProgress] = []
+    shown: list[WorkProgress] = []
     result = train(recipe_of(tiny, bert), tmp_path / "run", on_extraction=shown.append)
     corpus = open_corpus(tiny / "tiny.csv", require_images=False)
     assert [(state.done, state.total, state.unit) for state in shown][-1] == (80, 80, "texts")

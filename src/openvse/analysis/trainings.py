@@ -10,20 +10,20 @@ from openvse.corpus import Corpus
 from openvse.encoders import TokenStatesEncoder
 from openvse.errors import OpenVSEError
 from openvse.features import (
-    ExtractionProgress,
     FeatureStore,
     extract_features,
     extract_text_features,
     open_store,
 )
 from openvse.model import TwoTower
+from openvse.pipeline import WorkProgress
 from openvse.retrieval.build import build_model
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import load_recipe
 from openvse.training.inputs import AUTO
 from openvse.training.records import EpochReport, Silent, StepReport, Watcher
 
-OnExtraction = Callable[[ExtractionProgress], None]
+OnExtraction = Callable[[WorkProgress], None]
 
 
 @dataclass(frozen=True)

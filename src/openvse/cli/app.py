@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from textwrap import shorten
@@ -18,10 +17,20 @@ from openvse.cli.allocator import keep_freed_memory
 from openvse.cli.stopping import describe_stop, stop_behind, stoppable
 from openvse.errors import OpenVSEError
 from openvse.files import refusal_of_disk
+from openvse.registry import load_plugin
+
+_QUIET = ("--quiet", "-q")
 
 
 class Commands(TyperGroup):
     """The group of commands: an error that the user can correct is one line on standard error, without a traceback."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read ``--quiet`` wherever it stands: before the command, and behind it among its options."""
+        end = args.index("--") if "--" in args else len(args)
+        quiet = [each for each in args[:end] if each in _QUIET]
+        rest = [each for each in args[:end] if each not in _QUIET] + args[end:]
+        return list(super().parse_args(ctx, [*quiet, *rest]))
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; exit with code 2 for wrong input or a full disk, and with 128 + its number for a signal."""
@@ -96,35 +105,24 @@ def options(
             help="A Python file that registers your own parts. You can give this option several times."
         ),
     ] = None,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            *_QUIET,
+            help="Hide progress and notes; warnings and errors are still shown. It may stand behind a command, too.",
+        ),
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Set up what every command needs, and run the plug-ins."""
+    from openvse.cli.progress import voice
+
+    voice.quiet = quiet
     keep_freed_memory()
     for path in plugin or []:
         load_plugin(path)
-
-
-def load_plugin(path: Path) -> None:
-    """Run a Python file of the user, which registers parts.
-
-    Raises:
-        OpenVSEError: the file does not exist, is not a Python file, or raises an error.
-    """
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location(path.stem, path) if path.is_file() else None
-    if spec is None or spec.loader is None:
-        raise OpenVSEError(f"plug-in {path} is not a Python file: give a .py file that registers parts")
-    module = module_from_spec(spec)
-    sys.modules[path.stem] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # the file may raise anything
-        raise OpenVSEError(
-            f"plug-in {path} fails with {type(error).__name__}: {error}: correct the file"
-        ) from error
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import typer
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
+    from openvse.pipeline import Workers
     from openvse.search import HitReranker
 
 
@@ -87,15 +88,6 @@ class Reranking:
         return HitReranker(loaded, top=self.top, weight=self.weight, features=store)
 
 
-def split_engine(engine: str | None) -> tuple[str | None, str | None]:
-    """Return the name of an engine and the URL of its server, of what ``--engine`` names."""
-    if engine is None or "://" not in engine:
-        return engine, None
-    from openvse.stores.choice import named_by
-
-    return named_by(engine), engine
-
-
 def usable_device(name: str | None) -> str | None:
     """Return the name of a device on which this machine can compute; ``auto`` becomes the fastest one.
 
@@ -128,12 +120,20 @@ def use_threads(count: int | None) -> int | None:
     return count
 
 
-def be_quiet(quiet: bool) -> bool:
-    """Set whether the command leaves out progress and notes, so that it prints only results, warnings and errors."""
-    from openvse.cli.progress import voice
+def chosen_workers(processes: int, cluster: str | None, threads: int | None, device: str) -> Workers | None:
+    """Return who shares the work; None if this process does it alone, with so many threads.
 
-    voice.quiet = quiet
-    return quiet
+    Raises:
+        OpenVSEError: a cluster is given, and no number of processes.
+    """
+    if processes:
+        from openvse.pipeline import Workers
+
+        return Workers(processes, threads or 1, device, cluster)
+    if cluster is not None:
+        raise OpenVSEError("--cluster needs --processes, which says how many processes share the work")
+    use_threads(threads)
+    return None
 
 
 AllowOutside: TypeAlias = Annotated[
@@ -204,15 +204,6 @@ TextFeatures: TypeAlias = Annotated[
         "running a frozen text model. Models without one read the sentences."
     ),
 ]
-Quiet: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--quiet",
-        "-q",
-        help="Hide progress and notes; warnings and errors are still shown.",
-        callback=be_quiet,
-    ),
-]
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON document instead of text.")
 ]
@@ -250,4 +241,26 @@ Folds: TypeAlias = Annotated[
 ]
 BatchSize: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")
+]
+Processes: TypeAlias = Annotated[
+    int,
+    typer.Option(min=0, help="Number of processes that share the work, through Ray; 0 does it in this one."),
+]
+Cluster: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a running Ray cluster, or 'auto', whose machines all see the same files. By default the "
+        "processes are on this machine."
+    ),
+]
+ThreadsOfEach: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        min=1,
+        help="Number of CPU threads of each process. Default: chosen by PyTorch; 1 with --processes.",
+    ),
+]
+ModelName: TypeAlias = Annotated[
+    str, typer.Argument(help="A model folder, a hub id, or a name that 'openvse models' lists.")
 ]

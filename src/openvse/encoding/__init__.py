@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.encoding.listing import Listing, Record, list_records
-from openvse.encoding.run import EncodingProgress, EncodingReport, encode
+from openvse.encoding.listing import EncodingRecord, RecordList, list_records
+from openvse.encoding.run import EncodingReport, encode
 
-__all__ = ["EncodingProgress", "EncodingReport", "Listing", "Record", "encode", "list_records"]
+__all__ = ["EncodingRecord", "EncodingReport", "RecordList", "encode", "list_records"]

@@ -1,4 +1,4 @@
-"""What is to be encoded: the images of a folder, or the images or sentences that a file lists, each with an id."""
+"""The records of an encoding: the images of a folder, or the images or sentences that a file lists, each with an id."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from openvse.errors import DataError, OpenVSEError
+from openvse.encoding.output import import_parquet
+from openvse.errors import DataError
 from openvse.media.listing import LeftOut, kind_left_out, list_media
 from openvse.media.names import escaped, is_image, is_video_name
 
@@ -26,11 +27,11 @@ _LISTS = ".txt .csv .tsv .jsonl .parquet"
 
 
 @dataclass(frozen=True)
-class Record:
+class EncodingRecord:
     """An image or sentence to be encoded.
 
     Attributes:
-        id: what names it in the output, unique.
+        id: its name in the output, unique.
         source: the file of the image, or the sentence.
         state: time and size of the file; "" for a sentence.
     """
@@ -41,24 +42,24 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Listing:
-    """What is to be encoded.
+class RecordList:
+    """The records of an encoding.
 
     Attributes:
         kind: images or texts.
-        records: in the order of the output: that of the ids for a folder, that of the lines for a file.
+        records: all records, in the order of the output: that of the ids for a folder, of the lines for a file.
         failed: id and reason of the images that are not there, and of empty sentences.
         left_out: files of the folder that look like images and are not read, by kind.
     """
 
     kind: Kind
-    records: list[Record]
+    records: list[EncodingRecord]
     failed: list[tuple[str, str]] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
 
 
-def list_records(data: str | Path, *, kind: Kind | None = None, videos: bool = False) -> Listing:
-    """List what is to be encoded.
+def list_records(data: str | Path, *, kind: Kind | None = None, videos: bool = False) -> RecordList:
+    """List the records of an encoding.
 
     Args:
         data: a folder of images, at any depth; or a file that lists images or sentences: ``.txt`` with one a line, or
@@ -90,30 +91,30 @@ def list_records(data: str | Path, *, kind: Kind | None = None, videos: bool = F
     return listing
 
 
-def _of_folder(folder: Path, videos: bool) -> Listing:
+def _of_folder(folder: Path, videos: bool) -> RecordList:
     found = list_media(folder, videos=videos)
-    listing = Listing("images", [], left_out=found.left_out)
+    listing = RecordList("images", [], left_out=found.left_out)
     for path in found.paths:
         _add_image(listing, path.relative_to(folder).as_posix(), path)
     listing.records.sort(key=lambda record: os.fsencode(record.id))
     return listing
 
 
-def _add_image(listing: Listing, item: str, path: Path) -> None:
+def _add_image(listing: RecordList, item: str, path: Path) -> None:
     try:
         status = path.stat()
     except OSError as error:
         listing.failed.append((item, f"{escaped(path)}: {error.strerror or 'it cannot be read'}"))
         return
-    listing.records.append(Record(item, path.absolute(), f"{status.st_mtime_ns} {status.st_size}"))
+    listing.records.append(EncodingRecord(item, path.absolute(), f"{status.st_mtime_ns} {status.st_size}"))
 
 
-def _of_file(file: Path, kind: Kind | None, videos: bool) -> Listing:
+def _of_file(file: Path, kind: Kind | None, videos: bool) -> RecordList:
     rows = list(_rows(file))
     if not rows:
-        return Listing(kind or "texts", [])
+        return RecordList(kind or "texts", [])
     kind, column = _what(file, rows, kind)
-    listing = Listing(kind, [])
+    listing = RecordList(kind, [])
     for number, row in rows:
         said = row.get(column)
         value = str(said) if isinstance(said, str | int | float) else ""
@@ -121,7 +122,7 @@ def _of_file(file: Path, kind: Kind | None, videos: bool) -> Listing:
         if kind == "texts":
             sentence = " ".join(value.split())
             if sentence:
-                listing.records.append(Record(item or str(number), sentence))
+                listing.records.append(EncodingRecord(item or str(number), sentence))
             else:
                 listing.failed.append((item or str(number), f"line {number} has no sentence"))
         elif not value.strip():
@@ -195,20 +196,17 @@ def _json_rows(file: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict[str
 
 
 def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        raise OpenVSEError("Parquet needs pyarrow: pip install 'openvse[parquet]'") from error
+    pa, parquet = import_parquet()
     try:
         table = parquet.ParquetFile(file)
         wanted = [name for name in table.schema_arrow.names if name in ("id", *sum(COLUMNS.values(), ()))]
         for batch in table.iter_batches(columns=wanted):
             yield from batch.to_pylist()
-    except ArrowException as error:
+    except pa.ArrowException as error:
         raise DataError(f"{escaped(file)} cannot be read as Parquet ({error})") from error
 
 
-def _check_unique(data: Path, records: Iterable[Record]) -> None:
+def _check_unique(data: Path, records: Iterable[EncodingRecord]) -> None:
     seen: set[str] = set()
     for record in records:
         if record.id in seen:

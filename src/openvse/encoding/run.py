@@ -1,65 +1,52 @@
-"""Encoding: shards of a list are embedded, here or by workers, and become the files that were asked for."""
+"""Encoding: shards of a list are embedded, here or by workers, and become the files that were asked for.
+
+A shard is encoded in the same way by whoever does it. Its files and a note that they are complete stay when the rest
+is interrupted.
+"""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from openvse.encoding.listing import Kind, Listing, list_records
-from openvse.encoding.parts import Form, Part
-from openvse.encoding.shards import (
-    Done,
-    Settings,
-    Shard,
-    VectorDtype,
-    cut,
-    encode_shard,
-    find_done,
-)
-from openvse.encoding.target import Target, target_of
+from openvse.encoding.listing import EncodingRecord, Kind, RecordList, list_records
+from openvse.encoding.output import Form, ShardFiles, Target, target_of, write_shard
 from openvse.errors import DataError, ModelError
 from openvse.files import locked, made, write_whole
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.model import TwoTower
-from openvse.tasks.load import load_as
-from openvse.workers import Workers
+from openvse.pipeline import Make, Pace, Shard, Workers, WorkProgress, cut, decoded, in_batches, results_of
+from openvse.tasks.load import load_as, load_same
+from openvse.types import EmbeddingSet
 
 FORMAT = "openvse-encoding"
 
-
-@dataclass(frozen=True)
-class EncodingProgress:
-    """How far an encoding has come.
-
-    Attributes:
-        done: records that were dealt with, now or by an earlier run.
-        total: all records.
-        per_s: records dealt with in a second of this run.
-    """
-
-    done: int
-    total: int
-    per_s: float
+VectorDtype = Literal["float16", "float32"]
+Vectors = Float[np.ndarray, "B K D"]
 
 
 @dataclass(frozen=True)
 class EncodingReport:
-    """What encoding did.
+    """The result of an encoding.
 
     Attributes:
         out: the file or folder of the output.
         kind: images or texts.
-        count: records in the output.
+        count: the number of records in the output.
         num_embeddings: K, the embeddings of a record.
         dim: D, the width of an embedding.
-        kept: records that an earlier run had dealt with.
+        kept: the number of records that an earlier run had finished.
         failed: id and reason of the records that cannot be used.
         left_out: files that look like images and were not tried, by kind.
     """
@@ -72,6 +59,44 @@ class EncodingReport:
     kept: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
+
+
+@dataclass(frozen=True)
+class EncodingSettings:
+    """What the numbers of an encoding depend on besides the records.
+
+    Attributes:
+        model: the fingerprint of the model.
+        kind: images or texts.
+        dtype: the type of a stored number.
+        form: the form of the shards.
+        batch_size: the number of records that are embedded at once.
+        threads: the CPU threads of each process, on which the last bits of a result depend.
+        device: the device of the model.
+    """
+
+    model: str
+    kind: Kind
+    dtype: VectorDtype
+    form: Form
+    batch_size: int
+    threads: int
+    device: str
+
+
+@dataclass(frozen=True)
+class EncodedShard:
+    """A shard that has been encoded.
+
+    Attributes:
+        digest: the digest of the shard.
+        files: its files.
+        failed: id and reason of the records that cannot be used.
+    """
+
+    digest: str
+    files: ShardFiles
+    failed: list[tuple[str, str]]
 
 
 def encode(
@@ -87,12 +112,11 @@ def encode(
     workers: Workers | None = None,
     device: str = "cpu",
     overwrite: bool = False,
-    progress: Callable[[EncodingProgress], None] | None = None,
+    progress: Callable[[WorkProgress], None] | None = None,
 ) -> EncodingReport:
     """Write the embeddings of images or sentences, with their ids, to files for any other program.
 
-    Each shard of the records is encoded in the same way by whoever does it, and kept when the rest is interrupted. So
-    the files are the same bytes whatever the interruptions and the number of workers, for the same model, records,
+    The files are the same bytes whatever the interruptions and the number of workers, for the same model, records,
     batches, number of threads and kind of processor.
 
     Args:
@@ -101,12 +125,12 @@ def encode(
         out: a file ``NAME.npy`` (its ids go to ``NAME_ids.txt``) or ``NAME.parquet``; or a folder, which gets files
             for each shard. ``NAME.npy.json``, or ``encoding.json`` in the folder, says what was done and left out.
         kind: what a file lists; None recognises it.
-        form: of the files in a folder; None is NumPy.
-        dtype: how a number is stored.
-        batch_size: how many records are embedded at once.
-        shard_size: how many records a shard has; an interruption costs at most the work on one shard.
+        form: the form of the files in a folder; None is NumPy.
+        dtype: the type of a stored number.
+        batch_size: the number of records that are embedded at once.
+        shard_size: the number of records in a shard; an interruption costs at most the work on one shard.
         workers: processes that encode shards; None encodes in this one.
-        device: where a model that is loaded here computes.
+        device: the device of a model that is loaded here.
         overwrite: replace an output of other records or of another model.
         progress: called after each batch, or after each shard of a worker.
 
@@ -117,206 +141,268 @@ def encode(
     if min(batch_size, shard_size) < 1:
         raise DataError("batch_size and shard_size must be 1 or more")
     target = target_of(Path(out), form)
-    loaded = _loaded(model, device)
-    listing = list_records(data, kind=kind, videos=loaded.reads_videos)
+    loaded = model if isinstance(model, TwoTower) else load_as(TwoTower, model, device=device)
+    records = list_records(data, kind=kind, videos=loaded.reads_videos)
     of_each = torch.get_num_threads() if workers is None else workers.threads
-    about = loaded.fingerprint, listing.kind, dtype, target.part_form, batch_size, of_each, loaded.device.type
-    run = _Run(target, listing, Settings(*about), shard_size, progress)
-    if run.is_finished(overwrite):
-        return run.report(len(listing.records))
+    about = (
+        loaded.fingerprint,
+        records.kind,
+        dtype,
+        target.shard_form,
+        batch_size,
+        of_each,
+        loaded.device.type,
+    )
+    run = _Run(target, records, EncodingSettings(*about), shard_size)
+    if (report := run.finished(overwrite)) is not None:
+        return report
     with made(target.folder), locked(target.folder, "output", DataError):
-        if workers is None:
-            return run(lambda todo: _here(loaded, run, todo))
-        source = _source_for_workers(model)
-        return run(lambda todo: _by_workers(run, todo, source, workers))
+        return run(loaded, model, workers, progress)
 
 
-def _by_workers(
-    run: _Run, todo: Sequence[Shard], source: str, workers: Workers
-) -> Iterator[tuple[int, Done]]:
-    from openvse.encoding.cluster import encode_by_workers
-
-    return encode_by_workers(source, run.job(todo), workers)
-
-
-def _loaded(model: TwoTower | str | Path, device: str) -> TwoTower:
-    return model if isinstance(model, TwoTower) else load_as(TwoTower, model, device=device)
-
-
-def _source_for_workers(model: TwoTower | str | Path) -> str:
+def _source(model: TwoTower | str | Path) -> str:
+    """Return the name under which workers find a model."""
     if isinstance(model, TwoTower):
         raise ModelError("workers load the model themselves: give its folder or name instead of the model")
     return str(Path(model).absolute()) if Path(model).exists() else str(model)
 
 
+def _load_encoder(
+    source: str, device: str, settings: EncodingSettings, target: Target
+) -> Make[EncodingRecord, EncodedShard]:
+    """Load the model of a worker."""
+    return _ShardEncoder(load_same(source, settings.model, device), settings, target)
+
+
 @dataclass(frozen=True)
-class Job:
-    """What workers are to do.
+class _ShardEncoder:
+    """Encodes shards in one process.
 
     Attributes:
-        shards: to be encoded.
-        settings: how.
-        work: the folder of the notes.
-        parts: the folder of the parts.
+        model: the model.
+        settings: how it encodes.
+        target: where the files go.
+        after_batch: called after each batch with the number of records of the shard that are finished.
     """
 
-    shards: Sequence[Shard]
-    settings: Settings
-    work: Path
-    parts: Path
+    model: TwoTower
+    settings: EncodingSettings
+    target: Target
+    after_batch: Callable[[int], None] | None = None
+
+    def __call__(self, shard: Shard[EncodingRecord]) -> EncodedShard:
+        """Encode a shard and write its files, and then a note that they are complete.
+
+        Raises:
+            DiskError: the disk refuses.
+            ModelError: an embedding holds NaN, or the records have different numbers of embeddings.
+        """
+        failed: list[tuple[str, str]] = []
+        ids: list[str] = []
+        vectors: list[Vectors] = []
+        for records, embedded in self._batches(shard.items, failed):
+            if embedded is not None:
+                ids += [record.id for record in records]
+                vectors.append(_stored(embedded, records, self.settings.dtype))
+            if self.after_batch is not None:
+                self.after_batch(len(ids) + len(failed))
+        texts = [str(record.source) for record in shard.items] if self.settings.kind == "texts" else None
+        joined = np.concatenate(vectors) if vectors else np.empty((0, 0, 0), np.dtype(self.settings.dtype))
+        files = write_shard(self.target.shards, self.settings.form, shard.number, ids, joined, texts)
+        done = EncodedShard(shard.digest, files, failed)
+        write_whole(_note(self.target, shard), json.dumps(asdict(done)))
+        return done
+
+    def _batches(
+        self, records: Sequence[EncodingRecord], failed: list[tuple[str, str]]
+    ) -> Iterator[tuple[Sequence[EncodingRecord], Vectors | None]]:
+        """Embed records in batches; images that cannot be used leave a gap in theirs, and are noted."""
+        batches = in_batches(records, self.settings.batch_size)
+        if self.settings.kind == "texts":
+            for some in batches:
+                sentences = [str(record.source) for record in some]
+                yield some, _vectors(self.model.encode_text(sentences, self.settings.batch_size))
+            return
+
+        def read(record: EncodingRecord) -> Tensor:
+            return self.model.read_image(Path(record.source))
+
+        for batch in decoded(batches, read, lambda record: record.source):
+            failed += [(record.id, reason) for record, reason in batch.failed]
+            yield batch.items, _vectors(self.model.encode_pixels(batch.values)) if batch.items else None
 
 
-def _here(model: TwoTower, run: _Run, todo: Sequence[Shard]) -> Iterator[tuple[int, Done]]:
-    """Encode shards in this process."""
-    work, parts = run.target.work, run.target.parts
-    for shard in todo:
-        yield shard.number, encode_shard(model, shard, run.settings, work, parts, run.within)
+def _vectors(embedded: EmbeddingSet) -> Vectors:
+    if not embedded.mask.all():
+        raise ModelError(
+            "the records have different numbers of embeddings, as this model compares pairs: take a model that gives "
+            "each image and sentence a fixed number"
+        )
+    return embedded.vectors.float().numpy()
+
+
+def _stored(vectors: Vectors, records: Sequence[EncodingRecord], dtype: VectorDtype) -> Vectors:
+    with np.errstate(over="ignore"):
+        stored = vectors.astype(np.dtype(dtype))
+    bad = np.flatnonzero(~np.isfinite(stored).all(axis=(1, 2)))
+    if len(bad):
+        raise ModelError(
+            f"the embedding of {records[bad[0]].id} holds NaN or infinite numbers as {dtype}: check the weights of the "
+            f"model"
+        )
+    return stored
+
+
+def _note(target: Target, shard: Shard[EncodingRecord]) -> Path:
+    return target.work / f"{shard.number:05d}.json"
 
 
 class _Run:
     """One run of an encoding."""
 
     def __init__(
-        self,
-        target: Target,
-        listing: Listing,
-        settings: Settings,
-        shard_size: int,
-        progress: Callable[[EncodingProgress], None] | None,
+        self, target: Target, records: RecordList, settings: EncodingSettings, shard_size: int
     ) -> None:
-        self.target, self.settings = target, settings
-        self._listing, self._progress = listing, progress
-        self._shards = shards = cut(listing.records, shard_size, settings)
-        self._done: dict[int, Done] = {}
-        self._count = self._kept = 0
-        self._started = time.perf_counter()
-        self._digest = sha256("".join(shard.digest for shard in shards).encode()).hexdigest()[:32]
+        def describe(record: EncodingRecord) -> str:
+            return f"{record.id}\0{record.source if settings.kind == 'texts' else record.state}"
 
-    def job(self, todo: Sequence[Shard]) -> Job:
-        """Return what workers need to know."""
-        return Job(todo, self.settings, self.target.work.absolute(), self.target.parts.absolute())
+        self._settings, self._target, self._records = settings, target, records
+        about = json.dumps(asdict(settings), sort_keys=True)
+        self._shards = cut(records.records, shard_size, about, describe)
+        self._digest = sha256("".join(shard.digest for shard in self._shards).encode()).hexdigest()[:32]
 
-    def is_finished(self, overwrite: bool) -> bool:
-        """Return whether the output is there already.
+    def finished(self, overwrite: bool) -> EncodingReport | None:
+        """Return the report of an output that is there already; None if there is none.
 
         Raises:
-            DataError: an output of something else is there, and is not to be overwritten.
+            DataError: an output of something else is there, and must not be overwritten.
         """
-        told = self.target.read_manifest()
+        target, told = self._target, self._target.read_manifest()
         if told is None:
-            if not overwrite and (taken := self.target.taken()):
+            if not overwrite and (taken := target.taken()):
                 raise DataError(
                     f"{escaped(taken)} is there already and is no output of openvse: choose another --out, or replace "
                     f"it with --overwrite"
                 )
-            return False
+            return None
         if told.get("digest") == self._digest:
-            parts = [Part(**part) for part in told["parts"]]
+            if not target.is_whole(told):
+                return None
+            whole = _all([ShardFiles(**files) for files in told["parts"]])
             failed = [(each["id"], each["reason"]) for each in told["left_out"]]
-            self._done = {0: Done("", _all(parts), failed)}
-            return self.target.is_whole(told)
+            return self._report(whole, self._failures(failed), len(self._records.records))
         if not overwrite:
             raise DataError(
-                f"{escaped(self.target.out)} holds embeddings of other records, of another model or of other settings: "
+                f"{escaped(target.out)} holds embeddings of other records, of another model or of other settings: "
                 f"choose another --out, or replace them with --overwrite"
             )
-        return False
+        return None
 
-    def __call__(self, work: Callable[[Sequence[Shard]], Iterator[tuple[int, Done]]]) -> EncodingReport:
-        """Encode what an earlier run has not, and write the output."""
-        self.target.work.mkdir(parents=True, exist_ok=True)
-        todo = []
+    def __call__(
+        self,
+        model: TwoTower,
+        named: TwoTower | str | Path,
+        workers: Workers | None,
+        progress: Callable[[WorkProgress], None] | None,
+    ) -> EncodingReport:
+        """Encode the shards that an earlier run has not, and write the output.
+
+        Args:
+            model: the model.
+            named: what the caller gave as the model.
+            workers: the processes that encode; None encodes in this one.
+            progress: called with the progress.
+        """
+        self._target.work.mkdir(parents=True, exist_ok=True)
+        kept = self._find_kept()
+        before = sum(len(self._shards[number].items) for number in kept)
+        pace = Pace(len(self._records.records), progress, before=before, unit="items")
+        about = self._settings, self._target
+        prepare: Callable[[], Make[EncodingRecord, EncodedShard]]
+        if workers is None:
+            prepare = partial(_ShardEncoder, model, *about, pace.tell)
+        else:
+            prepare = partial(_load_encoder, _source(named), workers.device, *about)
+        pace.tell()
+        if len(kept) < len(self._shards):
+            self._target.manifest.unlink(missing_ok=True)  # the output is no longer complete
+        done = []
+        for shard, result in results_of(self._shards, prepare, workers, kept=kept):
+            done.append(result)
+            if shard.number not in kept:
+                pace.add(len(shard.items))
+        return self._write(done, before)
+
+    def _find_kept(self) -> dict[int, EncodedShard]:
+        """Return the shards that an earlier run has encoded, by their numbers."""
+        kept = {}
         for shard in self._shards:
-            done = find_done(shard, self.target.work, self.target.parts)
-            if done is None:
-                todo.append(shard)
-            else:
-                self._add(shard.number, done)
-        self._kept = self._count
-        self._tell(self._count)
-        if todo:
-            self.target.forget()
-        for number, done in work(todo) if todo else ():
-            self._add(number, done)
-            self._tell(self._count)
-        self._write()
-        return self.report(self._kept)
+            try:
+                told = json.loads(_note(self._target, shard).read_text(encoding="utf-8"))
+                failed = [(item, reason) for item, reason in told["failed"]]
+                done = EncodedShard(told["digest"], ShardFiles(**told["files"]), failed)
+                sizes = done.files.sizes.items()
+                whole = all((self._target.shards / name).stat().st_size == size for name, size in sizes)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            if whole and done.digest == shard.digest:
+                kept[shard.number] = done
+        return kept
 
-    def within(self, count: int) -> None:
-        """Tell the progress within a shard."""
-        self._tell(self._count + count)
-
-    def report(self, kept: int) -> EncodingReport:
-        """Return what was done."""
-        whole = _all([done.part for _, done in sorted(self._done.items())])
-        return EncodingReport(
-            self.target.out,
-            self._listing.kind,
-            whole.rows,
-            whole.num_embeddings,
-            whole.dim,
-            kept,
-            self._failed(),
-            self._listing.left_out,
-        )
-
-    def _failed(self) -> list[tuple[str, str]]:
-        found = [each for _, done in sorted(self._done.items()) for each in done.failed]
-        return list(dict.fromkeys([*self._listing.failed, *found]))
-
-    def _add(self, number: int, done: Done) -> None:
-        self._done[number] = done
-        self._count += len(self._shards[number].records)
-
-    def _tell(self, count: int) -> None:
-        if self._progress is not None:
-            passed = max(1e-9, time.perf_counter() - self._started)
-            self._progress(EncodingProgress(count, len(self._listing.records), (count - self._kept) / passed))
-
-    def _write(self) -> None:
-        """Join the parts if one file is wanted, and say that the output is complete."""
-        parts = [self._done[shard.number].part for shard in self._shards]
-        whole, failed = _all(parts), self._failed()
+    def _write(self, done: Sequence[EncodedShard], kept: int) -> EncodingReport:
+        """Join the shards if one file is wanted, and say that the output is complete."""
+        whole = _all([shard.files for shard in done])
+        failed = self._failures([each for shard in done for each in shard.failed])
+        kind = self._records.kind
         if not whole.rows:
             raise DataError(
-                f"none of the {len(self._listing.records)} {self._listing.kind} can be used; the first is "
-                f"{failed[0][0]}: {failed[0][1]}"
+                f"none of the {len(self._records.records)} {kind} can be used; the first is {failed[0][0]}: "
+                f"{failed[0][1]}"
             )
-        used = [part for part in parts if part.rows]
-        written = self.target.join(used, self.settings.dtype, self._good(), self._listing.kind)
+        used = [shard.files for shard in done if shard.files.rows]
+        written = self._target.join(used, self._settings.dtype, self._good(done), kind)
         manifest = {
             "format": FORMAT,
             "version": 1,
             "digest": self._digest,
-            "model": self.settings.model,
-            "kind": self._listing.kind,
+            "model": self._settings.model,
+            "kind": kind,
             "count": whole.rows,
             "num_embeddings": whole.num_embeddings,
             "dim": whole.dim,
-            "dtype": self.settings.dtype,
-            "parts": [vars(part) for part in written],
+            "dtype": self._settings.dtype,
+            "parts": [vars(files) for files in written],
             "left_out": [{"id": item, "reason": reason} for item, reason in failed],
         }
-        write_whole(self.target.manifest, json.dumps(manifest, indent=1) + "\n")
-        self.target.tidy(written)
+        write_whole(self._target.manifest, json.dumps(manifest, indent=1) + "\n")
+        self._target.tidy(written)
+        return self._report(whole, failed, kept)
 
-    def _good(self) -> Iterator[tuple[list[str], list[str]]]:
+    def _good(self, done: Sequence[EncodedShard]) -> Iterator[tuple[list[str], list[str]]]:
         """Yield ids and sources of the records that were encoded, shard by shard."""
-        for shard in self._shards:
-            bad = {item for item, _ in self._done[shard.number].failed}
-            good = [record for record in shard.records if record.id not in bad]
+        for shard, result in zip(self._shards, done, strict=True):
+            bad = {item for item, _ in result.failed}
+            good = [record for record in shard.items if record.id not in bad]
             if good:
                 yield [record.id for record in good], [str(record.source) for record in good]
 
+    def _failures(self, found: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        return list(dict.fromkeys([*self._records.failed, *found]))
 
-def _all(parts: Sequence[Part]) -> Part:
-    """Return the counts of all parts together.
+    def _report(self, whole: ShardFiles, failed: list[tuple[str, str]], kept: int) -> EncodingReport:
+        shape = whole.rows, whole.num_embeddings, whole.dim
+        about = self._target.out, self._records.kind
+        return EncodingReport(*about, *shape, kept, failed, self._records.left_out)
+
+
+def _all(shards: Sequence[ShardFiles]) -> ShardFiles:
+    """Return the counts of all shards together.
 
     Raises:
         ModelError: their embeddings differ in shape.
     """
-    shapes = {(part.num_embeddings, part.dim) for part in parts if part.rows}
+    shapes = {(shard.num_embeddings, shard.dim) for shard in shards if shard.rows}
     if len(shapes) > 1:
         raise ModelError(f"the embeddings have different shapes, {sorted(shapes)}: take another model")
     shape = next(iter(shapes), (0, 0))
-    return Part(sum(part.rows for part in parts), *shape)
+    return ShardFiles(sum(shard.rows for shard in shards), *shape)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from openvse.features.entries import FeatureEntry, Local
-from openvse.features.extract import ExtractionProgress, ExtractionReport, extract_features
-from openvse.features.extract_texts import extract_text_features, text_id
+from openvse.features.extract import ExtractionReport, extract_features, extract_text_features, text_id
 from openvse.features.importing import FEATURE_FILES, ImportReport, import_features
 from openvse.features.layout import StoreDtype
 from openvse.features.store import FeatureStore, open_fitting, open_store, open_token_states
@@ -12,7 +11,6 @@ from openvse.features.writer import FeatureStoreWriter
 
 __all__ = [
     "FEATURE_FILES",
-    "ExtractionProgress",
     "ExtractionReport",
     "FeatureEntry",
     "FeatureStore",

@@ -1,61 +1,55 @@
-"""Run a backbone over images and keep its local features in a store."""
+"""Extraction: run a backbone over images, or a frozen text model over texts, and keep their features in a store.
+
+Several processes make whole shards of a store, which are joined in their order:
+
+    shards/DIGEST/     a store with the features of one shard, while it is made and until it is joined
+    shards/DIGEST.json a note that the shard is complete: the last id in it, and the ids that cannot be used
+
+A shard is a whole number of batches, so it holds the bytes that one process would have written. A note outlives its
+shard until the end: after a stop, the items that could not be used are tried again after all others, so that the other
+shards stay what they were.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-import time
-from collections import deque
+import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
+from typing import Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from openvse.backbones import Backbone
-from openvse.errors import BadImageError, DataError, ModelError
-from openvse.features.extract_shards import (
-    ITEMS_IN_SHARD,
-    Extract,
-    Failures,
-    extract_in_shards,
-    forget_shards,
-)
-from openvse.features.layout import StoreDtype
+from openvse.encoders import TokenStatesEncoder
+from openvse.errors import DataError, ModelError
+from openvse.features.layout import MANIFEST, StoreDtype, StoreManifest, read_ids
 from openvse.features.sources import SourceLog
 from openvse.features.writer import FeatureStoreWriter
+from openvse.files import write_whole, writing
+from openvse.functional import pad
 from openvse.media.packed import ImageFile
 from openvse.model import evaluating
+from openvse.pipeline import Make, Pace, Shard, Workers, WorkProgress, cut, decoded, in_batches, results_of
 from openvse.types import Features
-from openvse.workers import Workers
 
-COMMIT_SECONDS = 5.0
-"""How many seconds of work a kill can lose at most."""
+SHARDS = "shards"
+ITEMS_IN_SHARD = 1024
 
-BATCHES_AHEAD = 2
-"""The largest number of decoded batches that wait for the backbone."""
+_TOKENIZED_AT_ONCE = 1 << 14
 
+Content = TypeVar("Content")
 
-@dataclass(frozen=True)
-class ExtractionProgress:
-    """The progress of an extraction.
-
-    Attributes:
-        done: the number of images that are finished: stored now or before, or found bad.
-        total: the number of images that were asked for.
-        images_per_s: the number of images per second in this run.
-        eta_s: the seconds left at that rate.
-        unit: the name of what is counted, if it is not images.
-    """
-
-    done: int
-    total: int
-    images_per_s: float
-    eta_s: float
-    unit: str = "images"
+Failures = list[tuple[Content, str]]
+"""What cannot be used, each with the reason."""
 
 
 @dataclass
@@ -72,7 +66,7 @@ class ExtractionReport:
 
     done: int = 0
     skipped_existing: int = 0
-    failed: list[tuple[ImageFile, str]] = field(default_factory=list)
+    failed: Failures[ImageFile] = field(default_factory=list)
     seconds: float = 0.0
     unit: str = "images"
 
@@ -80,49 +74,6 @@ class ExtractionReport:
     def images_per_s(self) -> float:
         """The number of images per second; those that the store already had do not count."""
         return (self.done + len(self.failed)) / self.seconds if self.seconds else 0.0
-
-    def progress(self, total: int) -> ExtractionProgress:
-        """Return the progress of a run over ``total`` images."""
-        done = self.skipped_existing + self.done + len(self.failed)
-        rate = self.images_per_s
-        return ExtractionProgress(done, total, rate, (total - done) / rate if rate else 0.0, self.unit)
-
-
-class Pace:
-    """Keeps the time of an extraction: tells its progress after each batch, and commits every few seconds.
-
-    Args:
-        report: the result so far, which the extraction fills in.
-        total: the number of items that were asked for.
-        progress: a function that is called after each batch, and once if there is nothing to do.
-    """
-
-    def __init__(
-        self, report: ExtractionReport, total: int, progress: Callable[[ExtractionProgress], None] | None
-    ) -> None:
-        self.report = report
-        self._total, self._progress = total, progress
-        self._started = self._committed = time.perf_counter()
-
-    def after_batch(self, writer: FeatureStoreWriter) -> None:
-        """Tell the progress, and commit if the last commit was a while ago."""
-        now = time.perf_counter()
-        self.report.seconds = now - self._started
-        self._tell()
-        if now - self._committed > COMMIT_SECONDS:
-            writer.commit()
-            self._committed = time.perf_counter()
-
-    def end(self) -> ExtractionReport:
-        """Return the report once the store is closed."""
-        self.report.seconds = time.perf_counter() - self._started
-        if not self.report.done and not self.report.failed:
-            self._tell()
-        return self.report
-
-    def _tell(self) -> None:
-        if self._progress is not None:
-            self._progress(self.report.progress(self._total))
 
 
 def extract_features(
@@ -135,7 +86,7 @@ def extract_features(
     num_workers: int = 1,
     dtype: StoreDtype = "float16",
     workers: Workers | None = None,
-    progress: Callable[[ExtractionProgress], None] | None = None,
+    progress: Callable[[WorkProgress], None] | None = None,
 ) -> ExtractionReport:
     """Add the local features of images to a feature store; images that it already has are skipped.
 
@@ -164,143 +115,319 @@ def extract_features(
             features that the backbone made.
     """
     _check_unique(images)
-    pace = Pace(ExtractionReport(), len(images), progress)
-    report, here = pace.report, _Extraction(backbone, batch_size, device, num_workers, dtype)
-    with here.open(store) as writer, SourceLog(store, anew=not len(writer)) as sources:
-        new = [(item, path) for item, path in images if item not in writer]
-        report.skipped_existing = len(images) - len(new)
-        parts = here(new, writer, sources) if workers is None else here.share(new, writer, sources, workers)
-        for added, failed in parts:
+    how = _ImageExtraction(batch_size, device, dtype, backbone, num_workers)
+    report = ExtractionReport()
+    report.failed = _extract(how, images, store, workers, progress, report)
+    return report
+
+
+def text_id(text: str) -> str:
+    """Return the identifier of a text in a store: a digest of its exact characters, which does not reveal the text."""
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+def extract_text_features(
+    encoder: TokenStatesEncoder,
+    texts: Sequence[str],
+    store: Path,
+    *,
+    batch_size: int = 128,
+    device: torch.device | str = "cpu",
+    dtype: StoreDtype = "float16",
+    workers: Workers | None = None,
+    progress: Callable[[WorkProgress], None] | None = None,
+) -> ExtractionReport:
+    """Add the token states of texts to a feature store; equal texts are stored once, and those that it has are skipped.
+
+    Texts are read in the order of their lengths, so that little of a batch is padding. The store is committed every few
+    seconds and whenever the function ends, so that an interrupted extraction continues where it was.
+
+    Args:
+        encoder: the encoder whose text model makes the states; it is moved to ``device``.
+        texts: the sentences.
+        store: the folder of the store, which is created if it is missing.
+        batch_size: the number of texts encoded at once.
+        device: the device on which the text model runs.
+        dtype: the number format of the store.
+        workers: processes that extract shards of the texts; the store is the same, bit for bit, as with one process of
+            as many threads as each of them has.
+        progress: a function that is called after each batch, or each shard of a worker, and once if there is nothing
+            to do.
+
+    Returns:
+        The number of distinct texts that were added, and the number that the store already had.
+
+    Raises:
+        OpenVSEError: there are workers, and Ray is not installed, or no cluster answers.
+        StoreError: the store belongs to another text model, is being written by another process, or cannot hold the
+            states that the text model made.
+    """
+    wanted = list({text_id(text): text for text in texts}.items())
+    report = ExtractionReport(unit="texts")
+    _extract(_TextExtraction(batch_size, device, dtype, encoder), wanted, store, workers, progress, report)
+    return report
+
+
+def _extract(
+    how: _Extraction[Content],
+    items: Sequence[tuple[str, Content]],
+    store: Path,
+    workers: Workers | None,
+    progress: Callable[[WorkProgress], None] | None,
+    report: ExtractionReport,
+) -> Failures[Content]:
+    """Add the features of items to a store, fill in the report, and return what cannot be used."""
+    failed: Failures[Content] = []
+    with how.open(store) as writer, how.sources(store, anew=not len(writer)) as sources:
+        new = [(item, content) for item, content in items if item not in writer]
+        report.skipped_existing = len(items) - len(new)
+        pace = Pace(len(items), progress, before=report.skipped_existing, unit=report.unit)
+        parts = how.add(new, writer, sources)
+        if workers is not None:
+            parts = _by_workers(how, new, writer, sources, workers)
+        for added, bad in parts:
             report.done += added
-            report.failed += failed
-            pace.after_batch(writer)
-        if workers is None:
-            forget_shards(store)
-    return pace.end()
+            failed += bad
+            pace.add(added + len(bad))
+            pace.keep(writer.commit)
+        if workers is None:  # what a stopped extraction by workers has left
+            shutil.rmtree(store / SHARDS, ignore_errors=True)
+    if not new:
+        pace.tell()
+    report.seconds = pace.seconds
+    return failed
 
 
 @dataclass(frozen=True)
-class _Extraction:
-    """How features are extracted: the arguments of ``extract_features``."""
+class _Extraction(ABC, Generic[Content]):
+    """How the features of items are extracted; workers receive it."""
 
-    backbone: Backbone
     batch_size: int
     device: torch.device | str
-    num_workers: int
     dtype: StoreDtype
 
+    @property
+    def items_at_once(self) -> int:
+        """The number of items in a batch."""
+        return self.batch_size
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """The encoder that makes the features, for the store."""
+
+    @abstractmethod
     def open(self, store: Path) -> FeatureStoreWriter:
         """Create or continue a store."""
+
+    def sources(self, store: Path, *, anew: bool) -> AbstractContextManager[SourceLog | None]:
+        """Open the list of the files of a store's items; None if they do not have any."""
+        return nullcontext()
+
+    def ordered(self, items: Sequence[tuple[str, Content]]) -> Sequence[tuple[str, Content]]:
+        """Return items in the order in which they are added."""
+        return items
+
+    @abstractmethod
+    def add(
+        self, items: Sequence[tuple[str, Content]], writer: FeatureStoreWriter, sources: SourceLog | None
+    ) -> Iterator[tuple[int, Failures[Content]]]:
+        """Add items batch by batch, and yield how many of each were added, and those that cannot be used."""
+
+
+@dataclass(frozen=True)
+class _ImageExtraction(_Extraction[ImageFile]):
+    """The extraction of images."""
+
+    backbone: Backbone
+    num_workers: int
+
+    @property
+    def items_at_once(self) -> int:
+        return max(1, self.batch_size // self.backbone.stored_images)  # each frame of a clip counts
+
+    @property
+    def fingerprint(self) -> str:
         if self.backbone.fingerprint is None:
             raise ModelError("this encoder only reads stored features: extract with one that has a backbone")
+        return self.backbone.fingerprint
+
+    def open(self, store: Path) -> FeatureStoreWriter:
         return FeatureStoreWriter(
             store,
-            fingerprint=self.backbone.fingerprint,
+            fingerprint=self.fingerprint,
             dim=self.backbone.feature_dim,
             dtype=self.dtype,
             boxes=self.backbone.gives_boxes,
         )
 
-    def __call__(
-        self, images: Sequence[tuple[str, ImageFile]], writer: FeatureStoreWriter, sources: SourceLog
-    ) -> Iterator[tuple[int, Failures[ImageFile]]]:
-        """Add images batch by batch, and yield how many of each were added, and those that cannot be used."""
-        with (
-            evaluating(self.backbone.to(self.device)),
-            ThreadPoolExecutor(max(1, self.num_workers)) as pool,
-        ):
-            for batch in _decoded(pool, self.backbone, images, self._items_at_once):
-                added = _store(writer, sources, self.backbone, self.device, batch)
-                yield added, [(image.path, image.reason) for image in batch if image.pixels is None]
+    def sources(self, store: Path, *, anew: bool) -> SourceLog:
+        return SourceLog(store, anew=anew)
 
-    def share(
+    def add(
+        self, items: Sequence[tuple[str, ImageFile]], writer: FeatureStoreWriter, sources: SourceLog | None
+    ) -> Iterator[tuple[int, Failures[ImageFile]]]:
+        backbone = self.backbone.to(self.device)
+
+        def read(item: tuple[str, ImageFile]) -> tuple[os.stat_result | None, Tensor]:
+            _, path = item
+            status = path.stat() if isinstance(path, Path) and path.exists() else None  # before it is read
+            return status, backbone.read(path, to_store=True)
+
+        batches = in_batches(items, self.items_at_once)
+        with evaluating(backbone):
+            for batch in decoded(batches, read, lambda item: item[1], threads=self.num_workers):
+                if batch.items:
+                    self._store(batch.items, batch.values, writer, sources)
+                yield len(batch.items), [(path, reason) for (_, path), reason in batch.failed]
+
+    @torch.inference_mode()
+    def _store(
         self,
         images: Sequence[tuple[str, ImageFile]],
+        decoded_images: Sequence[tuple[os.stat_result | None, Tensor]],
         writer: FeatureStoreWriter,
-        sources: SourceLog,
-        workers: Workers,
-    ) -> Iterator[tuple[int, Failures[ImageFile]]]:
-        """Let workers add images, and yield the same shard by shard."""
-        at_once = self._items_at_once
-        return extract_in_shards(
-            partial(_shard_extractor, replace(self, device=workers.device)),
-            images,
-            writer,
-            sources,
-            settings=f"{self.backbone.fingerprint} {at_once} {self.dtype} {workers.threads}",
-            shard_size=max(1, ITEMS_IN_SHARD // at_once) * at_once,
-            workers=workers,
-        )
-
-    @property
-    def _items_at_once(self) -> int:
-        return max(1, self.batch_size // self.backbone.stored_images)  # each frame of a clip counts
-
-
-def _shard_extractor(how: _Extraction) -> Extract[ImageFile]:
-    return partial(_extract_shard, how)
-
-
-def _extract_shard(
-    how: _Extraction, images: Sequence[tuple[str, ImageFile]], store: Path
-) -> Failures[ImageFile]:
-    with how.open(store) as writer, SourceLog(store, anew=True) as sources:
-        return [each for _, failed in how(images, writer, sources) for each in failed]
+        sources: SourceLog | None,
+    ) -> None:
+        """Add the features of one batch."""
+        inputs = self.backbone.collate([pixels for _, pixels in decoded_images]).to(self.device)
+        seen: Features = self.backbone(inputs)
+        boxes = [None] * len(images) if seen.boxes is None else seen.boxes.cpu()
+        rows = zip(seen.local.cpu(), seen.mask.cpu(), boxes, strict=True)
+        for (item, path), (status, _), row in zip(images, decoded_images, rows, strict=True):
+            local, real, found = row
+            if sources is not None and isinstance(path, Path) and status is not None:
+                sources.add(item, path, status)
+            writer.add(item, local[real], None if found is None else found[real])
 
 
 @dataclass(frozen=True)
-class _Image:
-    """An image on its way to the backbone: its pixels and the state of its file, or why there are none."""
+class _TextExtraction(_Extraction[str]):
+    """The extraction of texts, the shortest first."""
 
-    item: str
-    path: ImageFile
-    pixels: Tensor | None
-    status: os.stat_result | None = None
-    reason: str = ""
+    encoder: TokenStatesEncoder
+
+    @property
+    def fingerprint(self) -> str:
+        return self.encoder.fingerprint
+
+    def open(self, store: Path) -> FeatureStoreWriter:
+        return FeatureStoreWriter(
+            store, fingerprint=self.fingerprint, dim=self.encoder.feature_dim, dtype=self.dtype
+        )
+
+    def ordered(self, items: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+        _, order = self._by_length(items)
+        return [items[place] for place in order]
+
+    def add(
+        self, items: Sequence[tuple[str, str]], writer: FeatureStoreWriter, sources: SourceLog | None
+    ) -> Iterator[tuple[int, Failures[str]]]:
+        encoder = self.encoder.to(self.device)
+        tokens, order = self._by_length(items)
+        with evaluating(encoder):
+            for chosen in in_batches(order, self.batch_size):
+                self._store(
+                    [items[place][0] for place in chosen], [tokens[place] for place in chosen], writer
+                )
+                yield len(chosen), []
+
+    @torch.inference_mode()
+    def _store(self, items: Sequence[str], tokens: Sequence[Tensor], writer: FeatureStoreWriter) -> None:
+        """Add the states of one batch."""
+        seen = self.encoder.token_states(pad(tokens).to(self.device))
+        for item, local, real in zip(items, seen.local.cpu(), seen.mask.cpu(), strict=True):
+            writer.add(item, local[real])
+
+    def _by_length(self, items: Sequence[tuple[str, str]]) -> tuple[list[Tensor], list[int]]:
+        """Return the token ids of texts, and the places of the texts, the shortest first."""
+        tokens: list[Tensor] = []
+        for some in in_batches([text for _, text in items], _TOKENIZED_AT_ONCE):
+            tokens += self.encoder.tokenize(some)
+        return tokens, np.argsort([len(ids) for ids in tokens], kind="stable").tolist()
 
 
-def _decoded(
-    pool: ThreadPoolExecutor, backbone: Backbone, images: Sequence[tuple[str, ImageFile]], batch_size: int
-) -> Iterator[list[_Image]]:
-    """Yield the images in batches, in their order, while the pool decodes the next ones."""
-    jobs = (pool.submit(_decode, backbone, item, path) for item, path in images)
-    waiting: deque[Future[_Image]] = deque(islice(jobs, BATCHES_AHEAD * batch_size))
-    while waiting:
-        batch: list[_Image] = []
-        while waiting and len(batch) < batch_size:
-            batch.append(waiting.popleft().result())
-            waiting.extend(islice(jobs, 1))
-        yield batch
-
-
-def _decode(backbone: Backbone, item: str, path: ImageFile) -> _Image:
-    try:
-        status = path.stat() if isinstance(path, Path) and path.exists() else None  # before it is read
-        return _Image(item, path, backbone.read(path, to_store=True), status)
-    except BadImageError as error:
-        return _Image(item, path, None, reason=str(error))
-
-
-@torch.inference_mode()
-def _store(
+def _by_workers(
+    how: _Extraction[Content],
+    items: Sequence[tuple[str, Content]],
     writer: FeatureStoreWriter,
-    sources: SourceLog,
-    backbone: Backbone,
-    device: torch.device | str,
-    batch: Sequence[_Image],
-) -> int:
-    """Encode what could be decoded, add it to the store and return how many items that were."""
-    good = [image for image in batch if image.pixels is not None]
-    if good:
-        inputs = backbone.collate([image.pixels for image in good if image.pixels is not None]).to(device)
-        seen: Features = backbone(inputs)
-        boxes = [None] * len(good) if seen.boxes is None else seen.boxes.cpu()
-        rows = zip(seen.local.cpu(), seen.mask.cpu(), boxes, strict=True)
-        for image, (local, real, found) in zip(good, rows, strict=True):
-            if isinstance(image.path, Path) and image.status is not None:
-                sources.add(image.item, image.path, image.status)
-            writer.add(image.item, local[real], None if found is None else found[real])
-    return len(good)
+    sources: SourceLog | None,
+    workers: Workers,
+) -> Iterator[tuple[int, Failures[Content]]]:
+    """Let workers extract items, join their shards to a store, and yield the same as ``_Extraction.add`` for each."""
+    folder, at_once = writer.path / SHARDS, how.items_at_once
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+    tried = _tried(folder, writer)
+    shards = cut(
+        sorted(how.ordered(items), key=lambda item: item[0] in tried),  # stable
+        max(1, ITEMS_IN_SHARD // at_once) * at_once,
+        f"{how.fingerprint} {at_once} {how.dtype} {workers.threads}",
+        lambda item: f"{item[0]}\0{item[1]}",
+    )
+    kept: dict[int, Failures[Content]] = {
+        shard.number: []
+        for shard in shards
+        if (folder / shard.digest).exists() and _note(folder / shard.digest).exists()
+    }
+    prepare = partial(_shard_maker, replace(how, device=workers.device), folder)
+    for shard, failed in results_of(shards, prepare, workers, kept=kept):
+        yield _join(folder / shard.digest, writer, sources), failed
+    shutil.rmtree(folder)
+
+
+def _shard_maker(how: _Extraction[Content], folder: Path) -> Make[tuple[str, Content], Failures[Content]]:
+    return partial(_make_shard, how, folder)
+
+
+def _make_shard(
+    how: _Extraction[Content], folder: Path, shard: Shard[tuple[str, Content]]
+) -> Failures[Content]:
+    """Make the store of a shard from its beginning, and then note that it is complete."""
+    store = folder / shard.digest
+    with writing(store):
+        shutil.rmtree(store, ignore_errors=True)
+        store.mkdir(parents=True)
+        with how.open(store) as writer, how.sources(store, anew=True) as sources:
+            failed = [each for _, bad in how.add(shard.items, writer, sources) for each in bad]
+        ids = _ids(store)
+        bad_ids = sorted({item for item, _ in shard.items} - set(ids))
+        write_whole(_note(store), json.dumps({"last": ids[-1] if ids else None, "failed": bad_ids}))
+    return failed
+
+
+def _join(shard: Path, writer: FeatureStoreWriter, sources: SourceLog | None) -> int:
+    """Move the content of a shard to the store, and return the number of its items."""
+    added = len(_ids(shard))
+    if added:
+        if sources is not None:
+            sources.copy(shard)
+        writer.append(shard)
+        writer.commit()
+    with writing(shard):
+        shutil.rmtree(shard)
+    return added
+
+
+def _tried(folder: Path, writer: FeatureStoreWriter) -> frozenset[str]:
+    """Return the items that could not be used, of the shards that have been joined."""
+    tried: list[str] = []
+    for path in folder.glob("*.json"):
+        try:
+            note = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if note["last"] is None or note["last"] in writer:
+            tried += note["failed"]
+    return frozenset(tried)
+
+
+def _note(shard: Path) -> Path:
+    return shard.with_suffix(".json")
+
+
+def _ids(folder: Path) -> tuple[str, ...]:
+    return read_ids(folder, StoreManifest.read(folder)) if (folder / MANIFEST).exists() else ()
 
 
 def _check_unique(images: Sequence[tuple[str, ImageFile]]) -> None:

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
-from openvse.errors import DataError, IndexDamagedError, IndexFormatError, ModelError
-from openvse.index import metadata
-from openvse.index.clips import SECONDS, count_segments
+from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
 from openvse.index.database import Database, Root
-from openvse.index.embedding import Embedder, ImageEmbedder, KnownContent, StoredEmbedder
-from openvse.index.maintenance import compact, damaged_items, unused_rows
-from openvse.index.manifest import Held, Place, VectorDtype, read_manifest
-from openvse.index.portions import Sharing, SharingEmbedder
-from openvse.index.roots import Plan, plan
-from openvse.index.scanning import Changes, RootListing, compare, list_root, list_sentences
-from openvse.index.writer import IndexWriter
+from openvse.index.embedding import Embedder, ImageEmbedder, KnownContent, Sharing, StoredEmbedder
+from openvse.index.maintenance import damaged_items, rewrite, unused_rows
+from openvse.index.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, Place, VectorDtype
+from openvse.index.scanning import (
+    METADATA,
+    SECONDS,
+    Candidate,
+    Changes,
+    RootListing,
+    compare,
+    count_segments,
+    list_root,
+    list_sentences,
+    new_metadata,
+    note_metadata,
+)
+from openvse.index.writer import FoundIndex, IndexFolder, IndexWriter
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
-
-KEEP_SECONDS = 5.0
-"""A kill costs at most this much work."""
+from openvse.media.segments import file_of
+from openvse.pipeline import Pace, WorkProgress
 
 _NOT_INDEXABLE = (
     "this model cannot be indexed: an index needs a fixed number of embeddings for each image, whose inner products "
@@ -33,41 +41,28 @@ _NOT_INDEXABLE = (
 _IGNORE = "ignore"
 _SHORTEST, _LONGEST = 0.1, 86_400.0  # seconds of a segment
 _FEW_ROWS = 1024  # unused ones that are no reason to rewrite an index
-
-
-@dataclass(frozen=True)
-class IndexProgress:
-    """How far indexing has come.
-
-    Attributes:
-        done: items dealt with: embedded, unchanged, or found to be bad.
-        total: items in the folders.
-        images_per_s: items dealt with in a second.
-    """
-
-    done: int
-    total: int
-    images_per_s: float
+_LOOKED_AT = 1000  # items of a folder that is gone, which are looked for in another one
 
 
 @dataclass(frozen=True)
 class IndexReport:
-    """What indexing did.
+    """The result of indexing.
 
     Attributes:
-        count: items in the index.
-        reused: those of them that were there already and have not changed.
+        count: the number of items in the index.
+        reused: the number of items that were there already and have not changed.
         failed: path and reason of each image that cannot be used.
         left_out: files that look like images or clips and were not tried, by kind.
-        stored: images that were embedded by stored features.
-        resumed: those that an interrupted indexing had embedded; they do not count as reused.
-        recognised: images that were moved, copied or touched, and recognised by their content.
-        removed: items that are no longer there, and were removed.
+        stored: the number of images that were embedded by stored features.
+        resumed: the number of items that an interrupted indexing had embedded; they do not count as reused.
+        recognised: the number of images that were moved, copied or touched, and recognised by their content.
+        removed: the number of items that are no longer there, and were removed.
         kept: roots and folders that could not be looked at, with the reason; their items stay.
-        compacted: rows that no item needed any more, and that were removed from the files.
+        compacted: the number of rows that no item needed any more, and that were removed from the files.
         bad_metadata: lines of ``metadata.jsonl`` that could not be understood: the file, and their numbers.
-        holds: what an item is.
-        segments: how many of the items are segments of clips.
+        holds: the kind of the items.
+        segments: the number of items that are segments of clips.
+        engine: the engine that the index has; see ``IndexManifest``.
     """
 
     count: int
@@ -83,6 +78,7 @@ class IndexReport:
     bad_metadata: list[tuple[Path, tuple[int, ...]]] = field(default_factory=list)
     holds: Held = "images"
     segments: int = 0
+    engine: Mapping[str, str] | None = None
 
 
 def build_index(
@@ -97,10 +93,11 @@ def build_index(
     ignore: Sequence[str] | None = None,
     segment_seconds: float | None = None,
     check: bool = False,
+    compact: bool = False,
     stored: StoredEmbedder | None = None,
     model_place: Place | None = None,
     sharing: Sharing | None = None,
-    progress: Callable[[IndexProgress], None] | None = None,
+    progress: Callable[[WorkProgress], None] | None = None,
 ) -> IndexReport:
     """Embed every image below some folders, and every video if the model reads clips; or the sentences of a file.
 
@@ -112,17 +109,18 @@ def build_index(
     Args:
         model: the model that embeds the images.
         folder: a folder of images, at any depth, or several; or a text file with a sentence a line.
-        out: folder of the index, created where it is missing.
-        batch_size: images embedded at once.
-        dtype: how a number is stored; None is that of the index, float32 for a new one.
+        out: the folder of the index, created where it is missing.
+        batch_size: the number of images that are embedded at once.
+        dtype: the type of a stored number; None is that of the index, float32 for a new one.
         overwrite: replace an index that another model made, or that holds other folders.
         add: add the folders to those that the index holds.
         ignore: patterns to skip beside ``.openvseignore`` (see ``IgnoreRules``); None takes those it was last given.
         segment_seconds: length of the items into which clips are cut; 0: whole clips; None: as was last given.
         check: first compare even a large index with its checksums, and embed anew what is damaged.
+        compact: rewrite the files without the rows that no item needs, even if these are few.
         stored: features that may stand for images which have not changed since they were extracted.
-        model_place: where the model is, for searches (``place_of``); None keeps what the index says of the same model.
-        sharing: processes that embed what is new (``openvse.tasks.shared_indexing``); None embeds in this one.
+        model_place: the place of the model, for searches (``place_of``); None keeps what the index says of it.
+        sharing: processes that embed what is new; None embeds in this one.
         progress: called after every batch.
 
     Raises:
@@ -130,228 +128,355 @@ def build_index(
         ModelError: no index can serve the model.
         IndexFormatError: the index cannot be written, or is of another model or of other folders.
     """
-    if not model.indexable:
-        raise ModelError(_NOT_INDEXABLE)
     given = [folder] if isinstance(folder, str | Path) else list(folder)
-    folders = [Path(each).resolve() for each in given]
-    holds: Held = "sentences" if folders and all(each.is_file() for each in folders) else "images"
-    planned = plan(
-        Path(out), folders, model=model.fingerprint, dtype=dtype, holds=holds, overwrite=overwrite, add=add
-    )
-    run = _Run(model, Path(out), planned, holds, dtype, batch_size, stored, model_place, check, sharing)
-    run.seconds = _checked(segment_seconds)
-    try:
-        return run(folders, given, ignore, progress)
-    except IndexDamagedError:  # of a database that SQLite cannot read: everything is embedded anew
-        run.anew = True
-        return run(folders, given, ignore, progress)
+    asked = _Asked(model, given, dtype, overwrite, add, ignore, segment_seconds, check, compact, model_place)
+    asked.check_allowed()
+    with IndexFolder(Path(out)) as index:
+        run = _Run(asked, index, partial(Embedder, model, batch_size, stored), sharing, progress)
+        try:
+            return run(index.find())
+        except IndexDamagedError:  # of a database that SQLite cannot read: everything is embedded anew
+            return run(None, anew=True)
 
 
-def _checked(seconds: float | None) -> float | None:
-    if seconds and not _SHORTEST <= seconds <= _LONGEST:
-        raise DataError(
-            f"segment_seconds is {seconds:g}: allowed are {_SHORTEST:g} to {_LONGEST:g}, and 0 for whole clips"
+@dataclass(frozen=True)
+class _Asked:
+    """What the caller of ``build_index`` wants; see its arguments."""
+
+    model: ImageEmbedder
+    given: Sequence[str | Path]
+    dtype: VectorDtype | None
+    overwrite: bool
+    add: bool
+    ignore: Sequence[str] | None
+    seconds: float | None
+    check: bool
+    compact: bool
+    place: Place | None
+
+    def check_allowed(self) -> None:
+        """Raise ModelError or DataError for what no index can be."""
+        if not self.model.indexable:
+            raise ModelError(_NOT_INDEXABLE)
+        if self.seconds and not _SHORTEST <= self.seconds <= _LONGEST:
+            raise DataError(
+                f"segment_seconds is {self.seconds:g}: allowed are {_SHORTEST:g} to {_LONGEST:g}, and 0 for whole clips"
+            )
+
+
+@dataclass(frozen=True)
+class RootPlan:
+    """The roots of an index once some folders are indexed.
+
+    Attributes:
+        roots: all roots.
+        replace: whether the existing index must be replaced.
+    """
+
+    roots: tuple[Root, ...]
+    replace: bool
+
+
+def _plan(asked: _Asked, index: IndexFolder, folders: Sequence[Path], holds: Held) -> RootPlan:
+    """Decide which roots the index will have, and whether the existing one must be replaced.
+
+    A damaged index may be replaced, and so may a folder that has moved: the old one is gone, and an image that the
+    index holds is in the new one, unchanged.
+
+    Raises:
+        IndexFormatError: an index of another model, of other folders or of something else would be replaced unasked.
+        DataError: a folder is named twice, or one is inside another.
+    """
+    _check_apart(folders)
+    problems = [index.problem(name) for name in (MANIFEST, UNFINISHED)]
+    if not asked.overwrite and (
+        later := next((each for each in problems if isinstance(each, IndexVersionError)), None)
+    ):
+        raise later
+    found, unfinished = index.find(), index.find(UNFINISHED)
+    fresh, is_there = _numbered((), folders), (index.path / MANIFEST).is_file()
+    for each in (found, unfinished):
+        if each is None or (each is unfinished and asked.overwrite):
+            continue
+        what = _difference(each.manifest, asked.model.fingerprint, holds)
+        merged = None if what else _merged(each, folders, asked.add)
+        if merged is None and not asked.overwrite:
+            names = ", ".join(root.path for root in each.roots)
+            reason = what or f"holds the images of {names}, not of {', '.join(map(str, folders))}"
+            more = "" if what else "add the folder with --add, "
+            raise IndexFormatError(
+                f"index {index.path} {reason}: {more}choose another --out, or replace it with --overwrite"
+            )
+        if merged is None:
+            return RootPlan(fresh, replace=is_there)
+    if found is None:
+        return RootPlan(fresh, replace=isinstance(index.problem(), IndexVersionError))
+    if asked.dtype not in (None, found.manifest.dtype):
+        return RootPlan(fresh, replace=True)
+    return RootPlan(_merged(found, folders, asked.add) or fresh, replace=False)
+
+
+def _difference(manifest: IndexManifest, model: str, holds: Held) -> str:
+    if manifest.model != model:
+        return f"was made by model {manifest.model}, not by {model}"
+    return "" if manifest.holds == holds else f"holds {manifest.holds}, not {holds}"
+
+
+def _merged(found: FoundIndex, folders: Sequence[Path], add: bool) -> tuple[Root, ...] | None:
+    """Return the roots of an index once folders are indexed; None where they are others."""
+    known = {root.path: root for root in found.roots}
+    strange = [folder for folder in folders if str(folder) not in known]
+    if not strange:
+        return found.roots
+    if add:
+        _check_apart([*map(Path, known), *strange])
+        return _numbered(found.roots, strange)
+    named = set(map(str, folders))
+    gone = [root for root in found.roots if root.path not in named and not Path(root.path).exists()]
+    if len(strange) == len(gone) == 1 and _holds_same(found.database, gone[0], strange[0]):
+        moved = Root(gone[0].number, str(strange[0]), gone[0].label)
+        return tuple(moved if root == gone[0] else root for root in found.roots)
+    return None
+
+
+def _numbered(known: Sequence[Root], folders: Sequence[Path]) -> tuple[Root, ...]:
+    """Give new roots numbers, and labels that tell their items apart."""
+    roots = list(known)
+    for folder in folders:
+        number = max((root.number for root in roots), default=-1) + 1
+        if not number:
+            roots.append(Root(0, str(folder), ""))
+            continue
+        taken = {root.label for root in roots}
+        names = (
+            folder.name or "root",
+            *(f"{folder.name or 'root'}-{count}" for count in range(2, len(roots) + 3)),
         )
-    return seconds
+        roots.append(Root(number, str(folder), next(name for name in names if name not in taken)))
+    return tuple(roots)
+
+
+def _check_apart(folders: Sequence[Path]) -> None:
+    """Raise DataError where a folder is named twice or is inside another: its images would be found twice."""
+    for place, first in enumerate(folders):
+        for second in folders[place + 1 :]:
+            if first == second or first in second.parents or second in first.parents:
+                raise DataError(
+                    f"{first} and {second} hold the same images: index the outer folder alone, or folders beside each "
+                    f"other"
+                )
+
+
+def _holds_same(database: Database, gone: Root, folder: Path) -> bool:
+    """Return whether an image of a root that is gone is in a folder, unchanged."""
+    with suppress(IndexFormatError):
+        for item_id, modified_ns, size, _ in islice(database.walk(gone.number), _LOOKED_AT):
+            if _is_there(folder, file_of(gone.name_of(item_id)), modified_ns, size):
+                return True
+    return False
+
+
+def _is_there(folder: Path, name: str, modified_ns: int, size: int) -> bool:
+    try:
+        status = os.stat(os.path.join(folder, name))  # noqa: PTH116, PTH118 - an odd name is no reason to stop
+    except (OSError, ValueError):
+        return False
+    return (status.st_mtime_ns, status.st_size) == (modified_ns, size)
+
+
+@dataclass
+class _Outcome:
+    """What became of the candidates of a run."""
+
+    failed: list[tuple[Candidate, str]] = field(default_factory=list)
+    stored: int = 0
+    recognised: int = 0
 
 
 class _Run:
-    """One run of indexing."""
+    """A run of indexing.
+
+    Args:
+        asked: what the caller wants.
+        index: the folder of the index.
+        embedder: makes what embeds, for embeddings of content that the index holds.
+        sharing: see ``build_index``.
+        progress: see ``build_index``.
+    """
 
     def __init__(
         self,
-        model: ImageEmbedder,
-        out: Path,
-        planned: Plan,
-        holds: Held,
-        dtype: VectorDtype | None,
-        batch_size: int,
-        stored: StoredEmbedder | None,
-        model_place: Place | None,
-        check: bool,
+        asked: _Asked,
+        index: IndexFolder,
+        embedder: Callable[[KnownContent | None], Embedder],
         sharing: Sharing | None,
+        progress: Callable[[WorkProgress], None] | None,
     ) -> None:
-        self._model, self._out, self._plan, self._holds = model, out, planned, holds
-        self._dtype, self._batch_size, self._stored = dtype, batch_size, stored
-        self._place, self._check, self._sharing = model_place, check, sharing
-        self.anew = False
-        self.seconds: float | None = None
-        self._length = 0.0
-
-    def __call__(
-        self,
-        folders: Sequence[Path],
-        given: Sequence[str | Path],
-        ignore: Sequence[str] | None,
-        progress: Callable[[IndexProgress], None] | None,
-    ) -> IndexReport:
+        self._asked, self._index = asked, index
+        self._embedder, self._sharing, self._progress = embedder, sharing, progress
+        folders = [Path(each).resolve() for each in asked.given]
+        are_files = bool(folders) and all(each.is_file() for each in folders)
+        self._holds: Held = "sentences" if are_files else "images"
+        self._planned = _plan(asked, index, folders, self._holds)
         named = set(map(str, folders))
-        roots = [root for root in self._plan.roots if root.path in named]
-        rules = _remembered(self._out, _IGNORE).splitlines() if ignore is None else list(ignore)
-        if self._holds == "images":
-            self._length = self.seconds or 0.0
-            if self.seconds is None:
-                self._length = float(_remembered(self._out, SECONDS) or 0)
-        listings = [self._list(root, rules) for root in roots]
-        _check_present(listings, given, self._out)
-        with self._writer() as writer:
-            changes, damaged = self._changes(writer, listings)
-            embedder = self._embedder(writer, damaged)
-            self._write(writer, embedder, changes, progress)
+        self._roots = [root for root in self._planned.roots if root.path in named]
+
+    def __call__(self, found: FoundIndex | None, *, anew: bool = False) -> IndexReport:
+        """Index the roots.
+
+        Args:
+            found: the existing index, which remembers what the user gave before.
+            anew: begin a new index in its place.
+        """
+        seconds = self._segment_seconds(found)
+        listings = self._listings(found, seconds)
+        _check_present(listings, self._asked.given, found)
+        with self._writer(anew=anew) as writer:
+            changes, damaged = Changes(), set[str]()
+            before = writer.written
+            if before is not None:
+                damaged = damaged_items(before, check=self._asked.check)
+            database = None if before is None else before.database
+            for listing in listings:
+                compare(listing, database, damaged, changes, writer.first_unfinished, seconds)
+            if seconds != float(_remembered(before, SECONDS) or 0):
+                writer.note(SECONDS, f"{seconds:g}")  # with the first segment, for the next run after a kill
+            outcome = self._write(writer, changes, damaged)
             _check_still_there(listings)
-            bad_lines = self._tidy(writer, embedder, changes, listings, ignore, given)
+            self._drop_gone(writer, changes, outcome)
+            bad_lines = self._note_what_is_said(writer, changes, listings)
             writer.finish()
-            database = writer.database
-            compacted = 0
-            if database is not None and _is_wasteful(database):
-                compacted = compact(self._out, writer.manifest, database)
-            count = 0 if database is None else database.count()
-            return IndexReport(
-                count=count,
-                reused=changes.unchanged - changes.resumed,
-                failed=[*changes.failed, *embedder.failed],
-                left_out=changes.left_out,
-                stored=embedder.from_store,
-                resumed=changes.resumed,
-                recognised=embedder.recognised,
-                removed=len(changes.gone),
-                kept=changes.kept,
-                compacted=compacted,
-                bad_metadata=bad_lines,
-                holds=self._holds,
-                segments=0 if database is None else count_segments(database),
-            )
+            return self._report(writer, changes, outcome, bad_lines)
 
-    def _list(self, root: Root, rules: Sequence[str]) -> RootListing:
+    def _segment_seconds(self, found: FoundIndex | None) -> float:
         if self._holds == "sentences":
-            return list_sentences(root)
-        videos = self._model.reads_videos or bool(self._length)
-        return list_root(root, videos=videos, ignore=rules)
+            return 0.0
+        given = self._asked.seconds
+        return float(_remembered(found, SECONDS) or 0) if given is None else given
 
-    def _writer(self) -> IndexWriter:
+    def _listings(self, found: FoundIndex | None, seconds: float) -> list[RootListing]:
+        if self._holds == "sentences":
+            return [list_sentences(root) for root in self._roots]
+        given = self._asked.ignore
+        rules = _remembered(found, _IGNORE).splitlines() if given is None else list(given)
+        videos = self._asked.model.reads_videos or bool(seconds)
+        return [list_root(root, videos=videos, ignore=rules) for root in self._roots]
+
+    def _writer(self, *, anew: bool) -> IndexWriter:
         return IndexWriter(
-            self._out,
-            model=self._model.fingerprint,
-            roots=self._plan.roots,
-            dtype=self._dtype,
-            model_place=self._place,
+            self._index,
+            model=self._asked.model.fingerprint,
+            roots=self._planned.roots,
+            dtype=self._asked.dtype,
+            model_place=self._asked.place,
             holds=self._holds,
-            replace=self._plan.replace,
-            anew=self.anew,
+            replace=self._planned.replace,
+            anew=anew,
         )
 
-    def _changes(self, writer: IndexWriter, listings: Sequence[RootListing]) -> tuple[Changes, set[str]]:
-        database, changes, damaged = writer.database, Changes(), set[str]()
-        if database is not None:
-            damaged = damaged_items(self._out, writer.manifest, database, check=self._check)
-        for listing in listings:
-            compare(listing, database, damaged, changes, writer.first_unfinished, self._length)
-        return changes, damaged
-
-    def _embedder(self, writer: IndexWriter, damaged: set[str]) -> Embedder:
-        known = None
-        if writer.database is not None:
-            known = KnownContent(self._out, writer.manifest, writer.database, damaged)
-        given = self._model, self._batch_size, self._stored, known
-        return Embedder(*given) if self._sharing is None else SharingEmbedder(self._sharing, *given)
-
-    def _write(
-        self,
-        writer: IndexWriter,
-        embedder: Embedder,
-        changes: Changes,
-        progress: Callable[[IndexProgress], None] | None,
-    ) -> None:
+    def _write(self, writer: IndexWriter, changes: Changes, damaged: set[str]) -> _Outcome:
         """Embed and write what is new or has changed, and commit from time to time."""
-        started = kept_at = time.perf_counter()
-        before = changes.unchanged + len(changes.failed)
-        done, total = before, before + len(changes.candidates)
-        noted = "" if writer.database is None else writer.database.setting(SECONDS)
-        if self._length != float(
-            noted or 0
-        ):  # with the first segment, as whoever comes after a kill must know
-            writer.note(SECONDS, f"{self._length:g}")
-        for entries, vectors in embedder.batches(changes.candidates):
-            if entries:
-                writer.append(entries, vectors)
-            writer.drop(embedder.replaced())
-            done = before + embedder.dealt
-            if time.perf_counter() - kept_at > KEEP_SECONDS:
-                writer.commit()
-                kept_at = time.perf_counter()
-            if progress is not None:
-                progress(IndexProgress(done, total, done / (time.perf_counter() - started)))
-        if progress is not None and not changes.candidates:
-            progress(IndexProgress(done, total, done / max(1e-9, time.perf_counter() - started)))
+        known = None if writer.written is None else KnownContent(writer.written, damaged)
+        embedder = self._embedder(known)
+        if self._sharing is None:
+            batches = embedder.embed(changes.candidates)
+        else:
+            batches = embedder.embed_shared(changes.candidates, self._sharing)
+        before, outcome = changes.unchanged + len(changes.failed), _Outcome()
+        pace = Pace(before + len(changes.candidates), self._progress, before=before)
+        for batch in batches:
+            if batch.entries:
+                writer.append(batch.entries, batch.vectors)
+            writer.drop(batch.replaced)
+            outcome.failed += batch.failed
+            outcome.stored += batch.from_store
+            outcome.recognised += batch.recognised
+            pace.keep(writer.commit)
+            pace.add(batch.dealt)
+        if not changes.candidates:
+            pace.tell()
+        return outcome
 
-    def _tidy(
-        self,
-        writer: IndexWriter,
-        embedder: Embedder,
-        changes: Changes,
-        listings: Sequence[RootListing],
-        ignore: Sequence[str] | None,
-        given: Sequence[str | Path],
-    ) -> list[tuple[Path, tuple[int, ...]]]:
-        """Prepare what the last transaction does: remove what is gone, note what the user says of the rest."""
-        failed = set(embedder.failed_ids)
-        broken = [item for each in changes.candidates if each.item.id in failed for item in each.before]
+    def _drop_gone(self, writer: IndexWriter, changes: Changes, outcome: _Outcome) -> None:
+        """Remove items whose files are gone or can no longer be used, with the last transaction."""
+        broken = [item for candidate, _ in outcome.failed for item in candidate.before]
         gone = [*changes.gone, *broken]
         if len(writer) - len(gone) <= 0:
-            path, reason = [*changes.failed, *embedder.failed][0]
+            failed = [*changes.failed, *((candidate.path, reason) for candidate, reason in outcome.failed)]
+            (path, reason), *_ = failed
+            given = ", ".join(map(str, self._asked.given))
             raise DataError(
-                f"none of the {changes.present} images in {', '.join(map(str, given))} can be used; the first is "
-                f"{path}: {reason}"
+                f"none of the {changes.present} images in {given} can be used; the first is {path}: {reason}"
             )
         if gone:
             writer.drop(gone)
-        if ignore is not None:
-            rules = "\n".join(ignore)
+
+    def _note_what_is_said(
+        self, writer: IndexWriter, changes: Changes, listings: Sequence[RootListing]
+    ) -> list[tuple[Path, tuple[int, ...]]]:
+        """Note ignore rules and metadata with the last transaction, and return the lines that were not understood."""
+        if self._asked.ignore is not None:
+            rules = "\n".join(self._asked.ignore)
             writer.at_the_end(lambda database: database.set(_IGNORE, rules))
+        database = None if writer.written is None else writer.written.database
         bad = []
+        with_new = {candidate.root for candidate in changes.candidates}
         for listing in listings if self._holds == "images" else ():
-            folder = Path(listing.root.path)
-            has_new = any(each.root == listing.root.number for each in changes.candidates)
-            if listing.missing or not _says_something_new(writer, listing, folder, has_new):
+            if listing.missing:
                 continue
-            said = metadata.read_metadata(folder)
+            has_new = listing.root.number in with_new
+            said = new_metadata(database, listing, has_new=has_new)
+            if said is None:
+                continue
             if said.bad_lines:
-                bad.append((folder / metadata.FILE, said.bad_lines))
-            writer.at_the_end(partial(metadata.describe, root=listing.root, said=said))
+                bad.append((Path(listing.root.path) / METADATA, said.bad_lines))
+            writer.at_the_end(partial(note_metadata, root=listing.root, said=said))
         return bad
 
+    def _report(
+        self,
+        writer: IndexWriter,
+        changes: Changes,
+        outcome: _Outcome,
+        bad_lines: list[tuple[Path, tuple[int, ...]]],
+    ) -> IndexReport:
+        """Compact the index if that is wanted or worth it, and return what was done."""
+        index = writer.written
+        assert index is not None, "an index without items was refused"
+        count, unused = index.database.count(), unused_rows(index.database)
+        # Where most rows are of no use, rewriting the files costs no more than what made them so.
+        compacted = rewrite(index) if self._asked.compact or unused > max(count, _FEW_ROWS) else 0
+        failed = [(candidate.path, reason) for candidate, reason in outcome.failed]
+        return IndexReport(
+            count=count,
+            reused=changes.unchanged - changes.resumed,
+            failed=[*changes.failed, *failed],
+            left_out=changes.left_out,
+            stored=outcome.stored,
+            resumed=changes.resumed,
+            recognised=outcome.recognised,
+            removed=len(changes.gone),
+            kept=changes.kept,
+            compacted=compacted,
+            bad_metadata=bad_lines,
+            holds=self._holds,
+            segments=count_segments(index.database),
+            engine=index.manifest.engine,
+        )
 
-def _remembered(out: Path, name: str) -> str:
-    """Return what an index was last given: ignore rules, or the length of segments."""
-    with _opened(out) as database:
-        return "" if database is None else database.setting(name)
+
+def _remembered(found: FoundIndex | None, name: str) -> str:
+    """Return a setting that the user gave an index before; "" if there is none."""
+    return "" if found is None else found.database.setting(name)
 
 
-@contextmanager
-def _opened(out: Path) -> Iterator[Database | None]:
-    """Open the database of an index for reading; None where there is none, or a damaged one."""
-    try:
-        manifest = read_manifest(out)
-        database = Database(out / manifest.items)
-    except IndexFormatError:
-        database = None
-    try:
-        yield database
-    finally:
-        if database is not None:
-            database.close()
-
-
-def _check_present(listings: Sequence[RootListing], given: Sequence[str | Path], out: Path) -> None:
+def _check_present(
+    listings: Sequence[RootListing], given: Sequence[str | Path], found: FoundIndex | None
+) -> None:
     """Raise DataError for a root in which there is nothing, unless the index holds items of it, which are kept."""
-    with _opened(out) as database:
-        held = {
-            listing.root.number
-            for listing in listings
-            if listing.missing and database is not None and any(database.walk(listing.root.number))
-        }
     for listing in listings:
-        if not listing.missing or listing.root.number in held:
+        is_held = found is not None and any(found.database.walk(listing.root.number))
+        if not listing.missing or is_held:
             continue
         folder = next((each for each in given if str(Path(each).resolve()) == listing.root.path), "")
         if listing.holds == "sentences":
@@ -375,18 +500,3 @@ def _check_still_there(listings: Sequence[RootListing]) -> None:
                 f"{escaped(listing.root.path)} is no longer there: what was embedded is kept; connect it, and run the "
                 f"same command again"
             )
-
-
-def _is_wasteful(database: Database) -> bool:
-    """Return whether most rows are of no use: rewriting them costs no more than what made them so."""
-    unused, count = unused_rows(database)
-    return unused > max(count, _FEW_ROWS)
-
-
-def _says_something_new(writer: IndexWriter, listing: RootListing, folder: Path, has_new: bool) -> bool:
-    """Return whether the metadata of a root must be read: the file has changed, or there are new items."""
-    state = metadata.state_of(folder)
-    before = ""
-    if writer.database is not None:
-        before = writer.database.setting(metadata.setting_of(listing.root.number))
-    return state != before or bool(state and has_new)

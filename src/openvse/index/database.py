@@ -1,4 +1,4 @@
-"""The database of an index: its items, what the user says of them, its roots, and which rows hold their embeddings."""
+"""The database of an index: its items with their metadata, its roots, and the rows of their embeddings."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Root:
 
     Attributes:
         number: 0 for the first.
-        path: absolute.
-        label: what stands before the ids of its items, with a colon; "" for the first root.
+        path: its absolute path.
+        label: the word before the ids of its items and a colon; "" for the first root, whose ids have none.
     """
 
     number: int
@@ -73,43 +73,35 @@ class Root:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """An item as the database holds it.
+class Entry:
+    """An item to be written.
 
     Attributes:
         item: id, time and size.
-        root: number of its root.
+        root: the number of its root.
         kind: "image", "clip" or "sentence".
-        content: hash of the file's content; None where it is not known.
-        segment: number of the segment.
-        row: row of its embeddings there.
-        checksum: of embeddings, id, time and size; see ``index.segments.row_checksum``.
-        run: number of the indexing that embedded it.
+        content: the hash of the file's content, where it is known.
     """
 
     item: Item
-    root: int
-    kind: str
-    content: bytes | None
-    segment: int
-    row: int
-    checksum: int
-    run: int
+    root: int = 0
+    kind: str = "image"
+    content: bytes | None = None
 
 
 @dataclass(frozen=True)
-class Table:
-    """All items at one moment, in the order of their ids; what is known of each is at its position.
+class ItemTable:
+    """All items at one moment, a column for each of their facts, in the order of the ids.
 
     Attributes:
-        ids: sorted by their bytes.
+        ids: the ids, sorted by their bytes.
         keys: a number for each item that no other item ever has, rising in time.
-        modified_ns: times of their last changes.
-        sizes: in bytes.
-        roots: numbers of their roots.
-        segments: numbers of their segments.
+        modified_ns: the times of their last changes.
+        sizes: their sizes in bytes.
+        roots: the numbers of their roots.
+        segments: the numbers of their segments.
         rows: their rows there.
-        checksums: see ``Stored``.
+        checksums: the checksums of their embeddings, ids, times and sizes; see ``index.segments.row_checksum``.
     """
 
     ids: list[str]
@@ -124,7 +116,7 @@ class Table:
 
 @dataclass(frozen=True)
 class SegmentFile:
-    """A segment as the database names it: its number, its file and how many of its rows are valid."""
+    """A segment in the database: its number, the name of its file and the number of its valid rows."""
 
     number: int
     file: str
@@ -164,7 +156,7 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; what was not committed is undone."""
+        """Close the file; changes that were not committed are undone."""
         self._connection.close()
 
     @contextmanager
@@ -207,13 +199,13 @@ class Database:
         with self._errors():
             return self._connection.execute(sql, values).fetchall()
 
-    def table(self) -> Table:
+    def table(self) -> ItemTable:
         """Return all items."""
         sql = "SELECT id, key, modified_ns, size, root, segment, row, checksum FROM items ORDER BY id"
         with self._errors():
             columns = list(zip(*self._connection.execute(sql), strict=True)) or [()] * 8
         ids, *numbers = columns
-        return Table(list(ids), *(np.array(column, np.int64) for column in numbers))
+        return ItemTable(list(ids), *(np.array(column, np.int64) for column in numbers))
 
     def walk(self, root: int, *, segments: bool = False) -> Iterator[tuple[str, int, int, int]]:
         """Yield id, time, size and run of the items of a root, in the order of their ids.
@@ -254,7 +246,7 @@ class Database:
         return [SegmentFile(*row) for row in rows]
 
     def setting(self, name: str, default: str = "") -> str:
-        """Return what was last noted under a name."""
+        """Return the value that was last noted under a name."""
         rows = self.read("SELECT value FROM settings WHERE name = ?", (name,))
         return str(rows[0][0]) if rows else default
 
@@ -273,9 +265,14 @@ class Database:
 
     # What follows changes the index, inside a transaction.
 
-    def put(self, items: Iterable[Stored]) -> None:
-        """Add items; those whose ids are there are replaced."""
-        self._connection.executemany(_UPSERT, map(_values, items))
+    def put(self, items: Iterable[tuple[Entry, int, int, int]], run: int) -> None:
+        """Add items; those whose ids are there are replaced.
+
+        Args:
+            items: each item with its segment, its row there and its checksum.
+            run: the number of the indexing that embedded them.
+        """
+        self._connection.executemany(_UPSERT, ((*_values(entry), *place, run) for entry, *place in items))
 
     def drop(self, ids: Iterable[str]) -> None:
         """Remove items by their ids."""
@@ -289,7 +286,7 @@ class Database:
         self._connection.execute("DELETE FROM roots WHERE root = ?", (root,))
 
     def describe(self, metadata: Iterable[tuple[str | None, str]]) -> None:
-        """Replace what is said of items: (JSON, id)."""
+        """Replace the metadata of items, each as JSON and an id."""
         self._connection.executemany(
             "UPDATE items SET metadata = ? WHERE id = CAST(? AS TEXT)",
             ((said, encode_id(item_id)) for said, item_id in metadata),
@@ -308,7 +305,7 @@ class Database:
         return int(cursor.lastrowid or 0)
 
     def set_rows(self, segment: int, rows: int) -> None:
-        """Note how many rows of a segment are valid."""
+        """Note the number of valid rows of a segment."""
         self._connection.execute("UPDATE segments SET rows = ? WHERE segment = ?", (rows, segment))
 
     def place(self, places: Iterable[tuple[int, int, int]]) -> None:
@@ -363,8 +360,6 @@ def _file_of(name: bytes) -> str:
     return file_of(decode_id(name)).encode("utf-8", "replace").decode()
 
 
-def _values(stored: Stored) -> tuple[object, ...]:
-    item = stored.item
-    name = encode_id(item.id)
-    numbers = stored.segment, stored.row, stored.checksum, stored.run
-    return name, stored.root, stored.kind, item.modified_ns, item.size, stored.content, *numbers
+def _values(entry: Entry) -> tuple[object, ...]:
+    item = entry.item
+    return encode_id(item.id), entry.root, entry.kind, item.modified_ns, item.size, entry.content

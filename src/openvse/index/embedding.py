@@ -1,59 +1,58 @@
-"""Embedding what is new or has changed: by its content, by stored features, and the rest by the model."""
+"""Embedding new and changed files: by their content if the index knows it, by stored features, or by the model."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import BadImageError, ModelError
-from openvse.index.clips import same_segments, segments_of
-from openvse.index.database import Database
-from openvse.index.manifest import Manifest
-from openvse.index.scanning import Candidate
-from openvse.index.segments import map_rows
-from openvse.index.writer import Entry
+from openvse.index.database import Entry
+from openvse.index.scanning import Candidate, same_segments, segments_of
+from openvse.index.segments import map_segment
+from openvse.index.writer import FoundIndex
 from openvse.media.videos import ClipSource, clip_seconds
-
-if TYPE_CHECKING:
-    from openvse.types import EmbeddingSet
-
+from openvse.pipeline import (
+    DecodedBatch,
+    Make,
+    Shard,
+    Workers,
+    decoded,
+    in_batches,
+    reason_of,
+    results_of,
+)
 
 WHOLE_BYTES = 1 << 24
 """A larger file is hashed by its size and by parts at its beginning, middle and end."""
 
+BATCHES_IN_SHARD = 16
+
 _PART = 1 << 20
-
-
-def content_hash(path: Path, size: int) -> bytes | None:
-    """Return a hash of a file's content, 16 bytes; None where the file cannot be read.
-
-    Args:
-        path: the file.
-        size: its bytes, as they were when it was looked at.
-    """
-    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
-    starts = (0,) if size <= WHOLE_BYTES else (0, size // 2, size - _PART)
-    try:
-        with path.open("rb", buffering=0) as file:
-            for start in starts:
-                file.seek(start)
-                left = size if len(starts) == 1 else _PART
-                while left > 0 and (block := file.read(min(left, _PART))):
-                    digest.update(block)
-                    left -= len(block)
-    except OSError:
-        return None
-    return digest.digest()
-
 
 Vectors: TypeAlias = Float[np.ndarray, "B K D"]
 Row: TypeAlias = Float[np.ndarray, "K D"]
+
+
+@runtime_checkable
+class VectorSet(Protocol):
+    """Embeddings of several items; ``EmbeddingSet`` is one, and that of an exported model."""
+
+    @property
+    def vectors(self) -> Any:
+        """Arrays, or tensors on the CPU, ``[B, K, D]``."""
+        ...
+
+    @property
+    def mask(self) -> Any:
+        """Which embeddings are real, ``[B, K]``."""
+        ...
 
 
 @runtime_checkable
@@ -75,8 +74,12 @@ class ImageEmbedder(Protocol):
         """Whether it embeds clips too."""
         ...
 
-    def encode_image(self, images: Sequence[ClipSource], batch_size: int) -> EmbeddingSet:
-        """Embed images or clips; raise BadImageError when one cannot be decoded."""
+    def read_image(self, image: Any) -> Any:
+        """Decode a ``ClipSource`` for ``encode_pixels``, in any thread; raise BadImageError if it cannot be used."""
+        ...
+
+    def encode_pixels(self, images: Sequence[Any]) -> VectorSet:
+        """Embed, as one batch, what ``read_image`` returned."""
         ...
 
 
@@ -84,36 +87,75 @@ class ImageEmbedder(Protocol):
 class SentenceEmbedder(Protocol):
     """The method of a model that indexing sentences uses beside those of ``ImageEmbedder``."""
 
-    def encode_text(self, captions: Sequence[str], batch_size: int) -> EmbeddingSet:
+    def encode_text(self, captions: Sequence[str], batch_size: int) -> VectorSet:
         """Embed sentences."""
         ...
 
 
 @runtime_checkable
 class StoredEmbedder(Protocol):
-    """Embeds images by what is stored of them; ``openvse.search.StoredImages`` is one."""
+    """Embeds images by their stored features; ``openvse.search.StoredFeatures`` is one."""
 
     def find(self, path: Path, modified_ns: int, size: int) -> int | None:
         """Return the place of an image in the store; None where it is not in it, or has changed since."""
         ...
 
-    def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> EmbeddingSet:
+    def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> VectorSet:
         """Embed images of the store, in the order given."""
         ...
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Processes that embed what is new.
+
+    Attributes:
+        workers: the processes.
+        load: loads the model in each of them; it is sent there.
+    """
+
+    workers: Workers
+    load: Callable[[], ImageEmbedder]
+
+
+@dataclass
+class EmbeddedBatch:
+    """Items with their embeddings, and what became of the candidates that they are made of.
+
+    Attributes:
+        entries: the items.
+        vectors: their embeddings.
+        dealt: the number of candidates.
+        failed: candidates that cannot be used, with the reason.
+        replaced: ids of items in whose place the entries stand.
+        from_store: the number of candidates that were embedded by stored features.
+        recognised: the number of candidates that were recognised by their content.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    vectors: Vectors = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))
+    dealt: int = 0
+    failed: list[tuple[Candidate, str]] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+    from_store: int = 0
+    recognised: int = 0
+
+    def note(self, candidate: Candidate, entries: Sequence[Entry]) -> None:
+        """Add the items of a candidate."""
+        self.entries += entries
+        self.replaced += set(candidate.before) - {entry.item.id for entry in entries}
 
 
 class KnownContent:
     """Finds the embeddings of files whose content the index holds already, wherever it was.
 
     Args:
-        folder: of the index.
-        manifest: what it says of itself.
-        database: its items.
-        damaged: ids of items whose embeddings are not to be used.
+        index: the index.
+        damaged: ids of items whose embeddings must not be used.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, database: Database, damaged: set[str]) -> None:
-        self._folder, self._manifest, self._database, self._damaged = folder, manifest, database, damaged
+    def __init__(self, index: FoundIndex, damaged: set[str]) -> None:
+        self._index, self._database, self._damaged = index, index.database, damaged
         self._segments: dict[int, Vectors] = {}
 
     def find(self, candidate: Candidate) -> list[tuple[Entry, Row]]:
@@ -141,184 +183,218 @@ class KnownContent:
         return found
 
     def _mapped(self, number: int) -> dict[int, Vectors]:
-        shape = self._manifest.num_embeddings, self._manifest.dim, self._manifest.dtype
-        for segment in self._database.segments():
-            if segment.number == number:
-                return {number: map_rows(self._folder / segment.file, segment.rows, *shape)}
-        return {}
+        folder, manifest, files = self._index.folder, self._index.manifest, self._database.segments()
+        return {file.number: map_segment(folder, file, manifest) for file in files if file.number == number}
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """A candidate that was looked for in the index and among the stored features.
+
+    Attributes:
+        candidate: the candidate.
+        rows: its items with their embeddings, if the index holds its content.
+        place: its place among the stored features, if it has one.
+    """
+
+    candidate: Candidate
+    rows: Sequence[tuple[Entry, Row]] = ()
+    place: int | None = None
 
 
 class Embedder:
-    """Embeds candidates batch by batch.
+    """Embeds candidates batch by batch, and decodes the next ones meanwhile.
 
     Args:
         model: the model.
-        batch_size: how many are embedded at once.
+        batch_size: the number of candidates that are embedded at once.
         stored: features that may stand for images.
         known: embeddings of content that the index holds; None where it holds nothing.
-
-    Attributes:
-        failed: files that cannot be used, with the reason.
-        failed_ids: their ids.
-        dealt: how many candidates were dealt with.
-        from_store: how many were embedded by stored features.
-        recognised: how many were recognised by their content.
     """
 
     def __init__(
         self,
         model: ImageEmbedder,
         batch_size: int,
-        stored: StoredEmbedder | None,
-        known: KnownContent | None,
+        stored: StoredEmbedder | None = None,
+        known: KnownContent | None = None,
     ) -> None:
         self._model, self._batch_size, self._stored, self._known = model, batch_size, stored, known
-        self.failed: list[tuple[Path, str]] = []
-        self.failed_ids: list[str] = []
-        self.from_store = self.recognised = self.dealt = 0
-        self._replaced: list[str] = []
 
-    def replaced(self) -> list[str]:
-        """Return, once, the ids of items that what was yielded stands in the place of."""
-        replaced, self._replaced = self._replaced, []
-        return replaced
+    def embed(self, candidates: Sequence[Candidate]) -> Iterator[EmbeddedBatch]:
+        """Embed candidates in their order.
 
-    def batches(self, candidates: Sequence[Candidate]) -> Iterator[tuple[list[Entry], Vectors]]:
-        """Yield entries and embeddings, in order, of at most ``batch_size`` candidates at once.
-
-        What is recognised by its content comes between the others, in batches of its own. All segments of a clip are
-        yielded at once, so that an index holds all of them or none.
+        What is recognised by its content comes between the others, in batches of its own. All segments of a clip come
+        at once, so that an index holds all of them or none.
         """
-        return self._batches(candidates)
+        return self._embed_batches(self._batches(candidates))
+
+    def embed_shared(self, candidates: Sequence[Candidate], sharing: Sharing) -> Iterator[EmbeddedBatch]:
+        """Embed in this process what needs no model, and the others by workers, clips that are cut last."""
+        new: list[Candidate] = []
+        yield from self._embed_batches(self._batches(candidates, new))
+        shards = cut_candidates(new, self._batch_size, sharing.workers.count)
+        prepare = partial(_shard_embedder, sharing.load, self._batch_size)
+        for _, parts in results_of(shards, prepare, sharing.workers):
+            yield from parts
 
     def _batches(
-        self, candidates: Sequence[Candidate], later: list[Candidate] | None = None
-    ) -> Iterator[tuple[list[Entry], Vectors]]:
-        """Yield batches; where a list is given, what the model must embed is put there instead."""
-        waiting: list[Candidate] = []
-        recognised: list[tuple[Entry, Row]] = []
+        self, candidates: Sequence[Candidate], new: list[Candidate] | None = None
+    ) -> Iterator[Sequence[_Looked]]:
+        """Yield candidates in batches; if a list is given, those that the model must embed are put there instead."""
+        waiting: list[_Looked] = []
+        recognised: list[_Looked] = []
+        rows = 0
         for candidate in candidates:
-            is_file = self._known is not None and candidate.kind != "sentence"
-            found = self._known.find(candidate) if self._known is not None and is_file else []
-            if found:
-                self.recognised += 1
-                self._note(candidate, [entry for entry, _ in found])
-                recognised += found
-            elif later is not None and not self._is_stored(candidate):
-                later.append(candidate)
+            looked = self._look(candidate)
+            if looked.rows:
+                recognised.append(looked)
+                rows += len(looked.rows)
+            elif new is not None and looked.place is None:
+                new.append(candidate)
             elif candidate.seconds:
-                yield self._embed_segments(candidate)
+                yield [looked]
             else:
-                waiting.append(candidate)
+                waiting.append(looked)
             if len(waiting) == self._batch_size:
-                yield self._embed(waiting)
+                yield waiting
                 waiting = []
-            if len(recognised) >= self._batch_size:
-                yield _stacked(recognised)
-                recognised = []
-        if recognised:
-            yield _stacked(recognised)
-        if waiting:
-            yield self._embed(waiting)
+            if rows >= self._batch_size:
+                yield recognised
+                recognised, rows = [], 0
+        yield from filter(None, (recognised, waiting))
 
-    def _note(self, candidate: Candidate, entries: Sequence[Entry]) -> None:
-        """Note that a candidate was dealt with, and which of its items are no longer there."""
-        self.dealt += 1
-        self._replaced += set(candidate.before) - {entry.item.id for entry in entries}
-
-    def _embed(self, chunk: Sequence[Candidate]) -> tuple[list[Entry], Vectors]:
-        """Embed a chunk: by stored features, and the rest by the model."""
-        if chunk[0].kind == "sentence":
-            self.dealt += len(chunk)
-            return self._embed_sentences(chunk)
-        rows = self._embed_stored(chunk)
-        new, vectors = self._encode([candidate for candidate in chunk if candidate not in rows])
-        rows |= zip(new, vectors, strict=True)
-        done = [candidate for candidate in chunk if candidate in rows]
-        entries = [_entry(each, _content_of(each)) for each in done]
-        for candidate, entry in zip(done, entries, strict=True):
-            self._note(candidate, [entry])
-        return entries, np.stack([rows[candidate] for candidate in done]) if done else vectors
-
-    def _embed_segments(self, candidate: Candidate) -> tuple[list[Entry], Vectors]:
-        """Embed all segments of a clip."""
+    def _look(self, candidate: Candidate) -> _Looked:
+        if candidate.kind == "sentence":
+            return _Looked(candidate)
+        if self._known is not None and (rows := self._known.find(candidate)):
+            return _Looked(candidate, rows)
+        if self._stored is None or candidate.seconds:
+            return _Looked(candidate)
         item = candidate.item
+        return _Looked(candidate, (), self._stored.find(candidate.path, item.modified_ns, item.size))
+
+    def _embed_batches(self, batches: Iterator[Sequence[_Looked]]) -> Iterator[EmbeddedBatch]:
+        for batch in decoded(batches, self._read, lambda looked: looked.candidate.path):
+            done = EmbeddedBatch(dealt=len(batch.items) + len(batch.failed))
+            done.failed = [(looked.candidate, reason) for looked, reason in batch.failed]
+            if batch.items:
+                self._embed(batch, done)
+            yield done
+
+    def _read(self, looked: _Looked) -> tuple[Any, bytes | None]:
+        """Decode an image if the model must embed it, and then hash its file; called in threads."""
+        candidate = looked.candidate
+        if looked.rows or candidate.seconds or candidate.kind == "sentence":
+            return None, None
+        pixels = self._model.read_image(candidate.path) if looked.place is None else None
+        return pixels, _content_of(candidate)
+
+    def _embed(self, batch: DecodedBatch[_Looked, tuple[Any, bytes | None]], done: EmbeddedBatch) -> None:
+        """Embed a batch, whose items are all of one kind."""
+        first = batch.items[0]
+        if first.rows:
+            done.recognised = len(batch.items)
+            for looked in batch.items:
+                done.note(looked.candidate, [entry for entry, _ in looked.rows])
+            done.vectors = np.stack([row for looked in batch.items for _, row in looked.rows])
+        elif first.candidate.kind == "sentence":
+            if not isinstance(self._model, SentenceEmbedder):
+                raise ModelError("this model embeds no sentences: give a folder of images")
+            sentences = [looked.candidate.item.id for looked in batch.items]
+            done.entries = [_entry(looked.candidate, None) for looked in batch.items]
+            done.vectors = _vectors(self._model.encode_text(sentences, self._batch_size))
+        elif first.candidate.seconds:
+            self._embed_segments(first.candidate, done)
+        else:
+            self._embed_images(batch, done)
+
+    def _embed_images(
+        self, batch: DecodedBatch[_Looked, tuple[Any, bytes | None]], done: EmbeddedBatch
+    ) -> None:
+        """Embed images, some perhaps by stored features."""
+        rows: dict[int, Row] = {}
+        places = {number: each.place for number, each in enumerate(batch.items) if each.place is not None}
+        if self._stored is not None and places:
+            positions = np.fromiter(places.values(), np.int64)
+            rows |= zip(places, _vectors(self._stored.embed(positions, self._batch_size)), strict=True)
+            done.from_store = len(places)
+        new = [number for number in range(len(batch.items)) if number not in places]
+        if new:
+            pixels = [batch.values[number][0] for number in new]
+            rows |= zip(new, _vectors(self._model.encode_pixels(pixels)), strict=True)
+        for looked, (_, content) in zip(batch.items, batch.values, strict=True):
+            done.note(looked.candidate, [_entry(looked.candidate, content)])
+        done.vectors = np.stack([rows[number] for number in range(len(batch.items))])
+
+    def _embed_segments(self, candidate: Candidate, done: EmbeddedBatch) -> None:
+        """Embed all segments of a clip."""
         try:
             duration = clip_seconds(candidate.path)
-            named = segments_of(item.id, candidate.path, candidate.seconds, duration)
-            parts = []
-            for start in range(0, len(named), self._batch_size):
-                some: list[ClipSource] = [place for _, place in named[start : start + self._batch_size]]
-                parts.append(_vectors(self._model.encode_image(some, len(some))))
         except BadImageError as error:
-            self._fail(candidate, error)
-            return [], np.empty((0, 0, 0), np.float32)
+            done.failed.append((candidate, reason_of(error, candidate.path)))
+            return
+        named = segments_of(candidate.item.id, candidate.path, candidate.seconds, duration)
+        places: list[ClipSource] = [place for _, place in named]
+        parts = []
+        batches = in_batches(places, self._batch_size)
+        for batch in decoded(batches, self._model.read_image, lambda _: candidate.path):
+            if batch.failed:
+                done.failed.append((candidate, batch.failed[0][1]))
+                return
+            parts.append(_vectors(self._model.encode_pixels(batch.values)))
         content = _content_of(candidate)
-        entries = [_entry(candidate, content, name) for name, _ in named]
-        self._note(candidate, entries)
-        return entries, np.concatenate(parts)
-
-    def _fail(self, candidate: Candidate, error: BadImageError) -> None:
-        self.dealt += 1
-        self.failed.append((candidate.path, str(error).removeprefix(f"{candidate.path}: ")))
-        self.failed_ids.append(candidate.item.id)
-
-    def _embed_sentences(self, chunk: Sequence[Candidate]) -> tuple[list[Entry], Vectors]:
-        if not isinstance(self._model, SentenceEmbedder):
-            raise ModelError("this model embeds no sentences: give a folder of images")
-        embedded = self._model.encode_text([candidate.item.id for candidate in chunk], self._batch_size)
-        return [_entry(candidate, None) for candidate in chunk], _vectors(embedded)
-
-    def _is_stored(self, candidate: Candidate) -> bool:
-        if self._stored is None or candidate.kind == "sentence" or candidate.seconds:
-            return False
-        item = candidate.item
-        return self._stored.find(candidate.path, item.modified_ns, item.size) is not None
-
-    def _embed_stored(self, chunk: Sequence[Candidate]) -> dict[Candidate, Row]:
-        """Embed the images whose features are stored."""
-        if self._stored is None:
-            return {}
-        looked = {each: self._stored.find(each.path, each.item.modified_ns, each.item.size) for each in chunk}
-        places = {candidate: place for candidate, place in looked.items() if place is not None}
-        if not places:
-            return {}
-        embedded = self._stored.embed(np.fromiter(places.values(), np.int64), self._batch_size)
-        self.from_store += len(places)
-        return dict(zip(places, _vectors(embedded), strict=True))
-
-    def _encode(self, chunk: Sequence[Candidate]) -> tuple[Sequence[Candidate], Vectors]:
-        """Embed images, without those that turn out to be bad."""
-        if not chunk:
-            return [], np.empty((0, 0, 0), np.float32)
-        paths: list[ClipSource] = [candidate.path for candidate in chunk]
-        try:
-            embedded = self._model.encode_image(paths, len(paths))
-        except BadImageError:
-            # Trying each by itself costs its embedding once more, but only batches that hold a bad one pay it.
-            sound = [candidate for candidate in chunk if self._can_be_used(candidate)]
-            if len(sound) == len(chunk):
-                raise
-            return self._encode(sound)
-        return chunk, _vectors(embedded)
-
-    def _can_be_used(self, candidate: Candidate) -> bool:
-        try:
-            self._model.encode_image([candidate.path], 1)
-        except BadImageError as error:
-            self._fail(candidate, error)
-            return False
-        return True
+        done.note(candidate, [_entry(candidate, content, name) for name, _ in named])
+        done.vectors = np.concatenate(parts)
 
 
-def _entry(candidate: Candidate, content: bytes | None, name: str = "") -> Entry:
-    """Return the entry of a candidate, or of one of its segments by its name."""
-    item = replace(candidate.item, id=name) if name else candidate.item
-    return Entry(item, candidate.root, candidate.kind, content)
+def cut_candidates(
+    candidates: Sequence[Candidate], batch_size: int, num_processes: int
+) -> list[Shard[Candidate]]:
+    """Cut candidates into shards of whole batches, at least a few for each process.
+
+    Clips that are cut into segments are shards of their own: one clip may be as much work as a batch.
+    """
+    whole, clips = ([each for each in candidates if bool(each.seconds) is cuts] for cuts in (False, True))
+    parts: list[Sequence[Candidate]] = []
+    for some, unit in ((whole, batch_size), (clips, 1)):
+        units = -(-len(some) // unit)
+        parts += in_batches(some, unit * max(1, min(BATCHES_IN_SHARD, units // (4 * num_processes))))
+    return [Shard(number, tuple(part)) for number, part in enumerate(parts)]
+
+
+def _shard_embedder(
+    load: Callable[[], ImageEmbedder], batch_size: int
+) -> Make[Candidate, list[EmbeddedBatch]]:
+    """Load the model of a worker."""
+    embedder = Embedder(load(), batch_size)
+    return lambda shard: list(embedder.embed(shard.items))
+
+
+def content_hash(path: Path, size: int) -> bytes | None:
+    """Return a hash of a file's content, 16 bytes; None where the file cannot be read.
+
+    Args:
+        path: the file.
+        size: its bytes, as they were when it was looked at.
+    """
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+    starts = (0,) if size <= WHOLE_BYTES else (0, size // 2, size - _PART)
+    try:
+        with path.open("rb", buffering=0) as file:
+            for start in starts:
+                file.seek(start)
+                left = size if len(starts) == 1 else _PART
+                while left > 0 and (block := file.read(min(left, _PART))):
+                    digest.update(block)
+                    left -= len(block)
+    except OSError:
+        return None
+    return digest.digest()
 
 
 def _content_of(candidate: Candidate) -> bytes | None:
-    """Return the hash of a file that was embedded; None where it has changed since it was listed.
+    """Return the hash of a file that was read; None where it has changed since it was listed.
 
     Otherwise the hash of a later content would vouch for the embeddings of an earlier one.
     """
@@ -331,14 +407,16 @@ def _content_of(candidate: Candidate) -> bytes | None:
     return content if same else None
 
 
-def _stacked(recognised: Sequence[tuple[Entry, Row]]) -> tuple[list[Entry], Vectors]:
-    return [entry for entry, _ in recognised], np.stack([row for _, row in recognised])
+def _entry(candidate: Candidate, content: bytes | None, name: str = "") -> Entry:
+    """Return the entry of a candidate, or of one of its segments by its name."""
+    item = replace(candidate.item, id=name) if name else candidate.item
+    return Entry(item, candidate.root, candidate.kind, content)
 
 
-def _vectors(embedded: EmbeddingSet) -> Vectors:
+def _vectors(embedded: VectorSet) -> Vectors:
     """Return embeddings as an index holds them."""
     if not embedded.mask.all():
         raise ModelError(
             "the images have different numbers of embeddings: an index needs the same number for every image"
         )
-    return np.asarray(embedded.vectors, dtype=np.float32)  # arrays, and tensors on the CPU
+    return np.asarray(embedded.vectors, dtype=np.float32)

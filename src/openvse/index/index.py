@@ -12,15 +12,17 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import IndexFormatError
-from openvse.index.database import Database, Root, SegmentFile, Table, encode_id
-from openvse.index.manifest import Item, Manifest, check_model, damaged, read_manifest
-from openvse.index.segments import Segment, finite_rows, map_rows, row_checksum
+from openvse.index.database import Database, ItemTable, Root, SegmentFile, encode_id
+from openvse.index.manifest import IndexManifest, Item, check_model, damaged, read_manifest
+from openvse.index.segments import Segment, finite_rows, map_segment, row_checksum
 from openvse.media.segments import file_of, span_of
 
 SMALL_BYTES = 1 << 24
 """Embeddings up to this size are compared with their checksums whenever they are opened; larger ones on request."""
 
-_SMALL_COUNT = 1 << 16
+SMALL_COUNT = 1 << 16
+"""The same for the number of items."""
+
 _ATTEMPTS = 5
 
 
@@ -33,7 +35,7 @@ class Index:
         path: folder of the index.
         manifest: what made it, and its shape.
         roots: the indexed folders, or the file of the sentences.
-        table: what is known of the items, in the order of their ids.
+        table: the items and their facts, in the order of their ids.
         segments: the embeddings, in the files that hold them.
         is_complete: False while an indexing is under way, or where one was interrupted.
 
@@ -45,9 +47,9 @@ class Index:
     def __init__(
         self,
         path: Path,
-        manifest: Manifest,
+        manifest: IndexManifest,
         roots: Sequence[Root],
-        table: Table,
+        table: ItemTable,
         segments: Sequence[Segment],
         *,
         is_complete: bool = True,
@@ -85,12 +87,12 @@ class Index:
                     raise
         if check:
             index.check()
-        elif index._bytes <= SMALL_BYTES and len(index) <= _SMALL_COUNT:
+        elif index._bytes <= SMALL_BYTES and len(index) <= SMALL_COUNT:
             index.compare()
         return index
 
     @classmethod
-    def _of(cls, folder: Path, manifest: Manifest) -> Index:
+    def _of(cls, folder: Path, manifest: IndexManifest) -> Index:
         if not (folder / manifest.items).is_file():
             raise damaged(folder, f"{manifest.items} is missing")
         with Database(folder / manifest.items) as database, database.snapshot():
@@ -165,8 +167,8 @@ class Index:
         """Read all embeddings, a block at a time: compare them with their checksums, and look for bad numbers.
 
         Raises:
-            IndexFormatError: they are not what was written, or some hold NaN or infinite numbers; the first of their
-                images is named.
+            IndexFormatError: they have changed since they were written, or some hold NaN or infinite numbers; the
+                first of their images is named.
         """
         self.compare()
         with Database(self.path / self.manifest.items) as database:
@@ -183,7 +185,7 @@ class Index:
         """Compare the embeddings with their checksums.
 
         Raises:
-            IndexFormatError: they are not what was written.
+            IndexFormatError: they have changed since they were written.
         """
         if changed := self.changed():
             first = self.table.ids[changed[0]]
@@ -193,7 +195,7 @@ class Index:
             )
 
     def changed(self) -> list[int]:
-        """Return the positions of the items that are not what was written, by their checksums."""
+        """Return the positions of the items whose checksums do not match."""
         found = []
         for segment in self.segments:
             for row in np.flatnonzero(segment.positions >= 0).tolist():
@@ -217,9 +219,9 @@ class Index:
 
 
 def _map_segments(
-    folder: Path, manifest: Manifest, table: Table, files: Sequence[SegmentFile]
+    folder: Path, manifest: IndexManifest, table: ItemTable, files: Sequence[SegmentFile]
 ) -> list[Segment]:
-    """Map the segments, and find out whose their rows are."""
+    """Map the segments, with the items of their rows."""
     segments = []
     placed = 0
     for file in files:
@@ -227,9 +229,7 @@ def _map_segments(
         if not len(here):
             continue
         try:
-            vectors = map_rows(
-                folder / file.file, file.rows, manifest.num_embeddings, manifest.dim, manifest.dtype
-            )
+            vectors = map_segment(folder, file, manifest)
             positions = np.full(file.rows, -1, np.int32)
             positions[table.rows[here]] = here
         except (OSError, ValueError, IndexError, EOFError) as error:
@@ -241,7 +241,7 @@ def _map_segments(
     return segments
 
 
-def _filled_in(manifest: Manifest, roots: Sequence[Root], count: int) -> Manifest:
+def _filled_in(manifest: IndexManifest, roots: Sequence[Root], count: int) -> IndexManifest:
     return replace(manifest, root=roots[0].path if roots else "", count=count)
 
 

@@ -10,30 +10,30 @@ from pathlib import Path
 import numpy as np
 
 from openvse.errors import DiskError, IndexFormatError
-from openvse.files import locked, refusal_of_disk
-from openvse.index.clips import SECONDS
-from openvse.index.database import Database, Table
-from openvse.index.index import SMALL_BYTES
-from openvse.index.manifest import Item, Manifest, read_manifest
-from openvse.index.segments import SegmentWriter, map_rows, row_checksum
-from openvse.index.writer import remove_unnamed
+from openvse.files import refusal_of_disk
+from openvse.index.database import Database
+from openvse.index.index import SMALL_BYTES, SMALL_COUNT
+from openvse.index.manifest import MANIFEST, Item, read_manifest
+from openvse.index.scanning import SECONDS
+from openvse.index.segments import SegmentWriter, map_segment, row_checksum
+from openvse.index.writer import FoundIndex, IndexFolder
 from openvse.media.segments import file_of
 
 
 def compact_index(path: str | Path) -> int:
-    """Rewrite an index without the rows that no item needs any more, and return how many those were.
+    """Rewrite an index without the rows that no item needs, and return their number.
 
     It needs room for a second copy of the embeddings until it is done; readers go on with the old one.
 
     Raises:
         IndexFormatError: there is no index, another process writes it, or the disk refuses.
     """
-    with _changed(Path(path)) as (manifest, database):
-        return compact(Path(path), manifest, database)
+    with _changed(Path(path)) as index:
+        return rewrite(index)
 
 
 def remove_items(path: str | Path, ids: Sequence[str]) -> int:
-    """Remove items from an index by their ids, and return how many were there; their files stay.
+    """Remove items from an index by their ids, and return the number of those that it held; their files stay.
 
     The id of a clip stands for all its segments.
 
@@ -42,7 +42,8 @@ def remove_items(path: str | Path, ids: Sequence[str]) -> int:
     Raises:
         IndexFormatError: there is no index, another process writes it, or the disk refuses.
     """
-    with _changed(Path(path)) as (_, database):
+    with _changed(Path(path)) as index:
+        database = index.database
         before = database.count()
         with database.transaction():
             database.drop([*ids, *_segments_of(database, ids)])
@@ -51,13 +52,14 @@ def remove_items(path: str | Path, ids: Sequence[str]) -> int:
 
 
 def forget_root(path: str | Path, folder: str | Path) -> int:
-    """Remove a folder and all its items from an index, and return how many those were; the files stay.
+    """Remove a folder with its items from an index, and return the number of these; the files stay.
 
     Raises:
         IndexFormatError: the index does not hold the folder, or holds no other; or see ``remove_items``.
     """
-    with _changed(Path(path)) as (_, database):
-        roots, before = database.roots(), database.count()
+    with _changed(Path(path)) as index:
+        database, roots = index.database, index.roots
+        before = database.count()
         wanted = {str(folder), str(Path(folder).resolve())}
         found = [root for root in roots if root.path in wanted]
         names = ", ".join(root.path for root in roots)
@@ -83,21 +85,20 @@ def _segments_of(database: Database, ids: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _changed(folder: Path) -> Iterator[tuple[Manifest, Database]]:
-    """Open an index to change it, alone; afterwards, remove the files that it does not need any more."""
-    read_manifest(folder)  # there is one, before the folder is locked
+def _changed(path: Path) -> Iterator[FoundIndex]:
+    """Open an index to change it, alone."""
+    if not (path / MANIFEST).is_file():
+        read_manifest(path)  # which says so, before a folder is made
     try:
-        with locked(folder, "index", IndexFormatError):
-            manifest = read_manifest(folder)
-            try:
-                with Database(folder / manifest.items, write=True) as database:
-                    yield manifest, database
-            finally:
-                remove_unnamed(folder)
+        with IndexFolder(path) as folder:
+            if (problem := folder.problem()) is not None:
+                raise problem
+            if (found := folder.find()) is not None:
+                yield found
     except (DiskError, sqlite3.Error) as error:
         reason = refusal_of_disk(error) or str(error)
         raise IndexFormatError(
-            f"index {folder} cannot be written ({reason}): make room or allow it, and run the command again; what was "
+            f"index {path} cannot be written ({reason}): make room or allow it, and run the command again; what was "
             f"there before is unchanged"
         ) from error
 
@@ -105,14 +106,13 @@ def _changed(folder: Path) -> Iterator[tuple[Manifest, Database]]:
 _ROWS = 4096
 
 
-def unused_rows(database: Database) -> tuple[int, int]:
-    """Return how many rows no item needs, and how many items there are."""
-    rows, count = sum(segment.rows for segment in database.segments()), database.count()
-    return rows - count, count
+def unused_rows(database: Database) -> int:
+    """Return the number of rows that no item needs."""
+    return sum(segment.rows for segment in database.segments()) - database.count()
 
 
-def compact(folder: Path, manifest: Manifest, database: Database) -> int:
-    """Write all embeddings anew, in the order of the ids, and return how many rows are gone.
+def rewrite(index: FoundIndex) -> int:
+    """Write all embeddings anew, in the order of the ids, and return the number of rows that are gone.
 
     The old segments are replaced in one transaction, when the new ones are on the disk; until then, or where the disk
     has no room for both, the index is what it was. The caller holds the writer's lock, and removes the old files.
@@ -120,19 +120,19 @@ def compact(folder: Path, manifest: Manifest, database: Database) -> int:
     Raises:
         IndexFormatError: the disk refuses, or a segment is damaged.
     """
-    unused, _ = unused_rows(database)
+    unused = unused_rows(index.database)
     if not unused:
         return 0
     written: list[SegmentWriter] = []
     try:
-        _copy(folder, manifest, database, database.table(), written)
+        _copy(index, written)
     except (OSError, sqlite3.Error, ValueError) as error:
         for writer in written:
             writer.path.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or str(error)
         raise IndexFormatError(
-            f"index {folder} cannot be compacted ({reason}): make room, and run 'openvse index --compact' again; what "
-            f"was there before is unchanged"
+            f"index {index.folder} cannot be compacted ({reason}): make room, and run 'openvse index --compact' again; "
+            f"what was there before is unchanged"
         ) from error
     finally:
         for writer in written:
@@ -140,20 +140,16 @@ def compact(folder: Path, manifest: Manifest, database: Database) -> int:
     return unused
 
 
-def _copy(
-    folder: Path, manifest: Manifest, database: Database, table: Table, written: list[SegmentWriter]
-) -> None:
+def _copy(index: FoundIndex, written: list[SegmentWriter]) -> None:
     """Copy the rows into new segments, and name these instead of the old ones."""
+    database, manifest, table = index.database, index.manifest, index.database.table()
     shape = manifest.num_embeddings, manifest.dim
-    old = {
-        segment.number: map_rows(folder / segment.file, segment.rows, *shape, manifest.dtype)
-        for segment in database.segments()
-    }
+    old = {file.number: map_segment(index.folder, file, manifest) for file in database.segments()}
     places: list[tuple[SegmentWriter, int, int]] = []
     for start in range(0, len(table.ids), _ROWS):
         stop = min(start + _ROWS, len(table.ids))
         if not written or written[-1].is_full:
-            written.append(SegmentWriter(folder, *shape, manifest.dtype))
+            written.append(SegmentWriter(index.folder, *shape, manifest.dtype))
         block = np.empty((stop - start, *shape), np.dtype(manifest.dtype))
         here = table.segments[start:stop]
         for number in np.unique(here).tolist():
@@ -170,31 +166,27 @@ def _copy(
         database.drop_empty_segments()
 
 
-_SMALL_COUNT = 1 << 16
-
-
-def damaged_items(folder: Path, manifest: Manifest, database: Database, *, check: bool = False) -> set[str]:
+def damaged_items(index: FoundIndex, *, check: bool = False) -> set[str]:
     """Return the ids of items whose embeddings are missing, or do not fit their checksums.
 
     Args:
-        folder: of the index.
-        manifest: what it says of itself.
-        database: its items.
+        index: the index.
         check: compare all checksums; otherwise those of a small index, and the files' sizes of a large one.
 
     Raises:
         IndexDamagedError: the database itself is damaged.
     """
+    database, manifest = index.database, index.manifest
     count = database.count()
-    shape = manifest.num_embeddings, manifest.dim
-    size = count * shape[0] * shape[1] * (2 if manifest.dtype == "float16" else 4)
-    thorough = check or (count <= _SMALL_COUNT and size <= SMALL_BYTES)
+    size = count * manifest.num_embeddings * manifest.dim * np.dtype(manifest.dtype).itemsize
+    thorough = check or (count <= SMALL_COUNT and size <= SMALL_BYTES)
     damaged: set[str] = set()
     for segment in database.segments():
         try:
-            vectors = map_rows(folder / segment.file, segment.rows, *shape, manifest.dtype)
+            vectors = map_segment(index.folder, segment, manifest)
         except (OSError, ValueError, EOFError):
-            damaged |= _ids_in(database, segment.number)
+            sql = "SELECT id FROM items WHERE segment = ?"
+            damaged |= {str(row[0]) for row in database.read(sql, (segment.number,))}
             continue
         if not thorough:
             continue
@@ -206,7 +198,3 @@ def damaged_items(folder: Path, manifest: Manifest, database: Database, *, check
                 damaged.add(item.id)
     lost = "SELECT id FROM items WHERE segment NOT IN (SELECT segment FROM segments)"
     return damaged | {str(row[0]) for row in database.read(lost)}
-
-
-def _ids_in(database: Database, segment: int) -> set[str]:
-    return {str(row[0]) for row in database.read("SELECT id FROM items WHERE segment = ?", (segment,))}

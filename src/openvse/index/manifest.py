@@ -35,10 +35,10 @@ class Item:
     """An image as it was when it was indexed; an image that differs in any of these is looked at again.
 
     Attributes:
-        id: path below its root, with forward slashes; behind the label of its root and a colon for all roots but the
-            first. In an index of sentences, the sentence.
-        modified_ns: time of its last change; 0 for a sentence.
-        size: bytes of the file, or of the sentence.
+        id: its path below its root, with forward slashes; for all roots but the first, the label of the root and a
+            colon come before it. In an index of sentences, the sentence.
+        modified_ns: the time of its last change; 0 for a sentence.
+        size: the bytes of the file, or of the sentence.
     """
 
     id: str
@@ -47,20 +47,20 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """What ``index.json`` says; what changes with the items (``root``, ``count``) is filled in when an index is opened.
+class IndexManifest:
+    """The content of ``index.json``; ``root`` and ``count`` are not in it, and come from the database.
 
     Attributes:
-        model: fingerprint of the model that made the embeddings.
+        model: the fingerprint of the model that made the embeddings.
         root: the first of the indexed folders, absolute; or the file of the sentences.
-        count: items.
+        count: the number of items.
         num_embeddings: K.
         dim: D.
-        dtype: how a number is stored.
+        dtype: the type of a stored number.
         created: UTC, ISO 8601.
-        items: name of the database.
-        model_place: where the model was; see ``index.manifest``. None where nobody said it.
-        holds: what an item is.
+        items: the name of the database.
+        model_place: the place of the model (see ``place_of``); None if nobody named it.
+        holds: the kind of the items.
         engine: the engine that searches it; see ``stores.engine_choice``. None is the exact one.
     """
 
@@ -87,8 +87,8 @@ class Manifest:
         write_whole(folder / name, json.dumps(content, indent=2) + "\n")
 
 
-def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
-    """Return what a manifest says.
+def read_manifest(folder: Path, name: str = MANIFEST) -> IndexManifest:
+    """Read a manifest.
 
     Raises:
         IndexFormatError: it is missing, damaged, or of another format version.
@@ -107,7 +107,7 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
             f"openvse, or run 'openvse index --overwrite'"
         )
     try:
-        manifest = Manifest(**{**fields, "root": "", "count": 0})
+        manifest = IndexManifest(**{**fields, "root": "", "count": 0})
     except TypeError as error:
         raise damaged(folder, f"{name} cannot be understood") from error
     noted = manifest.model_place, manifest.engine
@@ -118,7 +118,7 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
     return manifest
 
 
-def check_model(folder: Path, manifest: Manifest, fingerprint: str | None) -> None:
+def check_model(folder: Path, manifest: IndexManifest, fingerprint: str | None) -> None:
     """Raise IndexFormatError unless the model made the index: embeddings of two models cannot be compared."""
     if fingerprint not in (None, manifest.model):
         raise IndexFormatError(
@@ -160,7 +160,7 @@ def place_of(model: str | Path, index: Path) -> Place:
         return {"absolute": str(absolute)}
 
 
-def find_model(index: Path, manifest: Manifest | None = None) -> FoundModel:
+def find_model(index: Path, manifest: IndexManifest | None = None) -> FoundModel:
     """Return the place of the model of an index.
 
     The path from the index is tried first, so that both can be moved together, and then the whole path.

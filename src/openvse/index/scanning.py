@@ -1,19 +1,26 @@
-"""What a folder holds beside what an index holds of it: what is new, what has changed, what is gone."""
+"""Comparing folders with an index of them: which files are new, which have changed, which are gone.
+
+A folder holds images and clips, whole or to be cut into segments that are items of their own, and perhaps a
+``metadata.jsonl`` in which the user says something of them. A file of sentences may take its place.
+"""
 
 from __future__ import annotations
 
+import heapq
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
 
 from openvse.errors import DataError
-from openvse.index.clips import HeldFile, are_cut, held_files, items_of
-from openvse.index.database import Database, Root, encode_id
+from openvse.index.database import Database, Root, decode_id, encode_id
 from openvse.index.manifest import Held, Item
 from openvse.media.listing import LeftOut, list_media, rules_of
 from openvse.media.names import is_video_name
+from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
 
 _ROOT_IS_GONE = "it is not there: its items are kept; connect it, or remove it with --forget"
 _ROOT_IS_EMPTY = (
@@ -26,7 +33,7 @@ _UNREADABLE = "it cannot be listed: what the index holds of it is kept"
 
 @dataclass(frozen=True)
 class Candidate:
-    """An item to be looked at.
+    """A file or sentence that is new or has changed.
 
     Attributes:
         item: id, time and size.
@@ -34,7 +41,7 @@ class Candidate:
         root: number of its root.
         kind: "image", "clip" or "sentence".
         before: the ids of the items that the index holds of this file.
-        seconds: how long the segments are that it is cut into; 0 for a whole file.
+        seconds: the length of the segments into which it is cut; 0 for a whole file.
     """
 
     item: Item
@@ -47,17 +54,17 @@ class Candidate:
 
 @dataclass
 class Changes:
-    """How roots differ from what an index holds of them.
+    """The differences between some roots and an index of them.
 
     Attributes:
         candidates: items that are new or have changed, in the order of their ids.
-        unchanged: how many are as they were when they were indexed.
-        resumed: how many of these an interrupted indexing embedded.
+        unchanged: the number of items that are as they were when they were indexed.
+        resumed: the number of these that an interrupted indexing embedded.
         gone: ids of items that are no longer there.
         failed: files that cannot be used, with the reason.
         kept: roots and folders that cannot be looked at, with the reason; their items stay.
         left_out: files that look like images and are not tried.
-        present: how many files there are.
+        present: the number of files.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -81,12 +88,12 @@ class RootListing:
 
     Attributes:
         root: the root.
-        entries: what is there, in the order of the ids.
-        missing: why its items must be kept although nothing was listed; "" where something was.
+        entries: the files or sentences, in the order of the ids.
+        missing: why its items must be kept although nothing was listed; "" if something was.
         unreadable: folders that could not be listed.
         failed: files that cannot be looked at.
         left_out: files that look like images and are not tried.
-        holds: what an entry is.
+        holds: the kind of the entries.
     """
 
     root: Root
@@ -154,7 +161,7 @@ def compare(
     first_unfinished: int,
     seconds: float = 0.0,
 ) -> None:
-    """Add to ``changes`` how a root differs from what the index holds of it.
+    """Add the differences between a root and the index to ``changes``.
 
     Both are read once, in the order of the ids, so that this costs no more than the walk.
 
@@ -162,9 +169,9 @@ def compare(
         listing: the root as it is.
         database: the index; None where there is none yet.
         damaged: ids of items to be embedded again.
-        changes: what is added to.
+        changes: the differences of the roots before it.
         first_unfinished: number of the first indexing that was interrupted; 0 where none was.
-        seconds: how long the segments of clips are to be; 0 for whole clips.
+        seconds: the length of the segments of clips; 0 for whole clips.
     """
     root = listing.root
     changes.failed += listing.failed
@@ -210,7 +217,7 @@ def _candidate(entry: Listed, listing: RootListing, before: HeldFile | None, sec
 
 
 def _length(entry: Listed, listing: RootListing, seconds: float) -> float:
-    """Return how long the segments of an entry are to be; 0 for what is not cut."""
+    """Return the length of the segments of an entry; 0 for what is not cut."""
     return seconds if seconds and _kind(entry[3], listing.holds) == "clip" else 0.0
 
 
@@ -235,7 +242,7 @@ def _kind(name: str, holds: Held) -> str:
 def _side_by_side(
     entries: Sequence[Listed], known: Iterator[HeldFile]
 ) -> Iterator[tuple[Listed | None, HeldFile | None]]:
-    """Yield what is there and what the index holds, in the order of the ids; None where one of them is missing."""
+    """Yield files with what the index holds of them, in the order of the ids; None for what only one of them has."""
     before = next(known, None)
     for entry in entries:
         here = entry[0]
@@ -255,3 +262,170 @@ def _side_by_side(
 def _joined(first: LeftOut, second: LeftOut) -> LeftOut:
     kinds = dict.fromkeys([*first.files, *second.files])
     return LeftOut({kind: [*first.files.get(kind, []), *second.files.get(kind, [])] for kind in kinds})
+
+
+SECONDS = "segment_seconds"
+"""The name under which an index notes how long its segments are; "" where there never were any."""
+
+
+HeldFile: TypeAlias = tuple[bytes, int, int, int, tuple[str, ...] | None]
+"""A file as an index holds it: the bytes of its id, its time and size when it was indexed, the number of the indexing
+that embedded it, and the ids of its segments; None for a file that is an item by itself. It is a row of the database,
+as it is read for every file of an index."""
+
+
+def held_files(database: Database, root: int) -> Iterator[HeldFile]:
+    """Yield the files of a root that an index holds, in the order of their ids."""
+    whole: Iterator[HeldFile] = database.walk_files(root)
+    if not database.setting(SECONDS):
+        return whole
+    return heapq.merge(whole, _cut_files(database, root), key=itemgetter(0))
+
+
+def items_of(file: HeldFile) -> tuple[str, ...]:
+    """Return the ids of the items of a file: its own, or those of its segments."""
+    return (decode_id(file[0]),) if file[4] is None else file[4]
+
+
+def _cut_files(database: Database, root: int) -> list[HeldFile]:
+    """Return the files of a root whose segments are items, in the order of their ids."""
+    found: dict[str, list[tuple[str, int, int, int]]] = {}
+    for row in database.walk(root, segments=True):
+        found.setdefault(file_of(row[0]), []).append(row)
+    return sorted(
+        (encode_id(name), rows[0][1], rows[0][2], min(row[3] for row in rows), tuple(row[0] for row in rows))
+        for name, rows in found.items()
+    )
+
+
+def count_segments(database: Database) -> int:
+    """Return the number of items of an index that are segments of clips."""
+    if not database.setting(SECONDS):
+        return 0
+    return sum(1 for root in database.roots() for _ in database.walk(root.number, segments=True))
+
+
+def are_cut(items: Iterable[str], seconds: float) -> bool:
+    """Return whether items are a clip in segments of this length, or one whole file if it is 0."""
+    spans = sorted(span for span in map(span_of, items) if span is not None)
+    return spans == cut_clip(spans[-1][1], seconds) if spans and seconds else not spans and not seconds
+
+
+def segments_of(item_id: str, path: Path, seconds: float, duration: float) -> list[tuple[str, ClipSegment]]:
+    """Return the ids and places of the segments of a clip."""
+    return [
+        (segment_name(item_id, start, end), ClipSegment(path, start, end))
+        for start, end in cut_clip(duration, seconds)
+    ]
+
+
+def same_segments(
+    found: Sequence[tuple[str, int, int]], item_id: str, seconds: float
+) -> list[tuple[str, int, int]]:
+    """Return the items of a file of the same content, cut in the same way, under the names of another file.
+
+    Args:
+        found: id, segment and row of all items of this content.
+        item_id: of the other file.
+        seconds: the length of its segments; 0 for a whole file.
+    """
+    files: dict[str, list[tuple[str, int, int]]] = {}
+    for each in found:
+        files.setdefault(file_of(each[0]), []).append(each)
+    for rows in files.values():
+        if are_cut([row[0] for row in rows], seconds):
+            return [(_renamed(row[0], item_id), row[1], row[2]) for row in rows]
+    return []
+
+
+def _renamed(name: str, item_id: str) -> str:
+    span = span_of(name)
+    return item_id if span is None else segment_name(item_id, *span)
+
+
+METADATA = "metadata.jsonl"
+"""The file at the top of an indexed folder in which the user says something of its files, a JSON object a line."""
+
+_NAMES = ("file_name", "image", "path", "video")
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The lines of a ``metadata.jsonl``.
+
+    Attributes:
+        state: time and size of the file; "" where there is none.
+        lines: what is said of each file, as a JSON object, by its path below the folder; lines of one file are joined.
+        bad_lines: numbers of the lines that are no objects that name a file.
+    """
+
+    state: str = ""
+    lines: dict[str, str] = field(default_factory=dict)
+    bad_lines: tuple[int, ...] = ()
+
+
+def new_metadata(database: Database | None, listing: RootListing, *, has_new: bool) -> Metadata | None:
+    """Read the ``metadata.jsonl`` of a folder; None if the index knows it and the folder has no new items.
+
+    Bad lines are left out and counted, never a reason to stop.
+    """
+    folder = Path(listing.root.path)
+    state, before = _metadata_state(folder), ""
+    if database is not None:
+        before = database.setting(_metadata_setting(listing.root.number))
+    if state == before and not (state and has_new):
+        return None
+    if not state:
+        return Metadata()
+    joined: dict[str, dict[str, object]] = {}
+    bad = []
+    for number, entry in _json_lines(folder / METADATA):
+        name = next((entry[key] for key in _NAMES if isinstance(entry.get(key), str)), None)
+        if isinstance(name, str):
+            joined.setdefault(name.removeprefix("./"), {}).update(entry)
+        else:
+            bad.append(number)
+    lines = {name: json.dumps(entry, ensure_ascii=True) for name, entry in joined.items()}
+    return Metadata(state, lines, tuple(bad))
+
+
+def note_metadata(database: Database, root: Root, said: Metadata) -> None:
+    """Note in a transaction what is said of the items of a root; only what differs is written."""
+    sql = "SELECT id, metadata FROM items WHERE root = ?"
+    changed = []
+    for item_id, before in database.read(sql, (root.number,)):
+        now = said.lines.get(file_of(root.name_of(str(item_id))))
+        if now != before:
+            changed.append((now, str(item_id)))
+    database.describe(changed)
+    database.set(_metadata_setting(root.number), said.state)
+
+
+def _metadata_state(folder: Path) -> str:
+    """Return the time and size of a folder's ``metadata.jsonl``, "" where there is none."""
+    try:
+        status = (folder / METADATA).stat()
+    except OSError:
+        return ""
+    return f"{status.st_mtime_ns} {status.st_size}"
+
+
+def _metadata_setting(root: int) -> str:
+    """Return the name under which an index notes which state of a root's file it has read."""
+    return f"metadata {root}"
+
+
+def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    """Yield the number and the object of each line; an empty object for a line that is none."""
+    try:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    entry = json.loads(line, parse_constant=lambda _: None)
+                except (ValueError, RecursionError):
+                    entry = None
+                yield number, entry if isinstance(entry, dict) else {}
+    except OSError:
+        return

@@ -12,8 +12,8 @@ from zlib import crc32
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.index.database import encode_id
-from openvse.index.manifest import Item, VectorDtype
+from openvse.index.database import SegmentFile, encode_id
+from openvse.index.manifest import IndexManifest, Item, VectorDtype
 
 SEGMENT_BYTES = 1 << 28
 """A segment of this size is full; embeddings go into the next one."""
@@ -23,7 +23,7 @@ PATTERN = "vectors-*.npy"
 
 @dataclass(frozen=True)
 class Segment:
-    """Embeddings in one file, memory-mapped, and whose they are.
+    """The embeddings in one file, memory-mapped, and the items that they belong to.
 
     Attributes:
         vectors: ``[rows, K, D]``, of which only what is read comes into memory.
@@ -34,27 +34,27 @@ class Segment:
     positions: Int[np.ndarray, "rows"]
 
 
-def map_rows(
-    path: Path, rows: int, num_embeddings: int, dim: int, dtype: VectorDtype
-) -> Float[np.ndarray, "rows K D"]:
-    """Map the first rows of a segment into memory.
+def map_segment(folder: Path, file: SegmentFile, manifest: IndexManifest) -> Float[np.ndarray, "rows K D"]:
+    """Map the embeddings of a segment into memory.
 
     Raises:
         OSError: it is missing or cannot be read.
         ValueError: it is too short, or no file of such embeddings.
     """
-    with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        shape, fortran, found = np.lib.format.read_array_header_1_0(file)
-        offset = file.tell()
-    if shape[1:] != (num_embeddings, dim) or fortran or found != np.dtype(dtype):
+    path = folder / file.file
+    with path.open("rb") as opened:
+        np.lib.format.read_magic(opened)
+        shape, fortran, found = np.lib.format.read_array_header_1_0(opened)
+        offset = opened.tell()
+    row = manifest.num_embeddings, manifest.dim
+    if shape[1:] != row or fortran or found != np.dtype(manifest.dtype):
         raise ValueError(f"{path.name} holds {found} {list(shape)}")
     # Copy-on-write because torch wants memory that could be written; nothing reaches the file.
-    return np.memmap(path, dtype, "c", offset, (rows, num_embeddings, dim))
+    return np.memmap(path, manifest.dtype, "c", offset, (file.rows, *row))
 
 
 def row_checksum(item: Item, vectors: Float[np.ndarray, "K D"]) -> int:
-    """Return the CRC-32 of what an index holds of an item: its embeddings, and which file they are of."""
+    """Return the CRC-32 of the embeddings, id, time and size of an item."""
     about = b"%b\0%d\0%d" % (encode_id(item.id), item.modified_ns, item.size)
     return crc32(about, crc32(np.ascontiguousarray(vectors).data))
 
@@ -72,16 +72,16 @@ class SegmentWriter:
     """Appends embeddings to a segment.
 
     Args:
-        folder: of the index.
+        folder: the folder of the index.
         num_embeddings: K.
         dim: D.
-        dtype: how a number is stored.
-        file: name of the segment; None begins a new one.
-        rows: how many of its rows are valid; what comes after them is overwritten.
+        dtype: the type of a stored number.
+        file: the name of the segment; None begins a new one.
+        rows: the number of its valid rows; what comes after them is overwritten.
 
     Attributes:
         path: the file.
-        rows: how many rows it has by now.
+        rows: the number of its rows by now.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class SegmentWriter:
         return first
 
     def flush(self) -> None:
-        """Put on the disk what was appended, and the number of rows into the file's header."""
+        """Write the rows and their number in the header to the disk."""
         self._write_header()
         self._file.seek(0, os.SEEK_END)
         self._file.truncate(self._offset + self.rows * self._row_bytes)
@@ -124,7 +124,7 @@ class SegmentWriter:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file; what was not flushed may be lost."""
+        """Close the file; rows that were not flushed may be lost."""
         self._file.close()
 
     def _write_header(self) -> int:

@@ -18,7 +18,7 @@ from openvse.model.two_tower import embed
 from openvse.types import EmbeddingSet
 
 
-class StoredImages:
+class StoredFeatures:
     """Embeds images from the features in a store; an ``openvse.index.build.StoredEmbedder``.
 
     Args:
@@ -47,7 +47,9 @@ class StoredImages:
         return embed(self._model.image, batches, self._model.device)
 
 
-def stored_images(model: TwoTower, folder: str | Path, features: Path | None = None) -> StoredImages | None:
+def find_stored_features(
+    model: TwoTower, folder: str | Path, features: Path | None = None
+) -> StoredFeatures | None:
     """Return the stored features that can replace images when a model indexes them.
 
     Args:
@@ -64,14 +66,14 @@ def stored_images(model: TwoTower, folder: str | Path, features: Path | None = N
     """
     if features is not None:
         store = open_store(features, model.image.encoder)
-        return StoredImages(model, store) if isinstance(store, FeatureStore) else None
+        return StoredFeatures(model, store) if isinstance(store, FeatureStore) else None
     for place in _of_run(Path(folder).resolve().parent):
         try:
             store = open_store(place, model.image.encoder)
         except StoreError:  # another encoder made it, or it is damaged: use the images
             continue
         if isinstance(store, FeatureStore) and model.image.encoder.fingerprint is not None:
-            return StoredImages(model, store)
+            return StoredFeatures(model, store)
     return None
 
 

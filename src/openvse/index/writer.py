@@ -14,28 +14,141 @@ from types import TracebackType
 import numpy as np
 from jaxtyping import Float
 
-from openvse.errors import IndexDamagedError, IndexFormatError, ModelError
-from openvse.files import locked
-from openvse.index.database import Database, Root, SegmentFile, Stored
-from openvse.index.manifest import MANIFEST, UNFINISHED, Held, Item, Manifest, VectorDtype, read_manifest
-from openvse.index.segments import PATTERN, SegmentWriter, finite_rows, map_rows, row_checksum
+from openvse.errors import IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
+from openvse.files import locked, made
+from openvse.index.database import Database, Entry, Root, SegmentFile
+from openvse.index.manifest import (
+    MANIFEST,
+    UNFINISHED,
+    Held,
+    IndexManifest,
+    VectorDtype,
+    damaged,
+    read_manifest,
+)
+from openvse.index.segments import PATTERN, SegmentWriter, finite_rows, map_segment, row_checksum
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An item to be written.
+class FoundIndex:
+    """An index that is there.
 
     Attributes:
-        item: id, time and size.
-        root: number of its root.
-        kind: "image", "clip" or "sentence".
-        content: hash of the file's content, where it is known.
+        folder: its folder.
+        manifest: its manifest.
+        database: its database, which is open for writing.
+        roots: its roots.
     """
 
-    item: Item
-    root: int = 0
-    kind: str = "image"
-    content: bytes | None = None
+    folder: Path
+    manifest: IndexManifest
+    database: Database
+    roots: tuple[Root, ...]
+
+
+class IndexFolder:
+    """The folder of an index, locked for one process that writes; a context manager.
+
+    It opens, once, the index in the folder, and an unfinished one that would replace it. At the end it removes the
+    files that belong to neither, of this process or of one that was killed.
+
+    Args:
+        path: the folder; it is created if it is missing, and removed if nothing is written to it.
+
+    Raises:
+        IndexFormatError: another process writes this index, or the disk refuses.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with ExitStack() as opening, _disk_errors(path):
+            opening.enter_context(made(path))
+            # No other process writes here from now on, whose files this one would remove at the end.
+            opening.enter_context(locked(path, "index", IndexFormatError))
+            self._found = {
+                name: self._look(name) for name in (MANIFEST, UNFINISHED) if (path / name).is_file()
+            }
+            self._open = opening.pop_all()
+
+    def __enter__(self) -> IndexFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            named = self._named()
+            for found in self._found.values():
+                if isinstance(found, FoundIndex):
+                    found.database.close()
+            if named is not None:
+                self._remove_all_but(named)
+        finally:
+            self._open.__exit__(kind, error, trace)
+
+    def find(self, name: str = MANIFEST) -> FoundIndex | None:
+        """Return the index under a name; None if there is none, or a damaged one, or one of another format version."""
+        found = self._found.get(name)
+        return found if isinstance(found, FoundIndex) else None
+
+    def problem(self, name: str = MANIFEST) -> IndexFormatError | None:
+        """Return why the index under a name cannot be used; None if it can be, or if there is none."""
+        found = self._found.get(name)
+        return found if isinstance(found, IndexFormatError) else None
+
+    def publish(self, name: str, index: FoundIndex) -> None:
+        """Make an index the one under a name; as the index itself, it takes the place of an unfinished one."""
+        before = self.find(name)
+        if before is None or before.manifest != index.manifest:
+            index.manifest.write(self.path, name)
+        if name == MANIFEST:
+            (self.path / UNFINISHED).unlink(missing_ok=True)
+        replaced = [self._found.pop(each, None) for each in (name, UNFINISHED)]
+        self._found[name] = index
+        for found in replaced:
+            if isinstance(found, FoundIndex) and found.database is not index.database:
+                found.database.close()
+
+    def holds(self, database: Database) -> bool:
+        """Return whether a database is that of an index of this folder, which closes it."""
+        indexes = [found for found in self._found.values() if isinstance(found, FoundIndex)]
+        return any(index.database is database for index in indexes)
+
+    def _look(self, name: str) -> FoundIndex | IndexFormatError:
+        try:
+            manifest = read_manifest(self.path, name)
+            if not (self.path / manifest.items).is_file():
+                return damaged(self.path, f"{manifest.items} is missing")
+            database = Database(self.path / manifest.items, write=True)
+        except (IndexDamagedError, IndexVersionError) as error:
+            return error
+        try:
+            return FoundIndex(self.path, manifest, database, database.roots())
+        except IndexDamagedError as error:
+            database.close()
+            return error
+
+    def _named(self) -> set[str] | None:
+        """Return the files that belong to an index; None if one cannot be understood."""
+        named: set[str] = set()
+        for found in self._found.values():
+            if not isinstance(found, FoundIndex):
+                return None
+            named |= {found.manifest.items, f"{found.manifest.items}-journal"}
+            try:
+                named |= {segment.file for segment in found.database.segments()}
+            except IndexFormatError:
+                return None
+        return named
+
+    def _remove_all_but(self, named: set[str]) -> None:
+        for pattern in (PATTERN, "items-*.sqlite*"):
+            for path in self.path.glob(pattern):
+                if path.name not in named:
+                    with suppress(
+                        OSError
+                    ):  # some systems refuse while a reader has it: the next writer's work
+                        path.unlink()
 
 
 class IndexWriter:
@@ -43,18 +156,17 @@ class IndexWriter:
 
     It goes on with the index that is there if that is one of the same model and number format, and begins one where
     there is none or a damaged one. With ``replace`` it writes beside the index that is there and takes its place when
-    the context ends well. A context that ends with an exception leaves what was committed. Files that belong to no
-    index, of this writer or of one that was killed, are removed at the end.
+    the context ends well. A context that ends with an exception leaves what was committed.
 
     Args:
-        folder: of the index, created where it is missing.
-        model: fingerprint of the model that makes the embeddings.
+        folder: the folder of the index, or its path.
+        model: the fingerprint of the model that makes the embeddings.
         roots: the indexed folders; those of the same numbers are replaced.
-        dtype: how a number is stored; None is that of the index, float32 for a new one.
-        model_place: where the model is; see ``index.manifest``. None keeps what the index says.
-        holds: what an item is.
-        replace: whether the index that is there is one of something else.
-        anew: do not go on with what is there.
+        dtype: the type of a stored number; None is that of the index, float32 for a new one.
+        model_place: the place of the model; see ``index.manifest``. None keeps what the index says.
+        holds: the kind of its items.
+        replace: whether the existing index must be replaced.
+        anew: whether to begin a new index in any case.
 
     Raises:
         IndexFormatError: another process writes this index, or the disk refuses, here or later.
@@ -62,7 +174,7 @@ class IndexWriter:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | IndexFolder,
         *,
         model: str,
         roots: Sequence[Root],
@@ -72,8 +184,12 @@ class IndexWriter:
         replace: bool = False,
         anew: bool = False,
     ) -> None:
-        self._folder, self._name = folder, UNFINISHED if replace else MANIFEST
-        self._manifest = Manifest(
+        self._open = ExitStack()
+        self._index = (
+            folder if isinstance(folder, IndexFolder) else self._open.enter_context(IndexFolder(folder))
+        )
+        self._folder, self._name = self._index.path, UNFINISHED if replace else MANIFEST
+        self._manifest = IndexManifest(
             model=model,
             root="",
             count=0,
@@ -96,13 +212,8 @@ class IndexWriter:
         self._notes: dict[str, str] = {}
         self._is_published = False
         self.run, self.first_unfinished = 1, 0
-        with ExitStack() as opening, _disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            # Alone from here on: at the end each writer removes what is not its own.
-            opening.enter_context(locked(folder, "index", IndexFormatError))
-            if not anew:
-                self._go_on(dtype)
-            self._open = opening.pop_all()
+        if not anew and (found := self._index.find(self._name)) is not None:
+            self._go_on(found, dtype)
 
     def __enter__(self) -> IndexWriter:
         return self
@@ -121,14 +232,11 @@ class IndexWriter:
                 self._close()
 
     @property
-    def database(self) -> Database | None:
-        """The database of the index as it was committed; None where nothing is."""
-        return self._database
-
-    @property
-    def manifest(self) -> Manifest:
-        """What the index says of itself."""
-        return self._manifest
+    def written(self) -> FoundIndex | None:
+        """The index as it was committed; None if nothing was."""
+        if self._database is None:
+            return None
+        return FoundIndex(self._folder, self._manifest, self._database, self._roots)
 
     def append(self, entries: Sequence[Entry], vectors: Float[np.ndarray, "B K D"]) -> None:
         """Add items and their embeddings; those whose ids are there are replaced.
@@ -176,7 +284,7 @@ class IndexWriter:
         self._notes[name] = value
 
     def __len__(self) -> int:
-        """Return how many items the index has, with those that are not committed yet."""
+        """Return the number of items, with those that are not committed yet."""
         held = 0 if self._database is None else self._database.count()
         return held + len(self._pending)
 
@@ -207,24 +315,15 @@ class IndexWriter:
     def _is_moved(self) -> bool:
         return self._database is not None and not set(self._roots) <= set(self._database.roots())
 
-    def _go_on(self, dtype: VectorDtype | None) -> None:
-        """Open the index that is there, if it is to be gone on with."""
-        try:
-            found = read_manifest(self._folder, self._name)
-        except IndexFormatError:
+    def _go_on(self, found: FoundIndex, dtype: VectorDtype | None) -> None:
+        """Go on with an index, if it is one of the same kind."""
+        old, mine = found.manifest, self._manifest
+        if (old.model, old.holds) != (mine.model, mine.holds) or dtype not in (None, old.dtype):
             return
-        mine = self._manifest
-        same = (found.model, found.holds) == (mine.model, mine.holds) and dtype in (None, found.dtype)
-        if not same or not (self._folder / found.items).is_file():
-            return
-        try:
-            database = Database(self._folder / found.items, write=True)
-        except IndexDamagedError:
-            return
-        self._database, self._is_published = database, mine.model_place in (None, found.model_place)
-        self._manifest = replace(found, model_place=mine.model_place or found.model_place)
-        self.run = int(database.setting("run", "0")) + 1
-        self.first_unfinished = int(database.setting("unfinished", "0"))
+        self._database, self._is_published = found.database, mine.model_place in (None, old.model_place)
+        self._manifest = replace(old, model_place=mine.model_place or old.model_place)
+        self.run = int(found.database.setting("run", "0")) + 1
+        self.first_unfinished = int(found.database.setting("unfinished", "0"))
 
     def _segment_to_fill(self) -> SegmentWriter:
         if self._segment is not None and self._segment.is_full:
@@ -235,7 +334,7 @@ class IndexWriter:
             files = [] if self._database is None else self._database.segments()[-1:]
             taken = {segment.path.name for segment, _ in self._filled}
             for file in files:
-                if file.file not in taken and is_whole(self._folder, file, self._manifest):
+                if file.file not in taken and self._is_whole(file):
                     self._segment = SegmentWriter(
                         self._folder, *shape, self._manifest.dtype, file=file.file, rows=file.rows
                     )
@@ -245,6 +344,14 @@ class IndexWriter:
                     self._segment.close()
                 self._segment, self._number = SegmentWriter(self._folder, *shape, self._manifest.dtype), None
         return self._segment
+
+    def _is_whole(self, file: SegmentFile) -> bool:
+        """Return whether a segment has all its rows, so that more may follow them."""
+        try:
+            map_segment(self._folder, file, self._manifest)
+        except (OSError, ValueError, EOFError):
+            return False
+        return True
 
     def _commit(self, *, finished: bool) -> None:
         """Put embeddings on the disk, and then name them, all at once."""
@@ -263,19 +370,10 @@ class IndexWriter:
                     numbers[segment] = number
                     database.set_rows(number, segment.rows)
             database.set_roots(self._roots)
-            database.put(
-                Stored(
-                    entry.item,
-                    entry.root,
-                    entry.kind,
-                    entry.content,
-                    numbers[segment],
-                    row,
-                    checksum,
-                    self.run,
-                )
-                for entry, segment, row, checksum in self._pending
+            placed = (
+                (entry, numbers[segment], row, checksum) for entry, segment, row, checksum in self._pending
             )
+            database.put(placed, self.run)
             database.drop(self._dropped)
             for name, value in self._notes.items():
                 database.set(name, value)
@@ -297,49 +395,17 @@ class IndexWriter:
             self._publish(self._name)
 
     def _publish(self, name: str) -> None:
-        if not self._is_published or name != self._name:
-            self._manifest.write(self._folder, name)
+        if self.written is not None:
+            self._index.publish(name, self.written)
             self._is_published = True
-        if name == MANIFEST:
-            (self._folder / UNFINISHED).unlink(missing_ok=True)
 
     def _close(self) -> None:
         for segment, _ in [*self._filled, (self._segment, None)]:
             if segment is not None:
                 with suppress(OSError):  # what cannot be flushed belongs to no index
                     segment.close()
-        if self._database is not None:
+        if self._database is not None and not self._index.holds(self._database):
             self._database.close()
-        remove_unnamed(self._folder)
-
-
-def is_whole(folder: Path, file: SegmentFile, manifest: Manifest) -> bool:
-    """Return whether a segment has all its rows, so that more may follow them."""
-    try:
-        map_rows(folder / file.file, file.rows, manifest.num_embeddings, manifest.dim, manifest.dtype)
-    except (OSError, ValueError, EOFError):
-        return False
-    return True
-
-
-def remove_unnamed(folder: Path) -> None:
-    """Remove the files of indexes that no manifest names; nothing where a manifest cannot be understood."""
-    named: set[str] = set()
-    for name in (MANIFEST, UNFINISHED):
-        if not (folder / name).is_file():
-            continue
-        try:
-            manifest = read_manifest(folder, name)
-            named |= {manifest.items, f"{manifest.items}-journal"}
-            with Database(folder / manifest.items) as database:
-                named |= {segment.file for segment in database.segments()}
-        except IndexFormatError:
-            return
-    for pattern in (PATTERN, "items-*.sqlite*"):
-        for path in folder.glob(pattern):
-            if path.name not in named:
-                with suppress(OSError):  # some systems refuse while a reader has it: the next writer's work
-                    path.unlink()
 
 
 @contextmanager

@@ -81,8 +81,21 @@ class TwoTower(Model):
             BadImageError: an image cannot be decoded.
             ModelError: the model reads only precomputed features.
         """
-        backbone = self.image.encoder.backbone
-        return backbone.collate([backbone.read(image) for image in images])
+        return self.image.encoder.backbone.collate([self.read_image(image) for image in images])
+
+    def read_image(self, image: ClipSource) -> Float[Tensor, "... 3 H W"]:
+        """Decode an image, or a clip if the model reads them, for ``encode_pixels``; threads may call it.
+
+        Raises:
+            BadImageError: the image cannot be decoded.
+            ModelError: the model reads only precomputed features.
+        """
+        return self.image.encoder.backbone.read(image)
+
+    def encode_pixels(self, images: Sequence[Float[Tensor, "... 3 H W"]]) -> EmbeddingSet:
+        """Embed images that ``read_image`` has decoded, as one batch; returns ``[B, K, D]`` on the CPU."""
+        batch = np.arange(len(images)), self.image.encoder.backbone.collate(images)
+        return embed(self.image, [batch], self.device)
 
     def read_texts(self, captions: Sequence[str]) -> Inputs:
         """Tokenize sentences into a padded batch for your own training loop."""

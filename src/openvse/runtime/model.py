@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -96,20 +97,31 @@ class OnnxModel:
             ModelError: the model reads only stored features.
             DataError: there are no images.
         """
-        side = self.description.image
-        if side.reading is None:
+        given = cast(Sequence[ImageLike], one_or_many(images))
+        batches = (given[start : start + batch_size] for start in range(0, len(given), batch_size))
+        return self._embed("image", ({"pixels": np.stack([*map(self.read_image, some)])} for some in batches))
+
+    def read_image(self, image: ImageLike) -> Float[np.ndarray, "... 3 H W"]:
+        """Decode an image for ``encode_pixels``; threads may call it.
+
+        Raises:
+            BadImageError: the image cannot be decoded.
+            ModelError: the model reads only stored features.
+        """
+        return self._preprocess(read_image(image))
+
+    def encode_pixels(self, images: Sequence[Float[np.ndarray, "... 3 H W"]]) -> ArraySet:
+        """Embed images that ``read_image`` has decoded, as one batch."""
+        return self._embed("image", iter([{"pixels": np.stack(images)}]))
+
+    @cached_property
+    def _preprocess(self) -> Preprocessing:
+        reading = self.description.image.reading
+        if reading is None:
             raise ModelError(
                 "this model was exported for stored features and cannot read images: give features to encode_features"
             )
-        preprocess, given = (
-            Preprocessing.from_json(side.reading),
-            cast(Sequence[ImageLike], one_or_many(images)),
-        )
-        batches = (
-            np.stack([preprocess(read_image(image)) for image in given[start : start + batch_size]])
-            for start in range(0, len(given), batch_size)
-        )
-        return self._embed("image", ({"pixels": pixels} for pixels in batches))
+        return Preprocessing.from_json(reading)
 
     def encode_features(self, features: Sequence[Float[np.ndarray, "N C"]], batch_size: int = 64) -> ArraySet:
         """Embed images by their stored features, ``float32 [N, C]`` for each image.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from openvse.index.build import IndexProgress, IndexReport, build_index
+from openvse.index.build import IndexReport, build_index
 from openvse.index.conditions import Condition, parse_condition
 from openvse.index.index import Index
 from openvse.index.maintenance import compact_index, forget_root, remove_items
@@ -19,7 +19,7 @@ from openvse.stores.choice import EngineChoice, engine_names, read_address
 from openvse.stores.following import EngineReport, choose_engine, update_engine
 
 if TYPE_CHECKING:
-    from openvse.index.stored import StoredImages, stored_images
+    from openvse.index.stored import StoredFeatures, find_stored_features
     from openvse.search.duplicates import DuplicateGroup, duplicates_in_folder, duplicates_in_index
     from openvse.search.rerank import HitReranker
 
@@ -34,14 +34,13 @@ __all__ = [
     "Hit",
     "HitReranker",
     "Index",
-    "IndexProgress",
     "IndexReport",
     "Item",
     "Page",
     "Probabilities",
     "Query",
     "SearchEngine",
-    "StoredImages",
+    "StoredFeatures",
     "build_index",
     "captions_beside",
     "choose_engine",
@@ -51,13 +50,13 @@ __all__ = [
     "duplicates_in_index",
     "engine_names",
     "find_model",
+    "find_stored_features",
     "forget_root",
     "measured_recall",
     "parse_condition",
     "place_of",
     "read_address",
     "remove_items",
-    "stored_images",
     "update_engine",
 ]
 
@@ -67,10 +66,10 @@ __getattr__, _names = lazy_names(
     {
         "DuplicateGroup": "openvse.search.duplicates",
         "HitReranker": "openvse.search.rerank",
-        "StoredImages": "openvse.index.stored",
+        "StoredFeatures": "openvse.index.stored",
         "duplicates_in_folder": "openvse.search.duplicates",
         "duplicates_in_index": "openvse.search.duplicates",
-        "stored_images": "openvse.index.stored",
+        "find_stored_features": "openvse.index.stored",
     },
 )
 

@@ -34,7 +34,7 @@ from openvse.search.proposing import LARGEST_SEARCH, SPARE, StoreSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.stores import CatalogueStore, ItemFacts, Note, StoreAddress, Within, open_store
 from openvse.stores.base import read_metadata
-from openvse.stores.choice import EngineChoice
+from openvse.stores.choice import EngineChoice, split_engine
 from openvse.stores.following import EngineState, check_served, state_file
 
 MOST_OF_STORE = 2000
@@ -123,8 +123,7 @@ class IndexCatalogue(Catalogue):
         index: the index.
         compare: how the model compares items with queries.
         model: the model that is served.
-        engine: the engine that is wanted: ``exact``, or None for that of the index.
-        url: of the engine's server, with its secrets; None takes what the index and the environment say.
+        engine: the engine that is wanted; see ``open_searcher``.
 
     Attributes:
         index: the index.
@@ -141,11 +140,10 @@ class IndexCatalogue(Catalogue):
         *,
         model: object = None,
         engine: str | None = None,
-        url: str | None = None,
     ) -> None:
         self.index, self.note, self.is_complete = index, Note.of(index), index.is_complete
         exact = ExactSearch(index.segments, compare, names=index.table.ids)
-        self.searcher = open_searcher(index, exact, engine=engine, url=url, model=model)
+        self.searcher = open_searcher(index, exact, engine=engine, model=model)
         self._order = np.argsort(index.table.keys, kind="stable")
         self._keys = index.table.keys[self._order]
         self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None
@@ -240,7 +238,6 @@ def open_searcher(
     exact: ExactSearch,
     *,
     engine: str | None = None,
-    url: str | None = None,
     model: object = None,
 ) -> Searcher:
     """Open the engine of an index.
@@ -248,18 +245,19 @@ def open_searcher(
     Args:
         index: what to search.
         exact: the exact search of this index and the model that is served.
-        engine: the engine that is wanted: that of the index, or ``exact``; None takes that of the index.
-        url: of its server, with its secrets; None takes what the index and the environment say.
+        engine: the engine that is wanted: ``exact``, or that of the index, by its name or by the URL of its server,
+            with its secrets. None takes that of the index, and its URL from the index and the environment.
         model: the model that is served.
 
     Raises:
         EngineError: the index has another engine, or it cannot be reached, or cannot serve the model.
     """
-    choice = EngineChoice() if engine == "exact" else EngineChoice.of(index.manifest.engine)
-    if engine is not None and engine != choice.name:
+    name, url = split_engine(engine)
+    choice = EngineChoice() if name == "exact" else EngineChoice.of(index.manifest.engine)
+    if name is not None and name != choice.name:
         raise EngineError(
-            f"index {index.path} has the engine {choice.name}, not {engine}: leave --engine out, give exact, or run "
-            f"'openvse index ... --engine {engine}'"
+            f"index {index.path} has the engine {choice.name}, not {name}: leave --engine out, give exact, or run "
+            f"'openvse index ... --engine {name if url is None else 'URL'}'"
         )
     if choice.name == "exact":
         return exact

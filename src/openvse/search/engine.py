@@ -62,9 +62,9 @@ class SearchEngine:
     Args:
         model: the model that made the embeddings: one of PyTorch, or an exported one.
         source: what to search: an index, or the address of a store that an index has filled (``read_address``).
-        engine: ``exact``, for an exact search whatever the index has; None takes the engine of the index.
-        engine_url: of the engine's server, with its secrets, which the index does not know; None takes what the index
-            and the environment say.
+        engine: ``exact``, for an exact search whatever the index has; or the engine of the index, by its name or by the
+            URL of its server, with the secrets that the index does not know. None takes that of the index, and its URL
+            from the index and the environment.
         images: for a store, where the first of the indexed folders is now; None leaves it where it was.
 
     Attributes:
@@ -86,7 +86,6 @@ class SearchEngine:
         source: Index | StoreAddress,
         *,
         engine: str | None = None,
-        engine_url: str | None = None,
         images: Path | None = None,
     ) -> None:
         self._model = model
@@ -94,7 +93,7 @@ class SearchEngine:
         if isinstance(source, Index):
             check_model(source.path, source.manifest, model.fingerprint)
             compare = comparison_of(model, source.manifest.holds)
-            self.catalogue = IndexCatalogue(source, compare, model=model, engine=engine, url=engine_url)
+            self.catalogue = IndexCatalogue(source, compare, model=model, engine=engine)
         else:
             compare = comparison_of(model, "images")
             self.catalogue = StoreCatalogue(source, compare, model.fingerprint, images=images)

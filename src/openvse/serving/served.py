@@ -31,14 +31,12 @@ class Source:
 
     Attributes:
         place: the folder of an index, or the address of a store that an index has filled.
-        engine: the engine that is wanted for an index: ``exact``, or None for that of the index.
-        engine_url: of the engine's server, with its secrets; None takes what the index and the environment say.
+        engine: the engine that is wanted for an index; see ``SearchEngine``.
         images: for a store, where the first of the indexed folders is on this machine; None leaves it where it was.
     """
 
     place: Path | StoreAddress
-    engine: str | None = None
-    engine_url: str | None = field(default=None, repr=False)
+    engine: str | None = field(default=None, repr=False)
     images: Path | None = None
 
     @property
@@ -54,9 +52,7 @@ class Source:
             IndexFormatError: it holds sentences, another model made it, or it is missing or damaged.
         """
         opened = self.place if isinstance(self.place, StoreAddress) else Index.open(self.place)
-        return Served(
-            SearchEngine(model, opened, engine=self.engine, engine_url=self.engine_url, images=self.images)
-        )
+        return Served(SearchEngine(model, opened, engine=self.engine, images=self.images))
 
     def state(self, served: Served | None) -> object:
         """Return what changes whenever it does; the items of a store are counted again.

@@ -49,7 +49,7 @@ class EngineChoice:
         """Choose an engine for an index, with a place of its own.
 
         Args:
-            name: ``exact``, the name of a store, or the URL of a store's server.
+            name: ``exact``, or the name of a store.
             url: of the server, for those that have one; its secrets are left out. None takes ``OPENVSE_ENGINE_URL``.
 
         Raises:
@@ -57,8 +57,6 @@ class EngineChoice:
         """
         if name == "exact":
             return cls()
-        if "://" in name:
-            name, url = named_by(name), name
         if kind_of(name).schemes:
             url = url or os.environ.get(URL_VARIABLE, "")
             check_url(name, url)
@@ -104,8 +102,17 @@ class EngineChoice:
         return StoreAddress(self.name, self.place, url, public_url(url), folder)
 
 
+def split_engine(engine: str | None) -> tuple[str | None, str | None]:
+    """Return the name of an engine and the URL of its server, of a name or a URL."""
+    if engine is None or ("://" not in engine and engine != MEMORY):
+        return engine, None
+    return named_by(engine), engine
+
+
 def named_by(url: str) -> str:
     """Return the name of the store that a URL's scheme names; raise EngineError where there is none."""
+    if url == MEMORY:
+        return "qdrant"
     scheme = url.partition("://")[0]
     for name in STORES:
         if scheme in (kind_of(name).schemes or {}):
@@ -127,8 +134,8 @@ def check_url(name: str, url: str) -> None:
         scheme = ""
     if scheme not in (kind.schemes or {}):
         raise EngineError(
-            f"the engine {name} needs the URL of its server, such as {kind.example}: give it with --engine-url, or in "
-            f"the environment variable {URL_VARIABLE}"
+            f"the engine {name} needs the URL of its server, such as {kind.example}: give it in place of the name with "
+            f"--engine, or in the environment variable {URL_VARIABLE}"
         )
 
 
@@ -178,7 +185,7 @@ def _only(name: str, kind: StoreKind, store: type[CatalogueStore], url: str) -> 
     what = kind.container
     if not found:
         raise EngineError(
-            f"{public_url(url)} has no {what} of openvse: fill one with 'openvse index MODEL FOLDER --engine {name}'"
+            f"{public_url(url)} has no {what} of openvse: fill one with 'openvse index MODEL FOLDER --engine URL'"
         )
     more = ", ..." if len(found) > _SHOWN else ""
     raise EngineError(

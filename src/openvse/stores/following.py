@@ -21,7 +21,7 @@ from openvse.index.index import Index
 from openvse.index.manifest import MANIFEST, read_manifest
 from openvse.stores import CatalogueStore, ItemFacts, Note, Store, open_store
 from openvse.stores.base import read_metadata
-from openvse.stores.choice import EngineChoice, named_by
+from openvse.stores.choice import EngineChoice, split_engine
 
 _logger = logging.getLogger(__name__)
 
@@ -138,14 +138,14 @@ class EngineChange:
 
 
 def plan_engine(
-    path: str | Path, name: str | None = None, url: str | None = None, *, model: object = None
+    path: str | Path, engine: str | None = None, url: str | None = None, *, model: object = None
 ) -> EngineChange:
     """Decide which engine an index is to have, before anything is embedded.
 
     Args:
         path: folder of the index, which need not be there yet.
-        name: of the engine, or the URL of a store's server; None keeps the one that is noted.
-        url: of its server, for those that have one. Its secrets are used and never written.
+        engine: its name, or the URL of its server; None keeps the one that is noted.
+        url: of its server, beside the name. Its secrets are used and never written.
         model: the model that is to be served.
 
     Raises:
@@ -155,8 +155,8 @@ def plan_engine(
     if (Path(path) / MANIFEST).is_file():
         with suppress(IndexFormatError):  # indexing says what is wrong with it, or makes it anew
             before = EngineChoice.of(read_manifest(Path(path)).engine)
-    if name is not None and "://" in name:
-        name, url = named_by(name), name
+    name, server = split_engine(engine)
+    url = server or url
     wanted = before
     if name is not None:
         wanted = EngineChoice.new(name, url or (before.url if before.name == name else None))
@@ -168,7 +168,7 @@ def plan_engine(
 
 
 def choose_engine(
-    path: str | Path, name: str | None = None, url: str | None = None, *, model: object = None
+    path: str | Path, engine: str | None = None, url: str | None = None, *, model: object = None
 ) -> EngineChoice:
     """Note in an index which engine searches it, and remove the data of the one before.
 
@@ -182,7 +182,7 @@ def choose_engine(
     """
     folder = Path(path)
     read_manifest(folder)
-    change = plan_engine(folder, name, url, model=model)
+    change = plan_engine(folder, engine, url, model=model)
     _note(folder, change)
     return EngineChoice.of(read_manifest(folder).engine)
 

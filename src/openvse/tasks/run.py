@@ -17,10 +17,10 @@ from accelerate.state import AcceleratorState
 from openvse.backbones.fine_tuning import adapt, require_peft
 from openvse.conversion.weights import expect_memory
 from openvse.errors import CheckpointError, TrainingError
-from openvse.features import ExtractionProgress
 from openvse.files import locked, made, write_whole
 from openvse.model import Start
 from openvse.model.folder import WEIGHTS
+from openvse.pipeline import WorkProgress
 from openvse.specs import RunRecipe, TrainingSpec
 from openvse.tasks import kind_of
 from openvse.tasks.load import find_model, load
@@ -51,7 +51,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     watcher: Watcher | None = None,
-    on_extraction: Callable[[ExtractionProgress], None] | None = None,
+    on_extraction: Callable[[WorkProgress], None] | None = None,
 ) -> RunResult:
     """Train as a recipe defines; the test split is never read.
 

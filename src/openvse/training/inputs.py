@@ -20,13 +20,14 @@ from openvse.datasets import FACTS
 from openvse.encoders import Coverage, ImageEncoder, TextEncoder, TokenStatesEncoder
 from openvse.errors import RecipeError
 from openvse.features import (
-    ExtractionProgress,
     FeatureStore,
     extract_features,
     extract_text_features,
     open_store,
 )
+from openvse.media.names import escaped
 from openvse.model import Model, Start
+from openvse.pipeline import WorkProgress
 from openvse.specs import RunRecipe
 from openvse.training.records import Watcher
 from openvse.types import FeatureSource
@@ -51,7 +52,7 @@ class RunInputs:
     folder: Path
     accelerator: Accelerator
     watcher: Watcher
-    on_extraction: Callable[[ExtractionProgress], None] | None = None
+    on_extraction: Callable[[WorkProgress], None] | None = None
     start: Start | None = None
 
     def begin(self, model: Model) -> None:
@@ -99,8 +100,8 @@ def open_features(
         report = extract_features(
             encoder.backbone, images, store, device=accelerator.device, progress=inputs.on_extraction
         )
-        for _, reason in report.failed:
-            _logger.warning("skipped an image: %s", reason)
+        for path, reason in report.failed:
+            _logger.warning("skipped an image: %s: %s", escaped(path), reason)
     accelerator.wait_for_everyone()
     return FeatureStore.open(store, encoder.fingerprint)
 

@@ -11,7 +11,7 @@ import typer
 from openvse.cli.app import app
 from openvse.cli.commands.train import Overrides
 from openvse.cli.completion import complete_recipe
-from openvse.cli.options import AllowOutside, Device, Json, On, Quiet, Split, Stores
+from openvse.cli.options import AllowOutside, Device, Json, On, Split, Stores
 from openvse.cli.stopping import going_on
 from openvse.errors import OpenVSEError
 
@@ -93,7 +93,6 @@ def coefficients(
     k: Annotated[int, typer.Option("-k", min=1, help="The k of the k-max pooling shown beside.")] = 5,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Learned pooling coefficients by set size, beside mean, max and k-max."""
     from openvse.analysis.coefficients import NAME, SIZES, analyze_coefficients
@@ -127,7 +126,6 @@ def attention(
     overwrite: Overwrite = False,
     device: Device = "cpu",
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """What each view, head or reduction sees in an image, with the best caption."""
     from openvse.analysis.attention import NAME, Subjects, analyze_attention, look
@@ -163,7 +161,6 @@ def hits(
     overwrite: Overwrite = False,
     device: Device = "cpu",
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """The first five hits of some queries, the right ones ticked."""
     from openvse.analysis.hits import NAME, analyze_hits
@@ -191,7 +188,6 @@ def answers(
     overwrite: Overwrite = False,
     device: Device = "cpu",
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Answers of models to the same questions, side by side with the truth."""
     from openvse.analysis.answers import NAME, analyze_answers, answer_all
@@ -218,7 +214,6 @@ def views(
     overwrite: Overwrite = False,
     device: Device = "cpu",
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Share of the pairs that each view wins, and how similar views are."""
     from openvse.analysis.views import NAME, analyze_views
@@ -247,7 +242,6 @@ def captions(
     allow_outside: AllowOutside = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """How similar the captions of one image are, by any text model."""
     from openvse.analysis.captions import NAME, analyze_captions, embed_by_towers, embed_captions
@@ -282,7 +276,6 @@ def embeddings(
     overwrite: Overwrite = False,
     device: Device = "cpu",
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Alignment, uniformity, hubs, recall by caption length and rare words."""
     from openvse.analysis.embeddings import NAME, analyze_embeddings, require_sklearn
@@ -306,7 +299,6 @@ def training(
     ] = "",
     overwrite: Overwrite = False,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Validation and loss of several runs, and AdOpt's number of negatives."""
     from openvse.analysis.curves import NAME, analyze_training
@@ -338,7 +330,6 @@ def suspicious(
     allow_outside: AllowOutside = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Training captions that models, trained without them, find far from their image.
 

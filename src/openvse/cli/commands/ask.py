@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device, Json, Quiet, Threads
+from openvse.cli.options import Device, Json, Threads
 from openvse.files import write_page
 
 
@@ -30,7 +30,6 @@ def ask(
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Answer questions about an image with the most probable answers and their probabilities."""
     from openvse.cli.json_output import print_json

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, BatchSize, Device, Json, On, Quiet, Split, Threads
+from openvse.cli.options import AllowOutside, BatchSize, Device, Json, On, Split, Threads
 from openvse.errors import ModelError
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ def calibrate(
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Fit the curve from scores to probabilities that search shows, and keep it in the model's folder.
 

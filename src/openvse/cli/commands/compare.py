@@ -16,7 +16,6 @@ from openvse.cli.options import (
     Folds,
     Json,
     On,
-    Quiet,
     Reranking,
     Split,
     Stores,
@@ -77,7 +76,6 @@ def compare(
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Say whether runs differ on a test set: paired intervals, exact sign tests, seeds, wins and losses."""
     from openvse.cli.progress import bar

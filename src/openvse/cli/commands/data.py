@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from openvse.cli.app import app
 from openvse.cli.completion import complete_data_set
-from openvse.cli.options import AllowOutside, Json, Quiet
+from openvse.cli.options import AllowOutside, Json
 from openvse.errors import OpenVSEError
 from openvse.media.names import escaped
 
@@ -92,7 +92,6 @@ def check(
     allow_outside: AllowOutside = False,
     cases: Annotated[int, typer.Option(min=0, help="Number of examples to list for each finding.")] = 5,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Check a data set: broken or duplicate images, captions, leakage; of a published one, completeness too.
 

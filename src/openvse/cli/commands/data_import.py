@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from openvse.cli.commands.data import data
-from openvse.cli.options import Quiet, Store, Stored
+from openvse.cli.options import Store, Stored
 from openvse.cli.stopping import going_on
 
 Match: TypeAlias = Annotated[
@@ -47,7 +47,6 @@ def import_features(
     boxes: Annotated[
         bool, typer.Option("--boxes/--no-boxes", help="Keep the boxes of regions, if the source has boxes.")
     ] = True,
-    quiet: Quiet = False,
 ) -> None:
     """Import the features that other tools made into a feature store. A second run only adds what is new."""
     from openvse.cli.progress import bar, counted, warn

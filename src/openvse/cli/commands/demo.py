@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Quiet, RunDevice, Threads
+from openvse.cli.options import RunDevice, Threads
 from openvse.cli.stopping import going_on
 
 
@@ -21,7 +21,6 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the training.")] = 0,
     device: RunDevice = None,
     threads: Threads = None,
-    quiet: Quiet = False,
 ) -> None:
     """Train on images of emoji, compare the result with chance, and search: a few minutes on two cores, offline."""
     from openvse.cli.progress import TrainingBar, bar, counted, note

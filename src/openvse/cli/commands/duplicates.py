@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Json, Quiet
+from openvse.cli.options import Json
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ def duplicates(
         ),
     ] = False,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Find images that are the same or nearly so, and say which of each group to keep; nothing is deleted.
 

@@ -2,35 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.encode_options import (
-    FolderFormat,
-    Listed,
-    NumberType,
-    Output,
-    Overwrite,
-    Records,
-    ShardSize,
-)
-from openvse.cli.index_options import IndexModel
-from openvse.cli.options import Device, Json, Quiet
+from openvse.cli.options import Cluster, Device, Json, ModelName, Processes, ThreadsOfEach, chosen_workers
 from openvse.cli.stopping import going_on
-from openvse.cli.worker_options import Cluster, Processes, ThreadsOfEach, chosen_workers
 
 if TYPE_CHECKING:
     from openvse.encoding import EncodingReport
 
 _FEW = 10  # records that cannot be used and are named one by one
 
+Records = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DATA",
+        help="A folder of images, at any depth; or a file that lists images or sentences: .txt with one a line, .csv, "
+        ".tsv, .jsonl or .parquet with a column such as path or text, and perhaps id.",
+    ),
+]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--out", help="A file NAME.npy or NAME.parquet; or a folder, which gets files for each shard."
+    ),
+]
+Listed = Annotated[
+    Literal["images", "texts"] | None,
+    typer.Option("--kind", help="What a file lists. By default its columns, or its first line, tell."),
+]
+FolderFormat = Annotated[
+    Literal["npy", "parquet"] | None,
+    typer.Option("--format", help="Format of the files in a folder. Default: npy."),
+]
+NumberType = Annotated[
+    Literal["float32", "float16"], typer.Option("--dtype", help="Number type of the embeddings.")
+]
+ShardSize = Annotated[
+    int,
+    typer.Option(
+        min=1, help="How many records a shard has. An interruption costs at most the work on one shard."
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an output of other records or of another model.")
+]
+
 
 @app.command()
 @going_on("what was encoded is kept; run the same command again to continue")
 def encode(
-    model: IndexModel,
+    model: ModelName,
     data: Records,
     out: Output,
     kind: Listed = None,
@@ -46,7 +71,6 @@ def encode(
     device: Device = "cpu",
     threads: ThreadsOfEach = None,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Write embeddings of images or sentences, with their ids, for other programs; goes on after a stop."""
     from openvse.cli.progress import bar, counted

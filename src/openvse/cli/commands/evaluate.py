@@ -21,7 +21,6 @@ from openvse.cli.options import (
     Folds,
     Json,
     ProtocolName,
-    Quiet,
     Rerank,
     Reranking,
     Split,
@@ -71,7 +70,6 @@ def evaluate(
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Measure retrieval in both directions (R@1/5/10, RSUM, MedR, MeanR) or answer accuracy, with intervals."""
     from openvse.cli.progress import bar, note

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import AllowOutside, Json, Quiet, Threads
+from openvse.cli.options import AllowOutside, Json, Threads
 from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ def export(
     allow_outside: AllowOutside = False,
     threads: Threads = None,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Write a model for other runtimes, such as ONNX Runtime. It is compared with the model first."""
     from openvse.cli.progress import note

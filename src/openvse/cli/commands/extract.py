@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,33 +12,42 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.completion import complete_encoder, complete_encoder_option
-from openvse.cli.options import AllowOutside, Device, Quiet, Store, Stored
+from openvse.cli.options import (
+    AllowOutside,
+    Cluster,
+    Device,
+    Processes,
+    Store,
+    Stored,
+    ThreadsOfEach,
+    chosen_workers,
+)
 from openvse.cli.stopping import going_on
-from openvse.cli.worker_options import Cluster, Processes, ThreadsOfEach, chosen_workers
 from openvse.errors import DataError, ModelError
 
 if TYPE_CHECKING:
-    from openvse.features import ExtractionReport, StoreDtype
-    from openvse.workers import Workers
+    from openvse.features import ExtractionReport
 
 IMAGES_AT_ONCE, TEXTS_AT_ONCE = 32, 128
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """The arguments and options of the command, as the user typed them."""
+class _Extraction:
+    """What an extraction makes.
 
-    encoder: str
-    data: str
-    store: Path
-    options: Mapping[str, Any]
-    batch_size: int | None
-    workers: int
-    dtype: StoreDtype
-    check: bool
-    allow_outside: bool
-    device: str
-    shared: Workers | None
+    Attributes:
+        fingerprint: the encoder that makes the features.
+        run: extracts them to a store, with the options that images and texts share.
+        batch_size: the number of items in a batch if the user does not say it.
+        problems: what is wrong with the data.
+        unit: the name of the items.
+    """
+
+    fingerprint: str | None
+    run: Callable[..., ExtractionReport]
+    batch_size: int
+    problems: Sequence[str]
+    unit: str
 
 
 @app.command()
@@ -74,22 +84,36 @@ def extract(
     cluster: Cluster = None,
     device: Device = "cpu",
     threads: ThreadsOfEach = None,
-    quiet: Quiet = False,
 ) -> None:
     """Store the local features of images or the token states of captions; a second run only adds what is new."""
+    from openvse.cli.progress import bar, counted, warn
     from openvse.encoders import TEXT_ENCODERS
+    from openvse.media.names import escaped
 
     shared = chosen_workers(processes, cluster, threads, device)
     tree = _tree(options or [])
-    wanted = _Wanted(
-        encoder, data, store, tree, batch_size, workers, dtype, check, allow_outside, device, shared
-    )
     if encoder in TEXT_ENCODERS:
-        report = _extract_texts(wanted)
-        were_there = f"{report.skipped_existing} were there"
+        chosen = _of_texts(encoder, data, tree, allow_outside)
     else:
-        report = _extract_images(wanted)
-        were_there = f"{report.skipped_existing} were there, {len(report.failed)} unreadable"
+        chosen = _of_images(encoder, data, tree, allow_outside, workers)
+    if check:
+        _check_store(store, chosen.fingerprint)
+    with bar() as progress:
+        show = counted(progress, "extracting", chosen.unit)
+        report = chosen.run(
+            store,
+            batch_size=batch_size or chosen.batch_size,
+            dtype=dtype,
+            device=device,
+            workers=shared,
+            progress=lambda state: show(state.done, state.total, state.per_s),
+        )
+    skipped = [f"skipped {escaped(path)}: {reason}" for path, reason in report.failed]
+    for problem in (*chosen.problems, *skipped):
+        warn(problem)
+    were_there = f"{report.skipped_existing} were there"
+    if encoder not in TEXT_ENCODERS:
+        were_there += f", {len(report.failed)} unreadable"
     typer.echo(f"{store}: {report.done} new, {were_there}, {report.images_per_s:.1f} {report.unit}/s")
     if report.failed and not report.done and not report.skipped_existing:
         raise DataError(f"{data}: none of the images can be read: check the files named above")
@@ -113,78 +137,41 @@ def _tree(options: Sequence[str]) -> dict[str, Any]:
     return given
 
 
-def _extract_images(wanted: _Wanted) -> ExtractionReport:
+def _of_images(
+    name: str, data: str, options: Mapping[str, Any], allow_outside: bool, threads: int
+) -> _Extraction:
     from openvse.assembly import build_part
     from openvse.backbones import BACKBONES
-    from openvse.cli.progress import bar, counted, warn
     from openvse.corpus import long_captions
     from openvse.datasets import open_corpus
     from openvse.features import extract_features
     from openvse.specs import Part
 
-    built = build_part(
-        BACKBONES, Part(**{**wanted.options, "name": wanted.encoder}), wanted.encoder, {"assets": None}
-    )
-    corpus = open_corpus(wanted.data, allow_outside=wanted.allow_outside)
-    if wanted.check:
-        _check_store(wanted.store, built.fingerprint)
+    backbone = build_part(BACKBONES, Part(**{**options, "name": name}), name, {"assets": None})
+    corpus = open_corpus(data, allow_outside=allow_outside)
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
-    with bar() as progress:
-        show = counted(progress, "extracting")
-        report = extract_features(
-            built,
-            images,
-            wanted.store,
-            batch_size=wanted.batch_size or IMAGES_AT_ONCE,
-            num_workers=wanted.workers,
-            dtype=wanted.dtype,
-            device=wanted.device,
-            workers=wanted.shared,
-            progress=lambda state: show(state.done, state.total, state.images_per_s),
-        )
-    for problem in (
-        *corpus.problems,
-        *filter(None, [long_captions(corpus.captions)]),
-        *(f"skipped {reason}" for _, reason in report.failed),
-    ):
-        warn(problem)
-    return report
+    run = partial(extract_features, backbone, images, num_workers=threads)
+    problems = [*corpus.problems, *filter(None, [long_captions(corpus.captions)])]
+    return _Extraction(backbone.fingerprint, run, IMAGES_AT_ONCE, problems, "images")
 
 
-def _extract_texts(wanted: _Wanted) -> ExtractionReport:
+def _of_texts(name: str, data: str, options: Mapping[str, Any], allow_outside: bool) -> _Extraction:
     from openvse.assembly import build_part
     from openvse.assembly.parts import parameters
-    from openvse.cli.progress import bar, counted, warn
     from openvse.datasets import open_corpus
     from openvse.encoders import TEXT_ENCODERS, TokenStatesEncoder
     from openvse.features import extract_text_features
     from openvse.specs import Part
 
-    name = wanted.encoder
-    corpus = open_corpus(wanted.data, require_images=False, allow_outside=wanted.allow_outside)
+    corpus = open_corpus(data, require_images=False, allow_outside=allow_outside)
     # These options only change what training does with the states.
     usual = {"fine_tune": False, "size_augmentation": "none"}
     usual = {key: value for key, value in usual.items() if key in parameters(TEXT_ENCODERS.get(name))}
     context = {"embed_dim": 2, "captions": corpus.captions, "assets": None}
-    built = build_part(TEXT_ENCODERS, Part(**{**usual, **wanted.options, "name": name}), name, context)
-    if not isinstance(built, TokenStatesEncoder):
+    encoder = build_part(TEXT_ENCODERS, Part(**{**usual, **options, "name": name}), name, context)
+    if not isinstance(encoder, TokenStatesEncoder):
         raise ModelError(
             f"{name} does not have a text model whose states can be stored: extract with transformers_text"
         )
-    if wanted.check:
-        _check_store(wanted.store, built.fingerprint)
-    with bar() as progress:
-        show = counted(progress, "extracting", "texts")
-        report = extract_text_features(
-            built,
-            corpus.captions,
-            wanted.store,
-            batch_size=wanted.batch_size or TEXTS_AT_ONCE,
-            dtype=wanted.dtype,
-            device=wanted.device,
-            workers=wanted.shared,
-            progress=lambda state: show(state.done, state.total, state.images_per_s),
-        )
-    for problem in corpus.problems:
-        warn(problem)
-    return report
+    run = partial(extract_text_features, encoder, corpus.captions)
+    return _Extraction(encoder.fingerprint, run, TEXTS_AT_ONCE, corpus.problems, "texts")

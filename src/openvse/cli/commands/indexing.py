@@ -4,47 +4,93 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.index_options import (
-    Add,
-    CheckAll,
-    Compact,
-    EngineOption,
-    EngineUrl,
-    Features,
-    Folders,
-    Forget,
-    Ignore,
-    IndexModel,
-    NumberFormat,
-    Out,
-    Overwrite,
-    SegmentSeconds,
+from openvse.cli.options import (
+    Cluster,
+    Device,
+    Engine,
+    Json,
+    ModelName,
+    Processes,
+    ThreadsOfEach,
+    chosen_workers,
 )
-from openvse.cli.options import Device, Json, Quiet
 from openvse.cli.stopping import going_on
-from openvse.cli.worker_options import Cluster, Processes, ThreadsOfEach, chosen_workers
-from openvse.errors import OpenVSEError
 
 if TYPE_CHECKING:
     from openvse.cli.embedders import Embedder
-    from openvse.index.embedding import ImageEmbedder
-    from openvse.index.portions import Sharing
-    from openvse.search import EngineChoice, IndexReport, StoredImages
-    from openvse.workers import Workers
+    from openvse.index.embedding import Sharing
+    from openvse.pipeline import Workers
+    from openvse.search import IndexReport, StoredFeatures
+    from openvse.stores.following import EngineChange
+
+Folders = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FOLDER...",
+        help="Folders of images, at any depth; or a text file with a sentence a line, to find captions by images.",
+    ),
+]
+Out = Annotated[Path, typer.Option(help="The index folder.")]
+Add = Annotated[bool, typer.Option("--add", help="Add the folders to those that the index already holds.")]
+Forget = Annotated[
+    list[Path] | None,
+    typer.Option(help="A folder to remove from the index, with its items; may be given several times."),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A pattern of files or folders to skip, as in .gitignore; may be given several times, and is remembered. "
+        "So is a file .openvseignore in a folder."
+    ),
+]
+SegmentSeconds = Annotated[
+    float | None,
+    typer.Option(
+        help="Cut clips into segments of so many seconds, each with its own place in the results; 0 keeps them whole. "
+        "By default what the index was last given. Also for models of images, which see the middle frame."
+    ),
+]
+NumberFormat = Annotated[
+    Literal["float32", "float16"] | None,
+    typer.Option(
+        help="How a number is stored: float16 halves disk and memory. By default that of the index, and float32 for a "
+        "new one."
+    ),
+]
+Features = Annotated[
+    Path | None,
+    typer.Option(
+        help="A feature store, read instead of images that have not changed since; by default that of the model's run."
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an index of another model or of another folder.")
+]
+Compact = Annotated[
+    bool, typer.Option("--compact", help="Rewrite the files without what is no longer needed in them.")
+]
+CheckAll = Annotated[
+    bool,
+    typer.Option(
+        "--check",
+        help="Compare the whole index with its checksums, before and after; what is damaged is embedded again. Of an "
+        "approximate engine, say its recall, too.",
+    ),
+]
 
 
 @app.command()
 @going_on("what was embedded is kept; run the same command again to continue")
 def index(
-    model: IndexModel,
+    model: ModelName,
     folders: Folders,
     out: Out = Path("index"),
     add: Add = False,
@@ -56,30 +102,29 @@ def index(
     features: Features = None,
     overwrite: Overwrite = False,
     compact: Compact = False,
-    engine: EngineOption = None,
-    engine_url: EngineUrl = None,
+    engine: Engine = None,
     check: CheckAll = False,
     processes: Processes = 0,
     cluster: Cluster = None,
     device: Device = "cpu",
     threads: ThreadsOfEach = None,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Embed folders of images for search; a later run embeds only what changed, and goes on after a stop."""
     from openvse.cli.embedders import load_embedder
     from openvse.cli.progress import bar, counted
-    from openvse.search import Index, build_index, compact_index, place_of
+    from openvse.search import Index, build_index, place_of
+    from openvse.stores.following import plan_engine
 
     workers = chosen_workers(processes, cluster, threads, device)
     loaded = load_embedder(model, device="cpu" if workers else device, threads=threads)
-    exported = is_export(loaded, engine, segment_seconds)
-    choice = None if exported else check_engine(out, engine, engine_url, loaded)
+    refuse_clips(loaded, segment_seconds)
+    change = plan_engine(out, engine, model=loaded)
     forget_roots(out, forget or ())
     with bar() as progress:
         show = counted(progress, "indexing")
         report = build_index(
-            cast("ImageEmbedder", loaded),  # an exported model gives arrays in the place of tensors
+            loaded,
             folders,
             out,
             batch_size=batch_size,
@@ -89,19 +134,16 @@ def index(
             ignore=ignore,
             segment_seconds=segment_seconds,
             check=check,
+            compact=compact,
             stored=stored_features(loaded, model, features),
             model_place=place_of(model, out),
             sharing=None if workers is None else sharing_of(loaded, model, workers),
-            progress=lambda state: show(state.done, state.total, state.images_per_s),
+            progress=lambda state: show(state.done, state.total, state.per_s),
         )
-    if compact:
-        report = replace(report, compacted=report.compacted + compact_index(out))
     warn_of(report)
     if check:
         Index.open(out, loaded.fingerprint, check=True)
-    searched = (
-        Searched("exact") if choice is None else bring_engine(out, choice, engine_url, loaded, check=check)
-    )
+    searched = follow(out, change, loaded, check=check)
     print_report(out, report, searched, as_json=as_json)
 
 
@@ -122,88 +164,42 @@ class Searched:
     recall: float | None = None
 
 
-def check_engine(
-    out: Path, engine: str | None, url: str | None, model: object
-) -> tuple[EngineChoice, EngineChoice]:
-    """Return the engine that is wanted and the one that the index has, before anything is embedded.
-
-    Raises:
-        EngineError: there is no such engine, it needs another URL, or it cannot serve the model.
-    """
-    from openvse.index.manifest import MANIFEST, read_manifest
-    from openvse.search import EngineChoice
-    from openvse.stores.following import check_served
-
-    known = EngineChoice()
-    if (out / MANIFEST).is_file():
-        with suppress(OpenVSEError):  # indexing says what is wrong with it, or makes it anew
-            known = EngineChoice.of(read_manifest(out).engine)
-    if engine is None and url is not None and known.name == "exact":
-        raise OpenVSEError(
-            "--engine-url is the address of an engine: give --engine qdrant or --engine pgvector, too"
-        )
-    wanted = (
-        known
-        if engine is None
-        else EngineChoice.new(engine, url or (known.url if known.name == engine else None))
-    )
-    if wanted.name != "exact":
-        check_served(wanted.name, model)
-    return wanted, known
-
-
-def bring_engine(
-    out: Path, choice: tuple[EngineChoice, EngineChoice], url: str | None, model: object, *, check: bool
-) -> Searched:
-    """Bring the wanted engine of an index up to date in place of the one before, and measure its recall if asked."""
+def follow(out: Path, change: EngineChange, model: Embedder, *, check: bool) -> Searched:
+    """Bring the planned engine of an index up to date in place of the one before, and measure its recall if asked."""
     from openvse.cli.progress import bar, counted, warn
     from openvse.errors import EngineBusyError
-    from openvse.search import ExactSearch, Index, choose_engine, measured_recall, update_engine
+    from openvse.search import ExactSearch, Index, measured_recall
     from openvse.search.catalogue import open_searcher
-    from openvse.stores.following import drop_replaced
+    from openvse.stores.following import bring_engine
 
-    wanted, known = choice
-    drop_replaced(out, known)
-    if wanted.name == "exact":
-        choose_engine(out, "exact")
-        return Searched("exact")
-    choose_engine(out, wanted.name, url or wanted.url, model=model)
-    started = time.perf_counter()
+    name, started = change.wanted.name, time.perf_counter()
     try:
-        with bar() as progress:
-            show = counted(progress, f"engine {wanted.name}")
-            report = update_engine(
-                out,
-                url=url,
-                progress=lambda done, total: show(done, total, done / (time.perf_counter() - started)),
+        with bar(shown=name != "exact") as progress:
+            show = counted(progress, f"engine {name}")
+            report = bring_engine(
+                out, change, lambda done, total: show(done, total, done / (time.perf_counter() - started))
             )
     except EngineBusyError as error:
         warn(f"{error}; the index is up to date, and what the engine lacks is searched exactly")
-        return Searched(wanted.name)
+        return Searched(name)
     recall = None
-    if check:
+    if check and name != "exact":
         index = Index.open(out)
-        searcher = open_searcher(index, ExactSearch(index.segments), url=url, model=model)
+        searcher = open_searcher(index, ExactSearch(index.segments), engine=change.url, model=model)
         recall = measured_recall(searcher, index)
         searcher.close()
-    return Searched(wanted.name, report.put, report.removed, recall)
+    return Searched(name, report.put, report.removed, recall)
 
 
-def is_export(model: Embedder, engine: str | None, segment_seconds: float | None) -> bool:
-    """Return whether a model is an exported one, which is searched exactly and reads images; refuse all else for it."""
+def refuse_clips(model: Embedder, segment_seconds: float | None) -> None:
+    """Raise ModelError where an exported model, which reads no clips, is to cut some into segments."""
     from openvse.errors import ModelError
     from openvse.runtime import OnnxModel
 
-    if isinstance(model, OnnxModel) and engine not in (None, "exact"):
-        raise ModelError(
-            f"an exported model is searched exactly, and not with the engine {engine}: leave out --engine, or name the "
-            f"model folder"
-        )
     if isinstance(model, OnnxModel) and segment_seconds:
         raise ModelError(
             "an exported model reads no clips: leave out --segment-seconds, or name the model folder"
         )
-    return isinstance(model, OnnxModel)
 
 
 def forget_roots(out: Path, folders: Sequence[Path]) -> None:
@@ -223,20 +219,21 @@ def sharing_of(model: Embedder, source: str, workers: Workers) -> Sharing:
         raise ModelError(
             "an exported model embeds in one process: leave out --processes, or name the model folder"
         )
-    from openvse.tasks.shared_indexing import sharing
+    from openvse.index.embedding import Sharing
+    from openvse.tasks.load import load_same
 
-    return sharing(source, model.fingerprint, workers)
+    return Sharing(workers, partial(load_same, source, model.fingerprint, workers.device))
 
 
-def stored_features(model: Embedder, source: str, features: Path | None) -> StoredImages | None:
+def stored_features(model: Embedder, source: str, features: Path | None) -> StoredFeatures | None:
     """Return the stored features that may stand for images; an exported model reads none."""
     from openvse.errors import ModelError
     from openvse.runtime import OnnxModel
 
     if not isinstance(model, OnnxModel):
-        from openvse.search import stored_images
+        from openvse.search import find_stored_features
 
-        return stored_images(model, source, features)
+        return find_stored_features(model, source, features)
     if features is not None:
         raise ModelError(
             "an exported model reads no feature store: leave out --features, or name the model folder"

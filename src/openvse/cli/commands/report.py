@@ -16,7 +16,6 @@ from openvse.cli.options import (
     Folds,
     Json,
     ProtocolName,
-    Quiet,
     Split,
     Stores,
     Threads,
@@ -77,7 +76,6 @@ def report(
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Tell all about runs on one page that needs no network: data, training, figures, best and worst queries."""
     from openvse.cli.progress import bar

@@ -19,10 +19,8 @@ from openvse.cli.options import (
     Engine,
     Json,
     Null,
-    Quiet,
     Rerank,
     Reranking,
-    split_engine,
     split_settings,
 )
 from openvse.errors import IndexFormatError, OpenVSEError
@@ -30,7 +28,7 @@ from openvse.files import write_page
 
 if TYPE_CHECKING:
     from openvse.cli.queries import Asked
-    from openvse.index.manifest import Manifest
+    from openvse.index.manifest import IndexManifest
     from openvse.search import Answer, Index, Page, Query, SearchEngine
 
 Form = Literal["table", "json", "jsonl", "paths"]
@@ -108,7 +106,6 @@ def search(
     null: Null = False,
     device: Device = "cpu",
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Find the images that fit a sentence, or resemble an image."""
     from openvse.cli.embedders import load_embedder
@@ -127,9 +124,8 @@ def search(
         raise OpenVSEError(
             f"{folder} holds sentences: leave out --rerank, --html and --open, which need images"
         )
-    name, url = split_engine(engine)
     loaded = load_embedder(model_of(folder, index.manifest) if named is None else named, device=device)
-    with SearchEngine(loaded, index, engine=name, engine_url=url) as searcher:
+    with SearchEngine(loaded, index, engine=engine) as searcher:
         reranker = None if again is None else again.load(device)
         answers = searcher.answer(queries, page, reranker)
     warn_of_precision(answers, page)
@@ -176,7 +172,7 @@ def is_index(word: str) -> bool:
         return False
 
 
-def model_of(folder: Path, manifest: Manifest) -> str:
+def model_of(folder: Path, manifest: IndexManifest) -> str:
     """Return where the model of an index is, and warn where the index has moved away from it."""
     from openvse.cli.progress import warn
     from openvse.search import find_model

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device, Engine, Quiet, Rerank, Reranking, Threads, split_engine
+from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads
 
 if TYPE_CHECKING:
     from openvse.model import TwoTower
@@ -131,7 +131,6 @@ def serve(
     thumbnails: ThumbnailMemory = 64,
     device: Device = "cpu",
     threads: Threads = None,
-    quiet: Quiet = False,
 ) -> None:
     """Serve an index or an engine: a web page to search it, and an HTTP interface for programs.
 
@@ -193,7 +192,7 @@ def source_of(word: str, model: str | None, images: Path | None, engine: str | N
             raise OpenVSEError("--images is for an engine: an index says where its images are")
         folder = Path(word)
         manifest = read_manifest(folder)
-        return Source(folder, *split_engine(engine)), model or model_of(folder, manifest)
+        return Source(folder, engine), model or model_of(folder, manifest)
     name = shown_url(word)
     if engine is not None:
         raise OpenVSEError(f"{name} is an engine itself: leave out --engine")

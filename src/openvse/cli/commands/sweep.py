@@ -9,7 +9,7 @@ import typer
 from openvse.cli.app import app
 from openvse.cli.commands.analyze import KEPT, Out, Overwrite, Recipe, begin, extraction_shown, finish
 from openvse.cli.completion import complete_override
-from openvse.cli.options import Json, Quiet
+from openvse.cli.options import Json
 from openvse.cli.stopping import going_on
 
 Values: TypeAlias = Annotated[
@@ -54,7 +54,6 @@ def sweep(
     metrics: Drawn = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Train a recipe with every combination of some values, and draw what each reaches.
 

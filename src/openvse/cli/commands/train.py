@@ -11,7 +11,7 @@ import typer
 from openvse.cli.app import app
 from openvse.cli.completion import complete_override, complete_recipe
 from openvse.cli.launching import launch, leads, leave
-from openvse.cli.options import Quiet, RunDevice, StartModel, Threads
+from openvse.cli.options import RunDevice, StartModel, Threads
 from openvse.cli.stopping import going_on
 
 Recipe: TypeAlias = Annotated[
@@ -56,7 +56,6 @@ def train(
     ] = 1,
     device: RunDevice = None,
     threads: Threads = None,
-    quiet: Quiet = False,
 ) -> None:
     """Train a model. The model with the best validation score (RSUM, or accuracy of answers) is saved in OUT/best."""
     from openvse.tasks.recipes import load_recipe
@@ -78,7 +77,7 @@ def train(
             resume=resume,
             overwrite=overwrite,
             watcher=TrainingBar(progress) if leading else Silent(),
-            on_extraction=lambda state: extraction[state.unit](state.done, state.total, state.images_per_s),
+            on_extraction=lambda state: extraction[state.unit](state.done, state.total, state.per_s),
         )
     leave()
     if leading:

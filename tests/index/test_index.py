@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from resealing import reseal
 
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import LOCK
-from openvse.index.database import Root
+from openvse.index.database import Entry, Root
 from openvse.index.manifest import MANIFEST
-from openvse.index.writer import Entry, IndexWriter
+from openvse.index.writer import IndexWriter
 from openvse.search import Index, Item, build_index
+from resealing import reseal
 
 ROOTS = [Root(0, "/photos", "")]
 ITEMS = [Item(f"{number}.jpg", 17 + number, 1000) for number in range(6)]

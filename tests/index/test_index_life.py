@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
-from colour_model import ColourModel, paint
 
+from colour_model import ColourModel, Pixels, paint
 from openvse.errors import DataError, IndexFormatError
 from openvse.index import build, segments
 from openvse.search import (
@@ -105,14 +106,14 @@ def test_a_drive_that_is_not_connected_keeps_its_images(
 
 
 class UnpluggedModel(ColourModel):
-    """Pulls a drive out while its images are embedded."""
+    """Pulls a drive out while its images are read."""
 
     drive: Path
 
-    def encode_image(self, images: list[Path], batch_size: int = 64) -> object:
-        if self.drive.exists():
+    def read_image(self, image: Path) -> Pixels:
+        with suppress(FileNotFoundError):
             self.drive.rename(self.drive.with_name("away"))
-        return super().encode_image(images, batch_size)
+        return super().read_image(image)
 
 
 def test_a_drive_that_is_pulled_out_loses_nothing(model: ColourModel, usb: Path, tmp_path: Path) -> None:
@@ -237,11 +238,12 @@ def test_a_file_that_changes_while_it_is_read_is_embedded_again(photos: Path, tm
     red.write_bytes(red.read_bytes().ljust(size, b"0"))
 
     class Changing(ColourModel):
-        def encode_image(self, images: list[Path], batch_size: int = 64) -> object:
-            embedded = super().encode_image(images, batch_size)
-            red.write_bytes(blue.ljust(size, b"0"))
-            os.utime(red, ns=(9, 9))
-            return embedded
+        def read_image(self, image: Path) -> Pixels:
+            pixels = super().read_image(image)
+            if image == red:
+                red.write_bytes(blue.ljust(size, b"0"))
+                os.utime(red, ns=(9, 9))
+            return pixels
 
     build_index(Changing(), photos, tmp_path / "index")
     report = build_index(ColourModel(), photos, tmp_path / "index")

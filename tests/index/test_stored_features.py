@@ -15,7 +15,7 @@ from openvse.errors import StoreError
 from openvse.features import FeatureStore, extract_features
 from openvse.features.sources import SOURCES, read_sources
 from openvse.model import Tower, TwoTower
-from openvse.search import Index, StoredImages, build_index, stored_images
+from openvse.search import Index, StoredFeatures, build_index, find_stored_features
 from openvse.similarities import SetMax
 from tests.conftest import PhotoMaker
 
@@ -51,7 +51,7 @@ def store(model: TwoTower, photos: Path, tmp_path: Path) -> Path:
 def test_stored_features_give_the_same_index(
     model: TwoTower, photos: Path, store: Path, tmp_path: Path
 ) -> None:
-    stored = stored_images(model, tmp_path / "run" / "best")
+    stored = find_stored_features(model, tmp_path / "run" / "best")
     report = build_index(model, photos, tmp_path / "index", stored=stored)
     assert (report.count, report.stored, report.reused) == (5, 4, 0)
     build_index(model, photos, tmp_path / "decoded")
@@ -64,7 +64,7 @@ def test_stored_features_give_the_same_index(
 def test_an_image_that_changed_is_read(model: TwoTower, photos: Path, store: Path, tmp_path: Path) -> None:
     first, second = sorted(photos.iterdir())[:2]
     shutil.copyfile(second, first)
-    stored = stored_images(model, tmp_path / "run" / "best")
+    stored = find_stored_features(model, tmp_path / "run" / "best")
     assert build_index(model, photos, tmp_path / "index", stored=stored).stored == 3
     vectors = Index.open(tmp_path / "index").vectors
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
@@ -76,7 +76,7 @@ def test_images_and_store_may_move_together(
     (tmp_path / "elsewhere").mkdir()
     for name in ("photos", "run"):
         (tmp_path / name).rename(tmp_path / "elsewhere" / name)
-    stored = stored_images(model, tmp_path / "elsewhere" / "run" / "best")
+    stored = find_stored_features(model, tmp_path / "elsewhere" / "run" / "best")
     report = build_index(model, tmp_path / "elsewhere" / "photos", tmp_path / "index", stored=stored)
     assert report.stored == 4
 
@@ -85,7 +85,7 @@ def test_a_store_that_says_nothing_of_its_images_stands_for_none(
     model: TwoTower, photos: Path, store: Path, tmp_path: Path
 ) -> None:
     (store / SOURCES).write_text('{"id": "x", "path": "../..\n[]\nnull\n')
-    stored = StoredImages(model, FeatureStore.open(store))
+    stored = StoredFeatures(model, FeatureStore.open(store))
     assert build_index(model, photos, tmp_path / "index", stored=stored).stored == 0
     (store / SOURCES).unlink()
     assert read_sources(store) == {}
@@ -98,11 +98,11 @@ def test_a_line_that_was_cut_off_costs_itself_alone(model: TwoTower, photos: Pat
     extract_features(model.image.encoder.backbone, [("last", path)], store, dtype="float32")
     assert len(read_sources(store)) == 5
     status = path.stat()
-    assert StoredImages(model, FeatureStore.open(store)).find(path, status.st_mtime_ns, status.st_size) == 4
+    assert StoredFeatures(model, FeatureStore.open(store)).find(path, status.st_mtime_ns, status.st_size) == 4
 
 
 def test_a_store_of_another_encoder(photos: Path, store: Path, tmp_path: Path) -> None:
     other = two_tower(image_size=64)
-    assert stored_images(other, tmp_path / "run" / "best") is None
+    assert find_stored_features(other, tmp_path / "run" / "best") is None
     with pytest.raises(StoreError, match="was made by encoder"):
-        stored_images(other, tmp_path / "run" / "best", store)
+        find_stored_features(other, tmp_path / "run" / "best", store)

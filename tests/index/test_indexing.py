@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from colour_model import ColourModel, paint
 
+from colour_model import ColourModel, Pixels, paint
 from openvse.errors import BadImageError, DataError, IndexFormatError, ModelError
 from openvse.files import LOCK
-from openvse.search import Index, IndexProgress, IndexReport, build_index
+from openvse.pipeline import WorkProgress
+from openvse.search import Index, IndexReport, build_index
 from openvse.types import EmbeddingSet
 
 
@@ -57,7 +58,7 @@ def test_new_images_share_full_batches(model: ColourModel, photos: Path, tmp_pat
 def test_a_run_over_unchanged_images_writes_nothing(model: ColourModel, photos: Path, tmp_path: Path) -> None:
     build_index(model, photos, tmp_path / "index")
     before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (tmp_path / "index").iterdir()}
-    seen: list[IndexProgress] = []
+    seen: list[WorkProgress] = []
     assert build_index(model, photos, tmp_path / "index", progress=seen.append).reused == 4
     assert [(state.done, state.total) for state in seen] == [(4, 4)]
     after = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in before}
@@ -107,11 +108,11 @@ def test_bad_images_are_reported_and_left_out(model: ColourModel, photos: Path, 
 
 def test_progress_counts_every_image(model: ColourModel, photos: Path, tmp_path: Path) -> None:
     (photos / "c.jpg").write_bytes(b"")
-    seen: list[IndexProgress] = []
+    seen: list[WorkProgress] = []
     build_index(model, photos, tmp_path / "index", batch_size=2, progress=seen.append)
     assert [state.done for state in seen] == [2, 4, 5]
     assert {state.total for state in seen} == {5}
-    assert all(state.images_per_s > 0 for state in seen)
+    assert all(state.per_s > 0 for state in seen)
 
 
 def test_nothing_to_index(model: ColourModel, tmp_path: Path) -> None:
@@ -161,13 +162,13 @@ def test_a_varying_number_of_embeddings_is_refused(
 ) -> None:
     with pytest.raises(ModelError, match=r"fixed number|same number"):
         build_index(kind(), photos, tmp_path / "index", batch_size=1)
-    assert [path.name for path in (tmp_path / "index").iterdir()] == [LOCK]
+    assert not (tmp_path / "index").exists()
 
 
 class FussyModel(ColourModel):
     """Refuses images that can be read."""
 
-    def encode_image(self, images: list[Path], batch_size: int = 64) -> EmbeddingSet:
+    def read_image(self, image: Path) -> Pixels:
         raise BadImageError("too small for this model")
 
 
@@ -178,18 +179,14 @@ def test_a_refusal_of_every_image_gives_its_reason(photos: Path, tmp_path: Path)
         build_index(FussyModel(), photos, tmp_path / "index")
 
 
-class LonelyModel(ColourModel):
-    """Takes any image, but one at a time."""
-
-    def encode_image(self, images: list[Path], batch_size: int = 64) -> EmbeddingSet:
-        if len(images) > 1:
-            raise BadImageError("too many")
-        return super().encode_image(images, batch_size)
-
-
-def test_a_refusal_that_no_single_image_explains_is_passed_on(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadImageError, match="too many"):
-        build_index(LonelyModel(), photos, tmp_path / "index")
+def test_a_bad_image_is_decoded_once_as_all_others_are(model: ColourModel, tmp_path: Path) -> None:
+    for number in range(64):
+        paint(tmp_path / "photos" / f"{number:02d}.png", "red")
+    (tmp_path / "photos" / "20.png").write_bytes(b"no image")
+    report = build_index(model, tmp_path / "photos", tmp_path / "index", batch_size=64)
+    assert (report.count, len(report.failed)) == (63, 1)
+    assert sorted(model.reads) == [f"{number:02d}.png" for number in range(64)]
+    assert [len(batch) for batch in model.batches] == [63]
 
 
 def test_a_place_that_cannot_be_written(model: ColourModel, photos: Path, tmp_path: Path) -> None:

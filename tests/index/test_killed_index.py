@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openvse.index.database import Root
-from openvse.index.writer import Entry, IndexWriter
+from openvse.index.database import Entry, Root
+from openvse.index.writer import IndexWriter
 from openvse.search import Index, Item, compact_index
 
 ROOTS = [Root(0, "/photos", "")]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from colour_model import ColourModel, paint
 
+from colour_model import ColourModel, Pixels, paint
+from openvse import pipeline
 from openvse.errors import IndexFormatError
 from openvse.files import LOCK
-from openvse.index import build
 from openvse.index.manifest import MANIFEST, UNFINISHED
 from openvse.search import Index, build_index
 from openvse.types import EmbeddingSet
@@ -28,9 +28,9 @@ NAMES = [f"{number:02d}.png" for number in range(20)]
 class SlowModel(ColourModel):
     """Needs a moment for every batch."""
 
-    def encode_image(self, images: Sequence[Path], batch_size: int = 64) -> EmbeddingSet:
+    def encode_pixels(self, images: Sequence[Pixels]) -> EmbeddingSet:
         time.sleep(0.05)
-        return super().encode_image(images, batch_size)
+        return super().encode_pixels(images)
 
 
 class StoppedModel(ColourModel):
@@ -38,11 +38,11 @@ class StoppedModel(ColourModel):
 
     left = 3
 
-    def encode_image(self, images: Sequence[Path], batch_size: int = 64) -> EmbeddingSet:
+    def encode_pixels(self, images: Sequence[Pixels]) -> EmbeddingSet:
         if not self.left:
             raise KeyboardInterrupt
         self.left -= 1
-        return super().encode_image(images, batch_size)
+        return super().encode_pixels(images)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def keep_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(pipeline, "KEEP_SECONDS", 0.0)
 
 
 def stop(photos: Path, out: Path, batches: int) -> None:
@@ -63,6 +63,11 @@ def stop(photos: Path, out: Path, batches: int) -> None:
     model.left = batches
     with pytest.raises(KeyboardInterrupt):
         build_index(model, photos, out, batch_size=2)
+
+
+def content(out: Path) -> dict[str, bytes]:
+    """Return the bytes of all files of an index but its lock."""
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.name != LOCK}
 
 
 def assert_like_a_fresh_one(out: Path, photos: Path, model: ColourModel) -> None:
@@ -148,7 +153,7 @@ def test_an_index_of_something_else_is_replaced_on_request_alone(
         build_index(model, photos, out)
     else:
         stop(photos, out, 2)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    before = content(out)
     paint(tmp_path / "more" / NAMES[0], "red")
     maker = ColourModel("colours-2") if other == "model" else ColourModel()
     folder = tmp_path / "more" if other == "folder" else photos
@@ -157,7 +162,7 @@ def test_an_index_of_something_else_is_replaced_on_request_alone(
         IndexFormatError, match=f"{expected}: .*choose another --out, or replace it with --overwrite"
     ):
         build_index(maker, folder, out)
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert content(out) == before
     assert build_index(maker, folder, out, overwrite=True).reused == 0
     assert Index.open(out, maker.fingerprint).manifest.root == str(folder)
     assert not (out / UNFINISHED).exists()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from colour_model import ColourModel
 
+from colour_model import ColourModel
 from openvse.errors import IndexFormatError
 from openvse.index import index as layout
 from openvse.index import maintenance

@@ -18,22 +18,33 @@ from openvse.types import EmbeddingSet
 
 COLOURS = {"red": (200, 20, 20), "green": (20, 180, 40), "blue": (30, 40, 210), "white": (245, 245, 245)}
 
+Pixels = tuple[str, np.ndarray]
+"""What is read of an image: the name of its file, and its mean colour."""
+
 
 @dataclass
 class ColourModel:
-    """Embeds an image by its mean colour; what it encoded is recorded in ``batches``."""
+    """Embeds an image by its mean colour; what it read and encoded is recorded in ``reads`` and ``batches``."""
 
     fingerprint: str = "colours-1"
     indexable: bool = True
     reads_videos: bool = False
     num_embeddings: int = 1
     batches: list[list[str]] = field(default_factory=list)
+    reads: list[str] = field(default_factory=list)
 
     def encode_image(self, images: Sequence[ImageLike], batch_size: int = 64) -> EmbeddingSet:
         assert len(images) <= batch_size
-        means = [np.asarray(read_image(image), dtype=np.float32).mean((0, 1)) for image in images]
-        self.batches.append([Path(image).name for image in images if isinstance(image, Path)])
-        return self.embed(np.stack(means))
+        return self.encode_pixels([self.read_image(image) for image in images])
+
+    def read_image(self, image: ImageLike) -> Pixels:
+        name = image.name if isinstance(image, Path) else ""
+        self.reads.append(name)  # from several threads
+        return name, np.asarray(read_image(image), dtype=np.float32).mean((0, 1))
+
+    def encode_pixels(self, images: Sequence[Pixels]) -> EmbeddingSet:
+        self.batches.append([name for name, _ in images if name])
+        return self.embed(np.stack([mean for _, mean in images]))
 
     def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> EmbeddingSet:
         return self.embed(np.array([COLOURS[caption] for caption in captions], dtype=np.float32))

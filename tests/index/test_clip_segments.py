@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from colour_model import COLOURS, ColourModel, paint
 from PIL import Image
 
+from colour_model import COLOURS, ColourModel, Pixels, paint
 from openvse.errors import DataError, IndexFormatError
 from openvse.media.segments import ClipSegment, cut_clip
 from openvse.media.videos import ClipSource, FrameSampling, clip_seconds, read_frames, read_poster
 from openvse.search import Index, Page, Query, SearchEngine, build_index, duplicates_in_index, remove_items
 from openvse.search.contact_sheet import contact_sheet
-from openvse.types import EmbeddingSet
 from tests.clips import numbers, write_video
 
 
@@ -26,10 +24,8 @@ from tests.clips import numbers, write_video
 class ClipColours(ColourModel):
     """Embeds an image, or the middle frame of a part of a clip, by its mean colour."""
 
-    def encode_image(self, images: Sequence[ClipSource], batch_size: int = 64) -> EmbeddingSet:
-        posters = [read_poster(image) for image in images]
-        self.batches.append([str(getattr(image, "path", image)) for image in images])
-        return self.embed(np.stack([np.asarray(poster, np.float32).mean((0, 1)) for poster in posters]))
+    def read_image(self, image: ClipSource) -> Pixels:
+        return str(getattr(image, "path", image)), np.asarray(read_poster(image), np.float32).mean((0, 1))
 
 
 def film(path: Path, *colours: str, seconds: float = 1.0) -> Path:
@@ -170,18 +166,18 @@ def test_another_length_and_whole_clips(model: ClipColours, clips: Path, tmp_pat
 def test_a_stop_leaves_clips_whole(
     model: ClipColours, clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = ClipColours.encode_image
+    plain = ClipColours.read_image
 
-    def stopped(self, images: Sequence[ClipSource], batch_size: int = 64) -> EmbeddingSet:
-        if any(getattr(image, "start", 0) >= 1 and image.path.name == "b.mp4" for image in images):
+    def stopped(self, image: ClipSource) -> Pixels:
+        if getattr(image, "start", 0) >= 1 and image.path.name == "b.mp4":
             raise KeyboardInterrupt
-        return plain(self, images, batch_size)
+        return plain(self, image)
 
-    monkeypatch.setattr(ClipColours, "encode_image", stopped)
+    monkeypatch.setattr(ClipColours, "read_image", stopped)
     with pytest.raises(KeyboardInterrupt):
         build_index(model, clips, tmp_path / "index", segment_seconds=1.0, batch_size=1)
     assert ids(tmp_path / "index") == CUT[:3]
-    monkeypatch.setattr(ClipColours, "encode_image", plain)
+    monkeypatch.setattr(ClipColours, "read_image", plain)
     assert build_index(model, clips, tmp_path / "index").resumed == 3
     assert ids(tmp_path / "index") == CUT
 

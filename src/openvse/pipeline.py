@@ -1,0 +1,430 @@
+"""From a list of items to kept results: decoded ahead, in shards, by this process or by many.
+
+``decoded`` reads the items of the next batches in threads while the caller computes with the present one. ``cut``
+makes shards, each with a digest of all that its result depends on, and ``results_of`` yields the result of each in
+their order: what an earlier run has kept, and the rest by this process or by ``Workers``. ``Pace`` tells the progress
+and says when to keep what was made. ``extract``, ``encode`` and ``index`` are made of these; what is kept, and how, is
+their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import pickle
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from openvse.errors import BadImageError, DiskError, OpenVSEError
+from openvse.media.names import escaped
+from openvse.registry import load_plugin, loaded_plugins
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+Task = TypeVar("Task")
+
+KEEP_SECONDS = 5.0
+"""What a run has made is kept at least so often, so that a kill costs no more work than that."""
+
+DECODERS = 2
+"""The number of threads that decode if nobody asks for another."""
+
+BATCHES_AHEAD = 2
+"""The largest number of batches that are decoded while another one is computed with."""
+
+
+@dataclass(frozen=True)
+class WorkProgress:
+    """The progress of a run.
+
+    Attributes:
+        done: the number of items that are finished, now or by an earlier run, or that cannot be used.
+        total: the number of all items.
+        per_s: the number of items per second in this run.
+        unit: the name of the items.
+    """
+
+    done: int
+    total: int
+    per_s: float
+    unit: str = "images"
+
+    @property
+    def eta_s(self) -> float:
+        """The seconds left at this rate; 0 if the rate is not known yet."""
+        return (self.total - self.done) / self.per_s if self.per_s else 0.0
+
+
+class Pace:
+    """Counts the items of a run, tells its progress, and says when to keep what was made.
+
+    Args:
+        total: the number of all items.
+        tell: a function that is called with the progress; None tells nobody.
+        before: the number of items that are done already.
+        unit: the name of the items.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        tell: Callable[[WorkProgress], None] | None = None,
+        *,
+        before: int = 0,
+        unit: str = "images",
+    ) -> None:
+        self._total, self._tell, self._unit = total, tell, unit
+        self._before = self._done = before
+        self._started = self._kept = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since the run began."""
+        return time.perf_counter() - self._started
+
+    def add(self, count: int) -> None:
+        """Count items, and tell the progress."""
+        self._done += count
+        self.tell()
+
+    def tell(self, more: int = 0) -> None:
+        """Tell the progress, with so many items that are done and not counted yet."""
+        if self._tell is not None:
+            done = self._done + more
+            new = done - self._before
+            self._tell(
+                WorkProgress(done, self._total, new / max(1e-9, self.seconds) if new else 0.0, self._unit)
+            )
+
+    def keep(self, commit: Callable[[], None]) -> None:
+        """Call a function that keeps what was made, if the last time was ``KEEP_SECONDS`` ago."""
+        if time.perf_counter() - self._kept > KEEP_SECONDS:
+            commit()
+            self._kept = time.perf_counter()
+
+
+@dataclass(frozen=True)
+class DecodedBatch(Generic[Item, Value]):
+    """A batch whose items have been read.
+
+    Attributes:
+        items: those that can be used, in their order.
+        values: what was read of each.
+        failed: each of the others, with the reason.
+    """
+
+    items: list[Item] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
+    failed: list[tuple[Item, str]] = field(default_factory=list)
+
+
+def decoded(
+    batches: Iterable[Sequence[Item]],
+    read: Callable[[Item], Value],
+    name: Callable[[Item], object],
+    *,
+    threads: int = DECODERS,
+) -> Iterator[DecodedBatch[Item, Value]]:
+    """Read the items of batches, each once, in threads that are at most ``BATCHES_AHEAD`` batches ahead.
+
+    Args:
+        batches: items, as they are to be yielded.
+        read: reads an item; it is called in threads, and raises BadImageError if the item cannot be used.
+        name: returns what the messages of these errors begin with, such as the path of the item.
+        threads: the number of threads; 0 counts as 1.
+
+    Yields:
+        The batches in their order. The items that cannot be used leave a gap.
+    """
+
+    def tried(item: Item) -> tuple[Value | None, str | None]:
+        try:
+            return read(item), None
+        except BadImageError as error:
+            return None, reason_of(error, name(item))
+
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        jobs = ([(item, pool.submit(tried, item)) for item in batch] for batch in batches)
+        waiting: deque[list[tuple[Item, Future[tuple[Any, str | None]]]]] = deque(islice(jobs, BATCHES_AHEAD))
+        try:
+            while waiting:
+                present, done = waiting.popleft(), DecodedBatch[Item, Value]()
+                waiting.extend(islice(jobs, 1))
+                for item, job in present:
+                    value, reason = job.result()
+                    if reason is None:
+                        done.items.append(item)
+                        done.values.append(value)
+                    else:
+                        done.failed.append((item, reason))
+                yield done
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def reason_of(error: BadImageError, name: object) -> str:
+    """Return why an item cannot be used, without the name of the item, with which the message begins."""
+    return str(error).removeprefix(f"{escaped(name)}: ")
+
+
+def in_batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """Yield items in batches of a size; the last one may be smaller."""
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+@dataclass(frozen=True)
+class Shard(Generic[Item]):
+    """A part of a run that is made at once: a whole number of batches, so that whoever makes it makes the same.
+
+    Attributes:
+        number: 0 for the first.
+        items: its items, in their order.
+        digest: identifies the items and everything else on which the result depends; "" if no result is kept.
+    """
+
+    number: int
+    items: tuple[Item, ...]
+    digest: str = ""
+
+
+def cut(
+    items: Sequence[Item], size: int, settings: str, describe: Callable[[Item], str]
+) -> list[Shard[Item]]:
+    """Cut items into shards of a size; the last one may be smaller.
+
+    Args:
+        items: all items.
+        size: the number of items in a shard.
+        settings: everything on which the results depend besides the items.
+        describe: returns everything on which the result of an item depends.
+    """
+    shards = []
+    for number, some in enumerate(in_batches(items, size)):
+        digest = hashlib.sha256(settings.encode())
+        for item in some:
+            digest.update(f"{describe(item)}\n".encode(errors="surrogateescape"))
+        shards.append(Shard(number, tuple(some), digest.hexdigest()[:32]))
+    return shards
+
+
+Make = Callable[[Shard[Item]], Result]
+"""Makes the result of a shard."""
+
+
+def results_of(
+    shards: Sequence[Shard[Item]],
+    prepare: Callable[[], Make[Item, Result]],
+    workers: Workers | None = None,
+    *,
+    kept: Mapping[int, Result] | None = None,
+) -> Iterator[tuple[Shard[Item], Result]]:
+    """Yield shards with their results, in their order.
+
+    Args:
+        shards: all shards.
+        prepare: called once in each process that makes shards; it is sent to workers, and returns what makes one.
+        workers: the processes that make shards; None makes them in this one.
+        kept: the results that an earlier run has made, by the numbers of their shards.
+
+    Raises:
+        OpenVSEError: see ``share_work``; or the error of a shard.
+    """
+    ready = dict(kept or {})
+    todo = [shard for shard in shards if shard.number not in ready]
+    with closing(_made(todo, prepare, workers)) as made:
+        for shard in shards:
+            while shard.number not in ready:
+                number, result = next(made)
+                ready[number] = result
+            yield shard, ready.pop(shard.number)
+
+
+def _made(
+    shards: Sequence[Shard[Item]], prepare: Callable[[], Make[Item, Result]], workers: Workers | None
+) -> Generator[tuple[int, Result], None, None]:
+    """Yield the numbers of shards with their results, in any order."""
+    if shards and workers is not None:
+        yield from share_work(partial(_numbered, prepare), shards, workers)
+    elif shards:
+        yield from map(_numbered(prepare), shards)
+
+
+def _numbered(prepare: Callable[[], Make[Item, Result]]) -> Callable[[Shard[Item]], tuple[int, Result]]:
+    return partial(_make, prepare())
+
+
+def _make(make: Make[Item, Result], shard: Shard[Item]) -> tuple[int, Result]:
+    return shard.number, make(shard)
+
+
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+_STORE_BYTES = 100 << 20  # tasks and results are small; what is made goes to the disk
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Processes that share work, on one machine or on many, through Ray Data.
+
+    Attributes:
+        count: the number of processes.
+        threads: the number of CPU threads of each.
+        device: the device of each; ``cuda`` gives each process one GPU of its own.
+        cluster: the address of a running Ray cluster, whose machines must see all files under the same paths; None
+            starts the processes on this machine.
+    """
+
+    count: int
+    threads: int = 1
+    device: str = "cpu"
+    cluster: str | None = None
+
+
+def share_work(
+    prepare: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task], workers: Workers
+) -> Iterator[Result]:
+    """Let workers do tasks, and yield each result as it is ready, in any order.
+
+    The task of a worker that dies is given to another one. Workers load the plug-ins of this process.
+
+    Args:
+        prepare: called once in each worker; returns what does a task there. It is pickled, as tasks and results are.
+        tasks: the arguments of what ``prepare`` returned.
+        workers: the processes.
+
+    Raises:
+        OpenVSEError: Ray is not installed, no cluster is at the address, or what a task raised.
+    """
+    try:
+        sent = pickle.dumps(prepare)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise OpenVSEError(
+            f"this work cannot be sent to other processes ({error}): do it in one process"
+        ) from error
+    ray = _import_ray()
+    started = _connect(ray, workers)
+    try:
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        rows = [{"task": pickle.dumps(task)} for task in tasks]
+        done = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
+            _Worker,
+            fn_constructor_args=(sent, workers.threads, str(Path.cwd()), loaded_plugins()),
+            concurrency=min(workers.count, len(rows)),
+            num_cpus=workers.threads,
+            num_gpus=1 if workers.device.startswith("cuda") else None,
+        )
+        for row in done.iter_rows():
+            raised = pickle.loads(row["raised"])
+            if raised is not None:
+                kind, *said = raised
+                raise kind(*said)
+            yield pickle.loads(row["result"])
+    finally:
+        if started:
+            ray.shutdown()
+
+
+class _Worker:
+    """A worker: it prepares itself for its first task, and does tasks one after the other."""
+
+    def __init__(self, prepare: bytes, threads: int, folder: str, plugins: Sequence[Path]) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        os.chdir(folder)  # paths may be relative
+        self._prepare, self._plugins = prepare, plugins
+        self._do: Callable[[Any], Any] | None = None
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Do a task; an error of the user is sent back as it is, because Ray would wrap it in a traceback."""
+        result: Any = None
+        raised: tuple[Any, ...] | None = None
+        try:
+            if self._do is None:
+                for path in self._plugins:
+                    if path not in loaded_plugins():
+                        load_plugin(path)
+                self._do = pickle.loads(self._prepare)()
+            result = self._do(pickle.loads(row["task"]))
+        except DiskError as error:
+            raised = (DiskError, str(error), error.strerror)
+        except OpenVSEError as error:
+            raised = (type(error), str(error))
+        return {"result": pickle.dumps(result), "raised": pickle.dumps(raised)}
+
+
+def start_workers(cpus: int) -> None:
+    """Start processes on this machine, which stay until ``ray.shutdown``; work that finds them uses them.
+
+    Args:
+        cpus: the number of processor cores that they may take.
+
+    Raises:
+        OpenVSEError: Ray is not installed.
+    """
+    ray = _import_ray()
+    with _own_handlers():
+        ray.init(
+            num_cpus=cpus,
+            include_dashboard=False,
+            object_store_memory=_STORE_BYTES,
+            address="local",
+            **_QUIET,
+        )
+
+
+def _import_ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what fails is raised, too
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own choice of 15 starves beside other work
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise OpenVSEError(
+            "several processes need Ray: pip install 'openvse[ray]', or do the work in one process"
+        ) from error
+    return ray
+
+
+def _connect(ray: Any, workers: Workers) -> bool:
+    """Join a cluster, or start one; return whether it must be left at the end."""
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    if ray.is_initialized():
+        return False
+    if workers.cluster is None:
+        start_workers(workers.count * workers.threads)
+        return True
+    try:
+        with _own_handlers():
+            ray.init(address=workers.cluster, **_QUIET)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise OpenVSEError(
+            f"no Ray cluster answers at {workers.cluster} ({reason}): start one with 'ray start', or leave --cluster "
+            f"out"
+        ) from error
+    return True
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Keep the handler of SIGTERM: that of Ray would end the process without what a stopped command says."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)

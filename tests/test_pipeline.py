@@ -1,0 +1,160 @@
+"""The pipeline: batches that are decoded ahead, shards in their order, and what workers are told."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from openvse import pipeline
+from openvse.errors import BadImageError, OpenVSEError
+from openvse.pipeline import Pace, Shard, Workers, WorkProgress, cut, decoded, in_batches, results_of
+
+
+class Reader:
+    """Reads a number as its square; notes what was read, and refuses some."""
+
+    def __init__(self, *bad: int) -> None:
+        self.bad, self.reads, self._lock = bad, list[int](), threading.Lock()
+
+    def __call__(self, number: int) -> int:
+        with self._lock:
+            self.reads.append(number)
+        if number in self.bad:
+            raise BadImageError(f"{number}: it is odd")
+        return number * number
+
+
+@pytest.mark.parametrize("threads", [0, 1, 4])
+def test_batches_keep_their_order_and_bad_items_leave_a_gap(threads: int) -> None:
+    read = Reader(3, 6, 7, 8)
+    batches = list(decoded(in_batches(range(10), 3), read, str, threads=threads))
+    assert [batch.items for batch in batches] == [[0, 1, 2], [4, 5], [], [9]]
+    assert [batch.values for batch in batches] == [[0, 1, 4], [16, 25], [], [81]]
+    failed = [each for batch in batches for each in batch.failed]
+    assert failed == [(number, "it is odd") for number in (3, 6, 7, 8)]
+    assert sorted(read.reads) == list(range(10)), "each once"
+
+
+def test_reading_runs_ahead_but_not_away() -> None:
+    read = Reader()
+    batches = decoded(in_batches(range(100), 5), read, str, threads=2)
+    for number, _ in enumerate(batches, start=1):
+        deadline = time.monotonic() + 10
+        while len(read.reads) < min(100, 5 * (number + 2)) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert len(read.reads) == min(100, 5 * (number + 2))
+
+
+def test_other_errors_are_raised_and_end_the_reading() -> None:
+    def read(number: int) -> int:
+        if number == 4:
+            raise KeyboardInterrupt
+        return number
+
+    batches = decoded(in_batches(range(100), 2), read, str)
+    assert next(batches).values == [0, 1] and next(batches).values == [2, 3]
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+
+
+def test_a_digest_tells_the_items_and_the_settings() -> None:
+    shards = cut(["a", "b", "c"], 2, "float16", str)
+    assert [shard.items for shard in shards] == [("a", "b"), ("c",)]
+    assert cut(["a", "b"], 2, "float16", str)[0].digest == shards[0].digest
+    others = cut(["a", "b"], 2, "float32", str), cut(["a", "x"], 2, "float16", str)
+    assert len({shards[0].digest, shards[1].digest, *(each[0].digest for each in others)}) == 4
+
+
+def double() -> Callable[[Shard[int]], list[int]]:
+    return lambda shard: [2 * item for item in shard.items]
+
+
+@pytest.mark.parametrize("workers", [None, Workers(2)])
+def test_results_come_in_order_whoever_makes_them(
+    monkeypatch: pytest.MonkeyPatch, workers: Workers | None
+) -> None:
+    def backwards(prepare: Callable, shards: Sequence[Shard[int]], _: Workers) -> Iterator[object]:
+        make = pickle.loads(pickle.dumps(prepare))()
+        yield from map(make, reversed(shards))
+
+    monkeypatch.setattr(pipeline, "share_work", backwards)
+    shards = cut(range(7), 2, "", str)
+    found = list(results_of(shards, double, workers, kept={1: ["kept"]}))
+    assert [shard for shard, _ in found] == shards
+    assert [result for _, result in found] == [[0, 2], ["kept"], [8, 10], [12]]
+    everything = dict(enumerate("abcd"))
+    assert [result for _, result in results_of(shards, double, workers, kept=everything)] == [*"abcd"]
+
+
+def test_the_pace_counts_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[WorkProgress] = []
+    pace = Pace(10, told.append, before=4, unit="texts")
+    pace.tell()
+    pace.tell(1)
+    pace.add(3)
+    assert [(state.done, state.total, state.unit) for state in told] == [
+        (4, 10, "texts"),
+        (5, 10, "texts"),
+        (7, 10, "texts"),
+    ]
+    assert (told[0].per_s, told[0].eta_s) == (0, 0)
+    assert told[2].per_s > 0 and told[2].eta_s == pytest.approx(3 / told[2].per_s)
+    kept: list[int] = []
+    pace.keep(lambda: kept.append(1))
+    monkeypatch.setattr(pipeline, "KEEP_SECONDS", 0.0)
+    pace.keep(lambda: kept.append(2))
+    assert kept == [2]
+
+
+PLUGIN = """
+from openvse.aggregators import AGGREGATORS
+from openvse.aggregators.mean import Mean
+
+class MyMean(Mean):
+    pass
+
+AGGREGATORS.add("my_mean", MyMean)
+
+def task():
+    return lambda shard: [AGGREGATORS.get("my_mean").__name__, *shard.items]
+"""
+
+
+@pytest.mark.slow
+def test_workers_have_the_parts_of_plugins(tmp_path: Path) -> None:
+    """Work that is defined in the plug-in cannot even be unpickled without it."""
+    (tmp_path / "my_parts.py").write_text(PLUGIN)
+    code = (
+        "from pathlib import Path\n"
+        "from openvse.registry import load_plugin\n"
+        "from openvse.pipeline import Workers, cut, results_of\n"
+        "load_plugin(Path('my_parts.py'))\n"
+        "import my_parts\n"
+        "print([result for _, result in results_of(cut([1, 2], 1, '', str), my_parts.task, Workers(1))])\n"
+    )
+    (tmp_path / "elsewhere.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-P", "elsewhere.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "[['MyMean', 1], ['MyMean', 2]]", done.stderr
+
+
+def test_a_worker_loads_each_plugin_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "counted.py").write_text("loads = open('loads', 'a')\nloads.write('x')\nloads.close()\n")
+    do = pickle.dumps(double)
+    task = {"task": pickle.dumps(Shard(0, (1, 2)))}
+    for _ in range(2):
+        worker = pipeline._Worker(do, 1, str(tmp_path), [tmp_path / "counted.py"])
+        assert pickle.loads(worker(task)["result"]) == [2, 4]
+    assert (tmp_path / "loads").read_text() == "x"
+    worker = pipeline._Worker(do, 1, str(tmp_path), [tmp_path / "missing.py"])
+    kind, line = pickle.loads(worker(task)["raised"])
+    assert kind is OpenVSEError and "missing.py" in line
