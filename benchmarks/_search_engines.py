@@ -94,7 +94,7 @@ def server_of(name: str) -> Iterator[str | None]:
 def open_and_search(folder: Path, url: str | None) -> None:
     """Open the engine of an index and ask it some queries."""
     index = Index.open(folder)
-    engine = open_searcher(index, ExactSearch(index.segments), url=url)
+    engine = open_searcher(index, ExactSearch(index.segments), engine=url)
     asked = as_queries(drawn_queries(20, index.manifest.dim, BLOCK))
     for number in range(20):
         engine.search(EmbeddedQueries(asked[number : number + 1], None), TOP_K)
@@ -111,7 +111,7 @@ def measure_engine(name: str, folder: Path, asked: ArraySet, truth: list[list[in
         started = time.perf_counter()
         index = Index.open(folder)
         plain = time.perf_counter() - started
-        engine = open_searcher(index, ExactSearch(index.segments), url=url)
+        engine = open_searcher(index, ExactSearch(index.segments), engine=url)
         engine.search(EmbeddedQueries(asked[:1], None), TOP_K)
         reopened = time.perf_counter() - started - (0.0 if name == "exact" else plain)
 

@@ -83,4 +83,4 @@ def engine_of(folder: Path, name: str | None = None, url: str | None = None) -> 
 def opened(folder: Path, url: str | None = None) -> tuple[Searcher, ExactSearch]:
     index = Index.open(folder)
     exact = exact_of(index)
-    return open_searcher(index, exact, url=url), exact
+    return open_searcher(index, exact, engine=url), exact
