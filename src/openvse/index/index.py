@@ -187,27 +187,18 @@ class Index:
         Raises:
             IndexFormatError: they have changed since they were written.
         """
-        if changed := self.changed():
-            first = self.table.ids[changed[0]]
-            raise damaged(
-                self.path,
-                f"{len(changed)} of its items do not match their checksums, first {first}",
-            )
-
-    def changed(self) -> list[int]:
-        """Return the positions of the items whose checksums do not match."""
-        found = []
+        table, changed = self.table, []
         for segment in self.segments:
             for row in np.flatnonzero(segment.positions >= 0).tolist():
-                position = int(segment.positions[row])
-                item = Item(
-                    self.table.ids[position],
-                    int(self.table.modified_ns[position]),
-                    int(self.table.sizes[position]),
-                )
-                if row_checksum(item, segment.vectors[row]) != self.table.checksums[position]:
-                    found.append(position)
-        return sorted(found)
+                place = int(segment.positions[row])
+                item = Item(table.ids[place], int(table.modified_ns[place]), int(table.sizes[place]))
+                if row_checksum(item, segment.vectors[row]) != table.checksums[place]:
+                    changed.append(place)
+        if changed:
+            first = table.ids[min(changed)]
+            raise damaged(
+                self.path, f"{len(changed)} of its items do not match their checksums, first {first}"
+            )
 
     def _not_finite(self) -> list[int]:
         found: set[int] = set()

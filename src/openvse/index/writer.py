@@ -326,24 +326,26 @@ class IndexWriter:
         self.first_unfinished = int(found.database.setting("unfinished", "0"))
 
     def _segment_to_fill(self) -> SegmentWriter:
+        """Return the segment that the next embeddings belong to: the last one of the index, until it is full."""
         if self._segment is not None and self._segment.is_full:
             self._filled.append((self._segment, self._number))
             self._segment = self._number = None
-        if self._segment is None:
-            shape = self._manifest.num_embeddings, self._manifest.dim
-            files = [] if self._database is None else self._database.segments()[-1:]
-            taken = {segment.path.name for segment, _ in self._filled}
-            for file in files:
-                if file.file not in taken and self._is_whole(file):
-                    self._segment = SegmentWriter(
-                        self._folder, *shape, self._manifest.dtype, file=file.file, rows=file.rows
-                    )
-                    self._number = file.number
-            if self._segment is None or self._segment.is_full:
-                if self._segment is not None:
-                    self._segment.close()
-                self._segment, self._number = SegmentWriter(self._folder, *shape, self._manifest.dtype), None
+        if self._segment is None and not self._filled and self._database is not None:
+            for file in self._database.segments()[-1:]:
+                if self._is_whole(file):
+                    self._segment, self._number = self._open_segment(file), file.number
+        if self._segment is None or self._segment.is_full:
+            if self._segment is not None:
+                self._segment.close()
+            self._segment, self._number = self._open_segment(), None
         return self._segment
+
+    def _open_segment(self, file: SegmentFile | None = None) -> SegmentWriter:
+        manifest = self._manifest
+        shape = manifest.num_embeddings, manifest.dim
+        if file is None:
+            return SegmentWriter(self._folder, *shape, manifest.dtype)
+        return SegmentWriter(self._folder, *shape, manifest.dtype, file=file.file, rows=file.rows)
 
     def _is_whole(self, file: SegmentFile) -> bool:
         """Return whether a segment has all its rows, so that more may follow them."""

@@ -26,7 +26,8 @@ from openvse.cli.stopping import going_on
 from openvse.errors import DataError, ModelError
 
 if TYPE_CHECKING:
-    from openvse.features import ExtractionReport
+    from openvse.features import ExtractionReport, StoreDtype
+    from openvse.pipeline import Workers
 
 IMAGES_AT_ONCE, TEXTS_AT_ONCE = 32, 128
 
@@ -86,9 +87,7 @@ def extract(
     threads: ThreadsOfEach = None,
 ) -> None:
     """Store the local features of images or the token states of captions; a second run only adds what is new."""
-    from openvse.cli.progress import bar, counted, warn
     from openvse.encoders import TEXT_ENCODERS
-    from openvse.media.names import escaped
 
     shared = chosen_workers(processes, cluster, threads, device)
     tree = _tree(options or [])
@@ -98,25 +97,49 @@ def extract(
         chosen = _of_images(encoder, data, tree, allow_outside, workers)
     if check:
         _check_store(store, chosen.fingerprint)
-    with bar() as progress:
-        show = counted(progress, "extracting", chosen.unit)
-        report = chosen.run(
-            store,
-            batch_size=batch_size or chosen.batch_size,
-            dtype=dtype,
-            device=device,
-            workers=shared,
-            progress=lambda state: show(state.done, state.total, state.per_s),
-        )
-    skipped = [f"skipped {escaped(path)}: {reason}" for path, reason in report.failed]
-    for problem in (*chosen.problems, *skipped):
-        warn(problem)
+    report = _run(
+        chosen,
+        store,
+        batch_size=batch_size or chosen.batch_size,
+        dtype=dtype,
+        device=device,
+        workers=shared,
+    )
     were_there = f"{report.skipped_existing} were there"
     if encoder not in TEXT_ENCODERS:
         were_there += f", {len(report.failed)} unreadable"
     typer.echo(f"{store}: {report.done} new, {were_there}, {report.images_per_s:.1f} {report.unit}/s")
     if report.failed and not report.done and not report.skipped_existing:
         raise DataError(f"{data}: none of the images can be read: check the files named above")
+
+
+def _run(
+    chosen: _Extraction,
+    store: Path,
+    *,
+    batch_size: int,
+    dtype: StoreDtype,
+    device: str,
+    workers: Workers | None,
+) -> ExtractionReport:
+    """Extract with a bar, and warn of what is wrong with the data."""
+    from openvse.cli.progress import bar, counted, warn
+    from openvse.media.names import escaped
+
+    with bar() as progress:
+        show = counted(progress, "extracting", chosen.unit)
+        report = chosen.run(
+            store,
+            batch_size=batch_size,
+            dtype=dtype,
+            device=device,
+            workers=workers,
+            progress=lambda state: show(state.done, state.total, state.per_s),
+        )
+    skipped = [f"skipped {escaped(path)}: {reason}" for path, reason in report.failed]
+    for problem in (*chosen.problems, *skipped):
+        warn(problem)
+    return report
 
 
 def _check_store(store: Path, fingerprint: str | None) -> None:
