@@ -29,7 +29,7 @@ from openvse.index.database import Database, encode_id
 from openvse.index.index import Index
 from openvse.index.manifest import Item
 from openvse.media.segments import file_of
-from openvse.search.exact import Comparison, ExactSearch, Searcher
+from openvse.search.exact import ExactSearch, ItemComparison, Searcher
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, StoreSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.stores import CatalogueStore, ItemFacts, Note, StoreAddress, Within, open_store
@@ -136,7 +136,7 @@ class IndexCatalogue(Catalogue):
     def __init__(
         self,
         index: Index,
-        compare: Comparison,
+        compare: ItemComparison,
         *,
         model: object = None,
         engine: str | None = None,
@@ -293,7 +293,7 @@ class StoreCatalogue(Catalogue):
     """
 
     def __init__(
-        self, address: StoreAddress, compare: Comparison, fingerprint: str, *, images: Path | None = None
+        self, address: StoreAddress, compare: ItemComparison, fingerprint: str, *, images: Path | None = None
     ) -> None:
         self.place, self._compare = str(address), compare
         self._lock = threading.Lock()
