@@ -187,7 +187,7 @@ def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke, numb
     album = write_album(tmp_path / "many", 600)
     out = tmp_path / "index"
     words = ("index", place / "run" / "best", album, "--out", out)
-    before = "from openvse.search import indexing; indexing.KEEP_SECONDS = 0.1"
+    before = "from openvse import pipeline; pipeline.KEEP_SECONDS = 0.1"
     process = start(*words, "--batch-size", "1", before=before)
     wait_for(out / "index.json", process)
     process.send_signal(number)

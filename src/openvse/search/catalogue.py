@@ -32,7 +32,7 @@ from openvse.media.segments import file_of
 from openvse.search.exact import ExactSearch, ItemComparison, Searcher
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, StoreSearch
 from openvse.search.query import EmbeddedQueries
-from openvse.stores import CatalogueStore, ItemFacts, Note, StoreAddress, Within, open_store
+from openvse.stores import CatalogueStore, ItemFacts, Note, StoreAddress, Within, kind_of, open_store
 from openvse.stores.base import read_metadata
 from openvse.stores.choice import EngineChoice, split_engine
 from openvse.stores.following import EngineState, check_served, state_file
@@ -255,6 +255,7 @@ def open_searcher(
     name, url = split_engine(engine)
     choice = EngineChoice() if name == "exact" else EngineChoice.of(index.manifest.engine)
     if name is not None and name != choice.name:
+        kind_of(name)  # there is such an engine
         raise EngineError(
             f"index {index.path} has the engine {choice.name}, not {name}: leave --engine out, give exact, or run "
             f"'openvse index ... --engine {name if url is None else 'URL'}'"
