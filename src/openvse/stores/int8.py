@@ -5,7 +5,7 @@
     codes-<n>.i8      [points, D]
 
 An embedding is divided by its largest absolute value over 127 and rounded: one scale a vector. A scale for each
-dimension keeps no more of the true neighbours (docs/searching.md has the figures) and would have to be fitted to data.
+dimension keeps no more of the true neighbours (docs/engines.md has the figures) and would have to be fitted to data.
 
 Points are appended, and the keys come last; so after an interruption, what was not finished is cut off. When most
 points are of no use, the rest is copied into files of the next number.

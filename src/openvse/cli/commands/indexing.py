@@ -81,8 +81,8 @@ CheckAll = Annotated[
     bool,
     typer.Option(
         "--check",
-        help="Compare the whole index with its checksums, before and after; what is damaged is embedded again. Of an "
-        "approximate engine, say its recall, too.",
+        help="Compare the whole index with its checksums, before and after; what is damaged is embedded again. Also "
+        "report the recall of an approximate engine.",
     ),
 ]
 

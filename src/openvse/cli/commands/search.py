@@ -32,94 +32,105 @@ if TYPE_CHECKING:
     from openvse.search import Answer, Index, Page, Query, SearchEngine
 
 Form = Literal["table", "json", "jsonl", "paths"]
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[MODEL] INDEX QUERY...",
+        help="An index folder, and sentences or paths of images to find similar ones. The index remembers which "
+        "model made it, and where that is; name it before the index if it is no longer there.",
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The model, in place of MODEL: a model folder, or what 'openvse export' wrote.",
+    ),
+]
+Like = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ITEM",
+        help="Find others like an item of the index (its path below the folder) or like an image; may be repeated.",
+    ),
+]
+WithImage = Annotated[
+    str | None,
+    typer.Option(
+        "--with",
+        metavar="IMAGE",
+        help="An image to look for together with every sentence; IMAGE,weight=W gives it the weight W (default: "
+        "0.5), and the sentence 1 - W.",
+    ),
+]
+Avoid = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT",
+        help="What the hits should not show: half of its score is subtracted, or W times with TEXT,weight=W; may "
+        "be repeated.",
+    ),
+]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEST",
+        help="A condition on all hits, such as 'date >= 2024-05', 'path ~ holiday/*', 'size > 2MB', 'kind = clip', "
+        "or a key of metadata.jsonl; may be repeated.",
+    ),
+]
+TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, metavar="N", help="How many hits of each query.")]
+Skip = Annotated[
+    int, typer.Option(min=0, metavar="N", help="How many of the best hits to skip, for a later page.")
+]
+OnePerFile = Annotated[
+    bool, typer.Option("--one-per-file", help="Of the segments of a clip, list only the best one.")
+]
+MinScore = Annotated[float | None, typer.Option(metavar="X", help="The lowest score of a hit.")]
+MinPrecision = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, metavar="P", help="The lowest probability of a hit; see 'openvse calibrate'."),
+]
+Expected = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N",
+        help="How many of the images searched you expect to fit a sentence, for the probabilities; by default as "
+        "many as in the data that these were fitted on.",
+    ),
+]
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write a contact sheet that opens in a browser.")
+]
+OpenPage = Annotated[bool, typer.Option("--open", help="Open the contact sheet in a browser.")]
+Output = Annotated[
+    Literal["table", "jsonl", "paths"] | None,
+    typer.Option(
+        metavar="FORM",
+        help="table (the default), jsonl (a line of JSON for each hit) or paths (these alone).",
+    ),
+]
 
 
 @app.command(rich_help_panel="Search")
 def search(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[MODEL] INDEX QUERY...",
-            help="An index folder, and sentences or paths of images to find similar ones. The index remembers which "
-            "model made it, and where that is; name it before the index if it is no longer there.",
-        ),
-    ],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The model, in place of MODEL: a model folder, or what 'openvse export' wrote.",
-        ),
-    ] = None,
-    like: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ITEM",
-            help="Find others like an item of the index (its path below the folder) or like an image; may be repeated.",
-        ),
-    ] = None,
-    with_image: Annotated[
-        str | None,
-        typer.Option(
-            "--with",
-            metavar="IMAGE",
-            help="An image to look for together with every sentence; IMAGE,weight=W gives it the weight W (default: "
-            "0.5), and the sentence 1 - W.",
-        ),
-    ] = None,
-    avoid: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help="What the hits should not show: half of its score is subtracted, or W times with TEXT,weight=W; may "
-            "be repeated.",
-        ),
-    ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEST",
-            help="A condition on all hits, such as 'date >= 2024-05', 'path ~ holiday/*', 'size > 2MB', 'kind = clip', "
-            "or a key of metadata.jsonl; may be repeated.",
-        ),
-    ] = None,
-    top_k: Annotated[
-        int, typer.Option("--top-k", "-k", min=1, metavar="N", help="How many hits of each query.")
-    ] = 10,
-    skip: Annotated[
-        int, typer.Option(min=0, metavar="N", help="How many of the best hits to skip, for a later page.")
-    ] = 0,
-    one_per_file: Annotated[
-        bool, typer.Option("--one-per-file", help="Of the segments of a clip, list only the best one.")
-    ] = False,
-    min_score: Annotated[float | None, typer.Option(metavar="X", help="The lowest score of a hit.")] = None,
-    min_precision: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, metavar="P", help="The lowest probability of a hit; see 'openvse calibrate'."
-        ),
-    ] = None,
-    expected: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N",
-            help="How many of the images searched you expect to fit a sentence, for the probabilities; by default as "
-            "many as in the data that these were fitted on.",
-        ),
-    ] = None,
+    words: Words,
+    model: ModelOption = None,
+    like: Like = None,
+    with_image: WithImage = None,
+    avoid: Avoid = None,
+    where: Where = None,
+    top_k: TopK = 10,
+    skip: Skip = 0,
+    one_per_file: OnePerFile = False,
+    min_score: MinScore = None,
+    min_precision: MinPrecision = None,
+    expected: Expected = None,
     rerank: Rerank = None,
     engine: Engine = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a contact sheet that opens in a browser.")
-    ] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the contact sheet in a browser.")] = False,
-    output: Annotated[
-        Literal["table", "jsonl", "paths"] | None,
-        typer.Option(
-            metavar="FORM",
-            help="table (the default), jsonl (a line of JSON for each hit) or paths (these alone).",
-        ),
-    ] = None,
+    html: Html = None,
+    open_page: OpenPage = False,
+    output: Output = None,
     null: Null = False,
     device: Device = "cpu",
     as_json: Json = False,
