@@ -77,42 +77,27 @@ class Watcher(Protocol):
 
     def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
         """Called when training starts or continues."""
-        ...
+        return
 
     def step(self, report: StepReport) -> None:
         """Called after a step."""
-        ...
+        return
 
     def epoch(self, report: EpochReport) -> None:
         """Called after an epoch and its validation."""
-        ...
+        return
 
     def warn(self, message: str) -> None:
         """Called with a warning that needs the user's attention."""
-        ...
+        return
 
     def note(self, message: str) -> None:
         """Called with a message that is not a warning."""
-        ...
+        return
 
 
-class Silent:
+class Silent(Watcher):
     """A watcher that does nothing."""
-
-    def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
-        """Do nothing."""
-
-    def step(self, report: StepReport) -> None:
-        """Do nothing."""
-
-    def epoch(self, report: EpochReport) -> None:
-        """Do nothing."""
-
-    def warn(self, message: str) -> None:
-        """Do nothing."""
-
-    def note(self, message: str) -> None:
-        """Do nothing."""
 
 
 class MetricsLog:
