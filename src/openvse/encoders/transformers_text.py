@@ -20,7 +20,7 @@ from openvse.backbones.fine_tuning import (
     same_result,
     set_backbone_mode,
 )
-from openvse.backbones.pretrained import load_backbone, load_or_explain, model_source
+from openvse.backbones.pretrained import load_backbone, load_tokenizer
 from openvse.encoders.augmentations import TokenAugmentation, TokenMode
 from openvse.encoders.base import TokenStatesEncoder, digest_of
 from openvse.encoders.projections import LinearProjection, Projection, xavier_linear
@@ -406,18 +406,6 @@ def _start_uniform(projection: nn.Module) -> None:
     for module in projection.modules():
         if isinstance(module, nn.Linear):
             module.reset_parameters()
-
-
-def load_tokenizer(source: str) -> Any:
-    """Load the tokenizer of a hub id, a folder or ``package:NAME``.
-
-    Raises:
-        ModelError: the tokenizer cannot be loaded.
-    """
-    from transformers import AutoTokenizer
-
-    place = model_source(source)
-    return load_or_explain(lambda: AutoTokenizer.from_pretrained(place), what="the tokenizer", source=source)
 
 
 def special_ends(tokenizer: Any) -> tuple[int, int]:
