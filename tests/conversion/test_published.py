@@ -174,8 +174,8 @@ def test_the_list_fits_a_terminal_and_names_every_model() -> None:
 
 KILLED = """
 import os, signal, sys
-import openvse.model.folder as folder
-folder.save_model = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
+import openvse.model.base as base
+base.save_model = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
 import openvse
 openvse.load("clip-b32")
 """

@@ -96,7 +96,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     expect_data(protocol, corpus.name)
     judge = _judge(protocol, models, request)
     chosen = corpus if request.split == "all" else corpus.split(request.split)
-    _check_stores(request, len(models))
+    request.check_stores(len(models))
     stores = [open_store(request.store(n), model.image.encoder) for n, model in enumerate(models)]
     embedded = embed_requested(models, chosen, stores, request)
     leaks = leakage_lines(models, embedded.corpus)
@@ -221,15 +221,6 @@ def leakage_lines(models: Sequence[Model], corpus: Corpus) -> tuple[str, ...]:
         for name, model in zip(names, models, strict=True)
     )
     return tuple(filter(None, found))
-
-
-def _check_stores(request: Request, num_models: int) -> None:
-    """Raise OpenVSEError if the feature stores are neither one for all models nor one for each."""
-    if len(request.features) not in (0, 1, num_models):
-        raise OpenVSEError(
-            f"--features is given {len(request.features)} times for {num_models} model(s): give it once for all of "
-            f"them, or once per model, in their order"
-        )
 
 
 def _published(models: Sequence[TwoTower], num_images: int, folds: int) -> dict[str, dict[str, float]]:

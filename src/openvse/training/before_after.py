@@ -45,7 +45,7 @@ class Measured:
 
 
 class FromStart:
-    """Compares the start of a run with its best epoch so far, on the same validation split, in the process that validates.
+    """Compares the start of a run with its best epoch so far, in the process that validates.
 
     Args:
         start: the model from which the run begins.

@@ -75,6 +75,14 @@ class Request:
             return self.features[0]
         return self.features[number] if self.features else None
 
+    def check_stores(self, num_models: int) -> None:
+        """Raise OpenVSEError if the feature stores are neither one for all models nor one for each."""
+        if len(self.features) not in (0, 1, num_models):
+            raise OpenVSEError(
+                f"--features is given {len(self.features)} times for {num_models} model(s): give it once for all of "
+                f"them, or once per model, in their order"
+            )
+
 
 @dataclass(frozen=True)
 class LoadedRun:

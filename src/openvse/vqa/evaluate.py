@@ -81,7 +81,9 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         raise OpenVSEError(
             "--exchanged is for a model that looks at images, and this one reads only questions"
         )
-    store = _store(model, request.features)
+    if model.sees:
+        request.check_stores(1)
+    store = None if model.image is None else open_store(request.store(0), model.image.encoder)
     questions = open_questions(
         request.data,
         require_images=model.sees and store is None,
@@ -139,14 +141,6 @@ def _training(questions: QuestionSet) -> QuestionSet | None:
         return questions.split("train")
     except DataError:
         return None
-
-
-def _store(model: Answerer, features: Sequence[Path]) -> FeatureSource | None:
-    if not features or model.image is None:
-        return None
-    if len(features) > 1:
-        raise OpenVSEError("--features is given several times for one model: give it once")
-    return open_store(features[0], model.image.encoder)
 
 
 def findings_of(evaluation: AnswersEvaluation, count: int) -> Findings:
