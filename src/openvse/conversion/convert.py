@@ -99,7 +99,7 @@ def convert(
             done = Conversion(*convert_dual(open_model(source), tokenizer=words, overrides=overrides), ())
         else:
             done = _convert_released(path, words, repository, overrides)
-    except CheckpointError as error:
+    except (CheckpointError, ModelError) as error:  # the latter if a part of the model cannot be loaded
         raise CheckpointError(str(error) if source in str(error) else f"{source}: {error}") from error
     with replacing_folder(folder) as partial:
         done.model.save(partial)

@@ -31,7 +31,7 @@ from openvse.conversion.dual_files import (
 )
 from openvse.conversion.open_clip import open_clip_files
 from openvse.conversion.weights import Names, Weights, fill, renamed, shape
-from openvse.errors import CheckpointError, ModelError
+from openvse.errors import CheckpointError
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
@@ -252,11 +252,14 @@ def convert_dual(
 
     Raises:
         CheckpointError: the files are not a dual encoder that can be converted, or are incomplete or damaged.
+        ModelError: ``transformers`` cannot load the configuration, the preprocessing or the tokenizer.
     """
+    from transformers import AutoConfig
+
     with tempfile.TemporaryDirectory() as temporary:
         made = Path(temporary) / "transformers"
         files, weights = _as_transformers(place, made, tokenizer)
-        config = _read_config(files)
+        config: Any = load_or_explain(AutoConfig.from_pretrained, files, what="the configuration")
         kind = str(config.model_type)
         architecture = ARCHITECTURES[kind]
         kept = {name: weight for name, weight in weights.items() if not name.endswith(NOT_WEIGHTS)}
@@ -293,15 +296,6 @@ def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> 
     raise AssertionError("refused above")
 
 
-def _read_config(folder: Path) -> Any:
-    from transformers import AutoConfig
-
-    try:
-        return load_or_explain(AutoConfig.from_pretrained, folder, what="the configuration")
-    except ModelError as error:
-        raise CheckpointError(str(error)) from error
-
-
 def _identity(place: ModelFiles, config: Any) -> str:
     """Return the name of the image tower in feature stores."""
     if place.revision is not None:
@@ -319,11 +313,8 @@ def _write_assets(
         own.architectures = [kind]
         own.save_pretrained(folder / side)
     (folder / "image" / FINGERPRINT_FILE).write_text(f"{identity}\n", encoding="utf-8")
-    try:
-        load_processor(str(files)).save_pretrained(folder / "image")
-        _load_tokenizer(files, tokenizer, config.text_config.vocab_size).save_pretrained(folder / "text")
-    except ModelError as error:
-        raise CheckpointError(str(error)) from error
+    load_processor(str(files)).save_pretrained(folder / "image")
+    _load_tokenizer(files, tokenizer, config.text_config.vocab_size).save_pretrained(folder / "text")
 
 
 def _load_tokenizer(files: Path, named: str | None, num_words: int) -> Any:

@@ -370,7 +370,9 @@ def plan_pvse(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
         "name": "converted/pvse",
         "embed_dim": embed_dim,
         "image": {
-            "encoder": _pvse_clips(checkpoint, legacy=legacy) if video else _pvse_images(checkpoint),
+            "encoder": _pvse_clips(checkpoint, legacy=legacy)
+            if video
+            else {**_pvse_cnn(checkpoint), "projection": "none", "size_augmentation": "none", "pooled": True},
             "aggregator": aggregator,
         },
         "text": {
@@ -400,10 +402,6 @@ def plan_pvse(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
         else "vocab/{coco,mrw,tgif}_vocab.pkl"
     )
     return ReleasedPlan(recipe, weights, place, notes)
-
-
-def _pvse_images(checkpoint: ReleasedCheckpoint) -> dict[str, Any]:
-    return {**_pvse_cnn(checkpoint), "projection": "none", "size_augmentation": "none", "pooled": True}
 
 
 def _pvse_clips(checkpoint: ReleasedCheckpoint, *, legacy: bool) -> dict[str, Any]:

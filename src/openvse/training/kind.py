@@ -106,19 +106,15 @@ class Evaluation(Protocol):
     @property
     def warnings(self) -> Sequence[str]:
         """Warnings that the user should read before the figures."""
-        ...
 
     def to_markdown(self) -> str:
         """Return the figures as a table."""
-        ...
 
     def to_json(self) -> str:
         """Return the figures as JSON."""
-        ...
 
     def write(self, folder: Path) -> Sequence[Path]:
         """Write the figures to files, and return the paths of the files."""
-        ...
 
 
 @runtime_checkable
@@ -128,15 +124,12 @@ class Compared(Protocol):
     @property
     def runs(self) -> Sequence[MeasuredRun]:
         """The runs, in the order in which they were named."""
-        ...
 
     def comparison(self, rows: Sequence[Row]) -> Comparison:
         """Return a comparison of rows of these runs, without contrasts yet."""
-        ...
 
     def examples(self, first: Row, second: Row, count: int) -> Sequence[AnsweredQueries]:
         """Return the queries on which two rows differ most, at most ``count`` gains and losses of each kind."""
-        ...
 
 
 class TaskKind(ABC):
