@@ -122,7 +122,12 @@ class TransformersText(TokenStatesEncoder):
         self.max_length = min(max_length, positions, self.tokenizer.model_max_length)
         fills = self.backbone.config.model_type in ATTENDS_TO_PADDING
         self.fill_to = min(positions, self.tokenizer.model_max_length) if fills else None
-        self.last_position = _checked_last_position(last_position, fills)
+        if last_position and not fills:
+            raise RecipeError(
+                "last_position is for text models that attend to the padding, such as SigLIP's: leave it out, and use "
+                "the aggregator last_token, which chooses the last token"
+            )
+        self.last_position = last_position
         self.blocks = None if train_blocks is None else TrainedBlocks(self.backbone, train_blocks)
         self._no_split: str | None = None
         self._prepare_training(gradient_checkpointing=gradient_checkpointing)
@@ -399,15 +404,6 @@ class TransformersText(TokenStatesEncoder):
             return last
         end = mask.shape[1] - 1 - mask.flip(1).to(torch.int8).argmax(dim=1)
         return states[torch.arange(states.shape[0], device=states.device), end]
-
-
-def _checked_last_position(wanted: bool, fills: bool) -> bool:
-    if wanted and not fills:
-        raise RecipeError(
-            "last_position is for text models that attend to the padding, such as SigLIP's: leave it out, and use the "
-            "aggregator last_token, which chooses the last token"
-        )
-    return wanted
 
 
 def _start_uniform(projection: nn.Module) -> None:

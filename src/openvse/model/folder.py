@@ -148,11 +148,8 @@ def _training(provenance: Mapping[str, Any]) -> str:
     data = provenance.get("data")
     if isinstance(data, Mapping):
         splits = data.get("splits")
-        counts = (
-            ""
-            if not isinstance(splits, Mapping)
-            else ", ".join(f"{n} {split}" for split, n in splits.items())
-        )
+        known = splits.items() if isinstance(splits, Mapping) else ()
+        counts = ", ".join(f"{n} {split}" for split, n in known)
         lines.append(f"- Data: {data.get('name', 'not stated')}" + (f" ({counts})" if counts else ""))
         if data.get("licence"):
             lines.append(f"- Terms of the data: {data['licence']}")
