@@ -263,13 +263,11 @@ class RunRecords:
 
     def seconds(self) -> float | None:
         """Return the training time in seconds, as far as it was recorded."""
-        times = self.series("time", "seconds").values
-        return max(times) if times else None
+        return max(self.series("time", "seconds").values, default=None)
 
     def memory(self) -> float | None:
         """Return the peak memory of training in bytes; None if it was not recorded."""
-        peaks = self.series("time", "memory_bytes").values
-        return max(peaks) if peaks else None
+        return max(self.series("time", "memory_bytes").values, default=None)
 
     def seconds_by_speed(self, batch_size: int) -> float | None:
         """Return the training time from the speeds of the steps, for runs that did not record it; None if unknown."""
