@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from openvse.assembly.towers import make_image_encoder
+from openvse.assembly import build_image_encoder
 from openvse.backbones import Backbone
 from openvse.encoders import ImageEncoder
 from openvse.specs import Part
@@ -23,7 +23,7 @@ def image_encoder(
     name: str, *, embed_dim: int = 8, assets: Path | None = None, **options: Any
 ) -> ImageEncoder:
     """Build an image encoder of a recipe's options."""
-    return make_image_encoder(Part(name=name, **options), "image.encoder", embed_dim, assets)
+    return build_image_encoder(Part(name=name, **options), embed_dim, assets)
 
 
 def precomputed(feature_dim: int, embed_dim: int, **options: Any) -> ImageEncoder:

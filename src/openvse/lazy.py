@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import ast
+import pkgutil
+import sys
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 
-def lazy_names(
-    package: str, modules: Mapping[str, str], rooms: Collection[str] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` and ``__dir__``.
+
+    The lazy names are those that its ``__init__.py`` imports only for type checkers, under ``if TYPE_CHECKING``.
 
     Args:
         package: the name of the package.
-        modules: the module of each public name.
-        rooms: submodules that are public names too, such as ``openvse.losses``.
-
-    Examples:
-        >>> __getattr__, __dir__ = lazy_names("openvse", {"load": "openvse.tasks.load"})
-        >>> __dir__()
-        ['load']
     """
 
     def get(name: str) -> Any:
-        if name in rooms:
-            return import_module(f"{package}.{name}")
-        if name not in modules:
+        source = _sources(package).get(name)
+        if source is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(modules[name]), name)
+        # A submodule is imported; any other name is taken from its module.
+        return (
+            import_module(f"{package}.{name}") if source == package else getattr(import_module(source), name)
+        )
 
     def names() -> list[str]:
-        return sorted({*modules, *rooms})
+        return sorted({*sys.modules[package].__all__, *_sources(package)})
 
     return get, names
+
+
+@cache
+def _sources(package: str) -> dict[str, str]:
+    """Return the module of each name that a package imports for type checkers."""
+    tree = ast.parse(pkgutil.get_data(package, "__init__.py") or b"")
+    checked = [
+        node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    imports = [each for node in checked for each in node.body if isinstance(each, ast.ImportFrom)]
+    return {alias.name: str(each.module) for each in imports for alias in each.names}

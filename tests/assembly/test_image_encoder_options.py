@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from openvse.assembly.towers import make_image_encoder
+from openvse.assembly import build_image_encoder
 from openvse.backbones import Precomputed
 from openvse.encoders.augmentations import GridAugmentation, NoAugmentation, RegionAugmentation
 from openvse.encoders.global_vectors import BiGRUVector, MeanVector
@@ -122,5 +122,5 @@ def test_an_unknown_backbone_names_the_nearest() -> None:
 
 def test_context_cannot_be_set() -> None:
     for key in ("assets", "backbone", "embed_dim"):
-        with pytest.raises(RecipeError, match=rf"unknown key x\.{key}\b"):
-            make_image_encoder(Part(name="precomputed", feature_dim=3, **{key: 1}), "x", 4, None)
+        with pytest.raises(RecipeError, match=rf"unknown key image\.encoder\.{key}\b"):
+            build_image_encoder(Part(name="precomputed", feature_dim=3, **{key: 1}), 4, None)

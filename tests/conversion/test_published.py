@@ -143,7 +143,7 @@ def test_what_the_hub_answers_is_one_line(error: str | None, told: str, monkeypa
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
     with pytest.raises(CheckpointError, match=told):
-        dual_files.open_hub_model("someone/model")
+        dual_files.open_model("someone/model")
 
 
 def test_another_process_that_converts_is_named(cache: Path, tmp_path: Path) -> None:
@@ -174,8 +174,8 @@ def test_the_list_fits_a_terminal_and_names_every_model() -> None:
 
 KILLED = """
 import os, signal, sys
-import openvse.model.folder as folder
-folder.save_model = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
+import openvse.model.base as base
+base.save_model = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
 import openvse
 openvse.load("clip-b32")
 """

@@ -119,5 +119,5 @@ def test_with_wordnet(tmp_path):
 def test_wups_of_what_does_not_fit_is_refused():
     with pytest.raises(DataError, match="1 predictions for 2 questions"):
         wups([["chair"]], [["sofa"], ["table"]], similarity, threshold=0.9)
-    with pytest.raises(DataError, match="give one for each that has an answer"):
+    with pytest.raises(DataError, match="question number 0 has no answer"):
         wups([["chair"]], [[]], similarity, threshold=0.9)

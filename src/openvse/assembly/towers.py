@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,26 @@ REPLACED = {  # keys of the first recipes, and the option of today that each sta
 }
 
 
-def build_image_encoder(spec: TowerSpec, embed_dim: int, assets: Path | None) -> ImageEncoder:
-    """Build the image encoder of a side.
+def build_image_encoder(part: Part, embed_dim: int, assets: Path | None) -> ImageEncoder:
+    """Build a backbone and the encoder around it.
 
     Args:
-        spec: the side; its encoder has a backbone's name and the options of the backbone and of the ``ImageEncoder``.
+        part: the name of the backbone, and the options of backbone and encoder.
         embed_dim: D.
-        assets: the folder of a saved model, whose files are read instead of pretrained ones.
+        assets: the folder that ``ImageEncoder.save_assets`` wrote, whose files are read instead of pretrained ones.
+
+    Raises:
+        RecipeError: neither of them has a key, or see ``build_part``.
     """
-    return make_image_encoder(spec.encoder, "image.encoder", embed_dim, assets and assets / "image")
+    where = "image.encoder"
+    of_backbone, of_encoder, earlier = _sorted_options(part, where)
+    try:
+        checked = _EarlierKeys.model_validate(earlier)
+    except ValidationError as error:
+        raise RecipeError(f"recipe: {describe(error, _EarlierKeys, prefix=where)}") from error
+    backbone = build_part(BACKBONES, Part(name=part.name, **of_backbone), where, {"assets": assets})
+    context = {"backbone": backbone, "embed_dim": embed_dim, **_translated(checked, backbone, where)}
+    return construct(ImageEncoder, of_encoder, where, context)
 
 
 def build_text_encoder(
@@ -71,25 +82,6 @@ def build_aggregator(spec: TowerSpec, embed_dim: int, side: str, encoder: Encode
     return aggregator
 
 
-def make_image_encoder(part: Part, where: str, embed_dim: int, assets: Path | None) -> ImageEncoder:
-    """Build a backbone and the encoder around it.
-
-    Args:
-        part: the name of the backbone, and the options of backbone and encoder.
-        where: the part's path in the recipe, for messages.
-        embed_dim: D.
-        assets: the folder that ``ImageEncoder.save_assets`` wrote, whose files are read instead of pretrained ones.
-
-    Raises:
-        RecipeError: neither of them has a key, or see ``build_part``.
-    """
-    of_backbone, of_encoder, earlier = _sorted_options(part, where)
-    checked = _checked(earlier, where)
-    backbone = build_part(BACKBONES, Part(name=part.name, **of_backbone), where, {"assets": assets})
-    context = {"backbone": backbone, "embed_dim": embed_dim, **_translated(checked, backbone, where)}
-    return construct(ImageEncoder, of_encoder, where, context)
-
-
 class _EarlierKeys(BaseModel):
     """The keys that the first recipes use instead of ``augmentation`` and ``global_vector``."""
 
@@ -123,13 +115,6 @@ def _sorted_options(part: Part, where: str) -> tuple[dict[str, Any], dict[str, A
         if REPLACED[key] in of_encoder:
             raise RecipeError(f"recipe: {where}.{key} was replaced by {REPLACED[key]}: give one of the two")
     return of_backbone, of_encoder, earlier
-
-
-def _checked(earlier: Mapping[str, Any], where: str) -> _EarlierKeys:
-    try:
-        return _EarlierKeys.model_validate(earlier)
-    except ValidationError as error:
-        raise RecipeError(f"recipe: {describe(error, _EarlierKeys, prefix=where)}") from error
 
 
 def _translated(earlier: _EarlierKeys, backbone: Backbone, where: str) -> dict[str, PartMaker[Any]]:

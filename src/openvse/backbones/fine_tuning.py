@@ -189,14 +189,6 @@ class TrainedBlocks:
             setattr(self._owner, self._name, blocks)
 
 
-def require_fine_tune(train_blocks: int | None, *, fine_tune: bool) -> None:
-    """Raise RecipeError if some blocks shall train but the network is frozen."""
-    if train_blocks is not None and not fine_tune:
-        raise RecipeError(
-            f"train_blocks is {train_blocks}, and fine_tune is false: set fine_tune=true, or leave train_blocks out"
-        )
-
-
 @contextmanager
 def _entering(block: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Change the states that enter a block inside a ``with``."""
@@ -211,11 +203,6 @@ def _entering(block: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[
         yield
     finally:
         handle.remove()
-
-
-def same_result(one: Tensor, other: Tensor) -> bool:
-    """Return whether two ways to compute the same states agree to rounding."""
-    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
 class Lora(Strict):
@@ -235,11 +222,15 @@ class Lora(Strict):
 
 
 def lora_of(options: Mapping[str, Any] | None, *, fine_tune: bool, train_blocks: int | None) -> Lora | None:
-    """Check the options of adapters; return None if there are none.
+    """Check which parts of a network train; return the options of its adapters, or None if there are none.
 
     Raises:
-        RecipeError: an option is wrong, the network does not train, or only its last blocks do.
+        RecipeError: an option is wrong; there are adapters or blocks that train in a network that does not, or both.
     """
+    if train_blocks is not None and not fine_tune:
+        raise RecipeError(
+            f"train_blocks is {train_blocks}, and fine_tune is false: set fine_tune=true, or leave train_blocks out"
+        )
     if options is None:
         return None
     if not fine_tune or train_blocks is not None:

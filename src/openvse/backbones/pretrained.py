@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -102,14 +103,20 @@ def _says_model_type(path: Path) -> bool:
     return isinstance(config, dict) and isinstance(config.get("model_type"), str)
 
 
-def load_or_explain(load: Callable[[], LoadedT], *, what: str, source: str | Path) -> LoadedT:
-    """Call a loader of ``transformers``, and turn its failure into an error of one line.
+def load_or_explain(load: Callable[[str], LoadedT], source: str | Path, *, what: str) -> LoadedT:
+    """Call a loader of ``transformers`` with a source as it reads it, and turn a failure into an error of one line.
+
+    Args:
+        load: the loader.
+        source: a hub id, a folder, or ``package:NAME`` of an installed package.
+        what: the name of what is loaded, for messages.
 
     Raises:
         ModelError: the source does not exist, cannot be reached, or does not hold what is loaded.
     """
+    place = model_source(source)
     try:
-        return load()
+        return load(place)
     except (OSError, ValueError, KeyError, ImportError) as error:
         if isinstance(error, ImportError) and "sentencepiece" in str(error).lower():
             raise ModelError(
@@ -133,9 +140,7 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
     """
     from transformers import AutoConfig, AutoModel
 
-    place = model_source(source)
-
-    def load() -> nn.Module:
+    def load(place: str) -> nn.Module:
         with _bars_on_terminals_only():
             whole: Any = (
                 AutoModel.from_pretrained(place) if weights else _build(AutoConfig.from_pretrained(place))
@@ -149,7 +154,7 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
         single: nn.Module = backbone.float().eval()
         return single
 
-    return load_or_explain(load, what="the model", source=source)
+    return load_or_explain(load, source, what="the model")
 
 
 @contextmanager
@@ -211,13 +216,20 @@ def load_processor(source: str) -> Any:
     """
     from transformers import AutoImageProcessor
 
-    place = model_source(source)
     # The Pillow backend is used on every machine, since torchvision's resizing gives other numbers.
-    return load_or_explain(
-        lambda: AutoImageProcessor.from_pretrained(place, backend="pil"),
-        what="the preprocessing",
-        source=source,
-    )
+    load = partial(AutoImageProcessor.from_pretrained, backend="pil")
+    return load_or_explain(load, source, what="the preprocessing")
+
+
+def load_tokenizer(source: str) -> Any:
+    """Return the tokenizer of a checkpoint.
+
+    Raises:
+        ModelError: the tokenizer cannot be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    return load_or_explain(AutoTokenizer.from_pretrained, source, what="the tokenizer")
 
 
 def pixels_of(

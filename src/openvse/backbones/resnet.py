@@ -197,10 +197,9 @@ class ResNetNetwork(nn.Module):
             layers = nn.ModuleList()
             for position in range(count):
                 stride = 2 if stage > 0 and position == 0 else 1
+                inner = inner_dim * 2**stage
                 layers.append(
-                    Bottleneck(width, inner_dim * 2**stage, output_dim, stride, groups, caffe=caffe)
-                    if bottleneck
-                    else BasicBlock(width, output_dim, stride)
+                    Block(width, inner, output_dim, stride, groups, bottleneck=bottleneck, caffe=caffe)
                 )
                 width = output_dim
             self.add_module(f"layer{stage + 1}", layers)
@@ -218,64 +217,53 @@ class ResNetNetwork(nn.Module):
         return cells
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with a shortcut (He et al., CVPR 2016, figure 2).
+class Block(nn.Module):
+    """Two 3x3 convolutions with a shortcut, or 1x1, 3x3 and 1x1 ones (He et al., CVPR 2016, figures 2 and 5).
 
     Args:
         input_dim: the number of input channels.
+        inner_dim: the channels of the 3x3 convolution of a bottleneck.
         output_dim: the number of output channels.
         stride: the stride; 2 halves the resolution.
-    """
-
-    def __init__(self, input_dim: int, output_dim: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(input_dim, output_dim, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(output_dim)
-        self.conv2 = nn.Conv2d(output_dim, output_dim, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(output_dim)
-        self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(input_dim, output_dim, stride)
-
-    def forward(self, cells: Float[Tensor, "B C H W"]) -> Float[Tensor, "B c h w"]:
-        """Add the output of the convolutions to the block's input."""
-        shortcut = cells if self.downsample is None else self.downsample(cells)
-        inner = self.relu(self.bn1(self.conv1(cells)))
-        result: Tensor = self.relu(self.bn2(self.conv2(inner)) + shortcut)
-        return result
-
-
-class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions with a shortcut (He et al., CVPR 2016, figure 5).
-
-    Args:
-        input_dim: the number of input channels.
-        inner_dim: the channels of the 3x3 convolution.
-        output_dim: the number of output channels.
-        stride: the stride; 2 halves the resolution.
-        groups: the groups of the 3x3 convolution.
-        caffe: whether the first convolution has the stride, not the second.
+        groups: the groups of the 3x3 convolution of a bottleneck.
+        bottleneck: whether the block has three convolutions.
+        caffe: whether the first convolution of a bottleneck has the stride, not the second.
     """
 
     def __init__(
-        self, input_dim: int, inner_dim: int, output_dim: int, stride: int, groups: int, *, caffe: bool
+        self,
+        input_dim: int,
+        inner_dim: int,
+        output_dim: int,
+        stride: int,
+        groups: int,
+        *,
+        bottleneck: bool,
+        caffe: bool,
     ) -> None:
         super().__init__()
-        first, second = (stride, 1) if caffe else (1, stride)
-        self.conv1 = nn.Conv2d(input_dim, inner_dim, 1, stride=first, bias=False)
+        first, second = (stride, 1) if caffe or not bottleneck else (1, stride)
+        if not bottleneck:
+            inner_dim, groups = output_dim, 1
+        kernel = 1 if bottleneck else 3
+        self.conv1 = nn.Conv2d(input_dim, inner_dim, kernel, stride=first, padding=kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(inner_dim)
         self.conv2 = nn.Conv2d(inner_dim, inner_dim, 3, stride=second, padding=1, groups=groups, bias=False)
         self.bn2 = nn.BatchNorm2d(inner_dim)
-        self.conv3 = nn.Conv2d(inner_dim, output_dim, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(output_dim)
+        if bottleneck:
+            self.conv3 = nn.Conv2d(inner_dim, output_dim, 1, bias=False)
+            self.bn3 = nn.BatchNorm2d(output_dim)
+        self.bottleneck = bottleneck
         self.relu = nn.ReLU(inplace=True)
         self.downsample = _shortcut(input_dim, output_dim, stride)
 
     def forward(self, cells: Float[Tensor, "B C H W"]) -> Float[Tensor, "B c h w"]:
         """Add the output of the convolutions to the block's input."""
         shortcut = cells if self.downsample is None else self.downsample(cells)
-        inner = self.relu(self.bn1(self.conv1(cells)))
-        inner = self.relu(self.bn2(self.conv2(inner)))
-        result: Tensor = self.relu(self.bn3(self.conv3(inner)) + shortcut)
+        inner = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(cells)))))
+        if self.bottleneck:
+            inner = self.bn3(self.conv3(self.relu(inner)))
+        result: Tensor = self.relu(inner + shortcut)
         return result
 
 

@@ -15,7 +15,6 @@ from openvse.backbones.pretrained import (
     identify,
     load_or_explain,
     load_processor,
-    model_source,
     pixels_of,
     saved_name,
 )
@@ -117,14 +116,12 @@ def _queries(
 def _load_detector(source: str, *, weights: bool) -> Any:
     from transformers import AutoConfig, AutoModelForObjectDetection
 
-    place = model_source(source)
-
-    def load() -> Any:
+    def load(place: str) -> Any:
         if weights:
             return AutoModelForObjectDetection.from_pretrained(place).float().eval()
         return AutoModelForObjectDetection.from_config(AutoConfig.from_pretrained(place)).float().eval()
 
-    return load_or_explain(load, what="the detector", source=source)
+    return load_or_explain(load, source, what="the detector")
 
 
 def _probe(

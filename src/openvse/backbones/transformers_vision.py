@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from openvse.backbones.base import all_real
-from openvse.backbones.fine_tuning import TrainedBlocks, freeze_unreached, lora_of, require_fine_tune
+from openvse.backbones.fine_tuning import TrainedBlocks, freeze_unreached, lora_of
 from openvse.backbones.pretrained import (
     CheckpointBackbone,
     identify,
@@ -67,7 +67,6 @@ class TransformersVision(CheckpointBackbone):
         lora: Mapping[str, Any] | None = None,
         round_crop: bool = False,
     ) -> None:
-        require_fine_tune(train_blocks, fine_tune=fine_tune)
         adapters = lora_of(lora, fine_tune=fine_tune, train_blocks=train_blocks)
         source = model if assets is None else str(assets)
         network: Any = load_backbone(source, weights=assets is None, tower="vision_model")

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openvse.backbones.pretrained import load_or_explain
+from openvse.backbones.pretrained import load_tokenizer
 from openvse.conversion.checkpoint import (
     ReleasedCheckpoint,
     ReleasedPlan,
@@ -22,11 +22,11 @@ from openvse.conversion.checkpoint import (
     read_checkpoint,
     read_vocabulary,
 )
-from openvse.conversion.dual_encoders import convert_dual, open_dual
-from openvse.conversion.dual_files import is_hub_id
+from openvse.conversion.dual_encoders import convert_dual
+from openvse.conversion.dual_files import is_hub_id, open_model
 from openvse.conversion.published import PUBLISHED
 from openvse.conversion.repositories import REPOSITORIES, bert_config
-from openvse.conversion.weights import Weights, expect_fit, expect_own_storage, single_precision
+from openvse.conversion.weights import Weights, expect_fit, expect_own_storage, fill
 from openvse.encoders.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
 from openvse.encoders.words_encoder import VOCABULARY_FILE
 from openvse.errors import CheckpointError, ModelError, nearest
@@ -93,14 +93,13 @@ def convert(
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise CheckpointError(f"{folder} exists: choose a new folder for the model")
     source = PUBLISHED[str(checkpoint)].source if str(checkpoint) in PUBLISHED else str(checkpoint)
-    path = Path(source)
+    path, words = Path(source), None if vocabulary is None else str(vocabulary)
     try:
         if repository is None and (path.is_dir() or (not path.exists() and is_hub_id(source))):
-            kind, model = convert_dual(open_dual(source), tokenizer=_text(vocabulary), overrides=overrides)
-            done = Conversion(kind, model, ())
+            done = Conversion(*convert_dual(open_model(source), tokenizer=words, overrides=overrides), ())
         else:
-            done = _convert_released(path, _text(vocabulary), repository, overrides)
-    except CheckpointError as error:
+            done = _convert_released(path, words, repository, overrides)
+    except (CheckpointError, ModelError) as error:  # the latter if a part of the model cannot be loaded
         raise CheckpointError(str(error) if source in str(error) else f"{source}: {error}") from error
     with replacing_folder(folder) as partial:
         done.model.save(partial)
@@ -149,10 +148,6 @@ def _convert_released(
     return Conversion(name, _build(plan, vocabulary, overrides, _describe(path, released)), plan.notes)
 
 
-def _text(path: str | Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
 def _which(checkpoint: ReleasedCheckpoint, repository: str | None) -> str:
     """Return the repository that a checkpoint comes from."""
     if repository is not None and repository not in REPOSITORIES:
@@ -182,19 +177,15 @@ def _build(
     expect_own_storage(plan.weights)
     with tempfile.TemporaryDirectory() as folder:
         assets = Path(folder)
-        weights = write_text_assets(plan, vocabulary, assets / "text", boundaries=_boundaries(spec))
+        (assets / "text").mkdir()
+        write = _write_words if WORDS in plan.weights else _write_pieces
+        weights = write(plan, vocabulary, assets / "text", spec.text.encoder.options)
         with torch.device("meta"):  # only names and shapes, without memory
             expect_fit(weights, build_model(spec, assets=assets).state_dict())
-        weights = single_precision(weights)
         model = build_model(spec, assets=assets)
-    model.load_state_dict(weights, strict=False)
+    fill(model, weights)
     model.provenance = {"recipe": stated.pop("name"), "description": description, **stated}
     return model.eval()
-
-
-def _boundaries(spec: TwoTowerSpec) -> bool:
-    """Return whether the text encoder adds a start and an end token to a caption, as all three repositories do."""
-    return spec.text.encoder.options.get("boundaries", True) is not False
 
 
 def _describe(path: Path, checkpoint: ReleasedCheckpoint) -> str:
@@ -202,30 +193,15 @@ def _describe(path: Path, checkpoint: ReleasedCheckpoint) -> str:
     return f"converted from {path.name}" + (f" ({progress})" if progress else "")
 
 
-def write_text_assets(
-    plan: ReleasedPlan, vocabulary: str | None, folder: Path, *, boundaries: bool = True
+def _write_words(
+    plan: ReleasedPlan, vocabulary: str | None, folder: Path, options: Mapping[str, Any]
 ) -> Weights:
-    """Write a vocabulary or a tokenizer, and return the weights with word embeddings in its order.
-
-    Args:
-        plan: the plan for the checkpoint.
-        vocabulary: the file of the words that the model was trained with; for BERT its ``vocab.txt``, or the folder or
-            hub id of its tokenizer.
-        folder: the folder for the assets of the text encoder.
-        boundaries: whether captions get a start and an end token, which a vocabulary of words must then have.
+    """Write the vocabulary of a plan, and return its weights with the word embeddings in this order.
 
     Raises:
         CheckpointError: the vocabulary does not exist, has another number of words than the model, or lacks the unknown
-            word or another special word.
+            word, or those at both ends of a caption if the options of the encoder do not leave them out.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if WORDS in plan.weights:
-        return _write_words(plan, vocabulary, folder, SPECIAL_WORDS if boundaries else SPECIAL_WORDS[:1])
-    _write_pieces(plan, vocabulary, folder)
-    return plan.weights
-
-
-def _write_words(plan: ReleasedPlan, vocabulary: str | None, folder: Path, needed: Sequence[str]) -> Weights:
     if vocabulary is None:
         raise CheckpointError(
             f"the words of the model are not in its checkpoint: give its vocabulary with --vocabulary "
@@ -240,6 +216,7 @@ def _write_words(plan: ReleasedPlan, vocabulary: str | None, folder: Path, neede
             f"{vocabulary} has {len(words)} words, but the model {len(embedded)}: give the vocabulary that it was "
             f"trained with (in the repository: {plan.vocabulary})"
         )
+    needed = SPECIAL_WORDS if options.get("boundaries", True) is not False else SPECIAL_WORDS[:1]
     _expect_specials(vocabulary, ids, needed, plan.vocabulary)
     own = [word for word in ids if word not in SPECIALS]
     Vocabulary(own).save(folder / VOCABULARY_FILE)
@@ -251,7 +228,15 @@ def _row(embedded: Tensor, ids: dict[str, int], word: str) -> Tensor:
     return embedded[ids[word]] if word in ids else torch.zeros_like(embedded[0])
 
 
-def _write_pieces(plan: ReleasedPlan, vocabulary: str | None, folder: Path) -> None:
+def _write_pieces(
+    plan: ReleasedPlan, vocabulary: str | None, folder: Path, options: Mapping[str, Any]
+) -> Weights:
+    """Write the tokenizer of a plan's BERT and its configuration, and return its weights.
+
+    Raises:
+        CheckpointError: the tokenizer does not exist, has another number of word pieces than the model, or lacks one
+            that every caption needs.
+    """
     config = bert_config(plan.weights)
     source = vocabulary or plan.vocabulary
     if Path(source).is_file():
@@ -269,6 +254,7 @@ def _write_pieces(plan: ReleasedPlan, vocabulary: str | None, folder: Path) -> N
         )
     _expect_specials(source, pieces, SPECIAL_PIECES, plan.vocabulary)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
+    return plan.weights
 
 
 def _read_pieces(path: Path) -> list[str]:
@@ -291,12 +277,8 @@ def _expect_specials(source: str, known: Container[str], needed: Sequence[str], 
 
 
 def _copy_tokenizer(source: str, needed: str, folder: Path) -> list[str]:
-    from transformers import AutoTokenizer
-
     try:
-        tokenizer = load_or_explain(
-            lambda: AutoTokenizer.from_pretrained(source), what="the tokenizer", source=source
-        )
+        tokenizer = load_tokenizer(source)
     except ModelError as error:
         raise CheckpointError(
             f"{error}; or give the vocab.txt of {needed} with --vocabulary, because the checkpoint does not hold it"

@@ -9,26 +9,29 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from openvse.backbones.pretrained import FINGERPRINT_FILE, identify, load_or_explain, load_processor
+from openvse.backbones.pretrained import (
+    FINGERPRINT_FILE,
+    identify,
+    load_or_explain,
+    load_processor,
+    load_tokenizer,
+)
 from openvse.conversion.dual_files import (
     CONFIG,
     OPEN_CLIP_CONFIG,
     OPEN_CLIP_WEIGHTS,
     WEIGHTS,
     ModelFiles,
-    find_weights,
-    open_hub_model,
     read_dual_weights,
     read_json,
 )
 from openvse.conversion.open_clip import open_clip_files
-from openvse.conversion.weights import Names, Weights, expect_fit, renamed, shape, single_precision
-from openvse.errors import CheckpointError, ModelError
+from openvse.conversion.weights import Names, Weights, fill, renamed, shape
+from openvse.errors import CheckpointError
 from openvse.model import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.specs import TwoTowerSpec, apply_override, parse_override, validated
@@ -107,9 +110,8 @@ def _clip(config: Any, weights: Weights, *, pooling: str = "last_token") -> tupl
     return spec, ours | _again(weights, "vision_model.post_layernorm.", f"{IMAGE}projection.norm.")
 
 
-def _bert_clip(config: Any, weights: Weights) -> tuple[dict[str, Any], Weights]:
-    """AltCLIP and Chinese-CLIP: the image tower of CLIP, and the first token of a BERT."""
-    return _clip(config, weights, pooling="first_token")
+_bert_clip = partial(_clip, pooling="first_token")
+"""AltCLIP and Chinese-CLIP: the image tower of CLIP, and the first token of a BERT."""
 
 
 def _siglip(config: Any, weights: Weights) -> tuple[dict[str, Any], Weights]:
@@ -235,18 +237,6 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 """The dual encoders of ``transformers`` that are converted, by ``model_type``."""
 
 
-def open_dual(source: str) -> ModelFiles:
-    """Return the place of a dual encoder: a folder of this machine, or the hub.
-
-    Raises:
-        CheckpointError: neither has the model.
-    """
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return ModelFiles(folder, folder.resolve().name)
-    return open_hub_model(source)
-
-
 def convert_dual(
     place: ModelFiles, *, tokenizer: str | None = None, overrides: Sequence[str] = ()
 ) -> tuple[str, TwoTower]:
@@ -262,11 +252,14 @@ def convert_dual(
 
     Raises:
         CheckpointError: the files are not a dual encoder that can be converted, or are incomplete or damaged.
+        ModelError: ``transformers`` cannot load the configuration, the preprocessing or the tokenizer.
     """
+    from transformers import AutoConfig
+
     with tempfile.TemporaryDirectory() as temporary:
         made = Path(temporary) / "transformers"
         files, weights = _as_transformers(place, made, tokenizer)
-        config = _read_config(files)
+        config: Any = load_or_explain(AutoConfig.from_pretrained, files, what="the configuration")
         kind = str(config.model_type)
         architecture = ARCHITECTURES[kind]
         kept = {name: weight for name, weight in weights.items() if not name.endswith(NOT_WEIGHTS)}
@@ -276,7 +269,8 @@ def convert_dual(
         if files == made:  # OpenCLIP preprocesses images with torchvision
             spec["image"]["encoder"]["round_crop"] = True
         model = _build(spec, place.name, overrides, assets)
-    _fill(model, ours)
+    wanted = model.state_dict()
+    fill(model, {_known(name, wanted): weight for name, weight in ours.items()})
     model.provenance = {
         "description": f"{architecture.what}, converted from {place.name}",
         "converted": {"source": place.name, "revision": place.revision, "architecture": kind},
@@ -288,10 +282,10 @@ def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> 
     """Return a folder with the files that ``transformers`` reads, and the weights by its names."""
     config = place.find(CONFIG)
     if config is not None and read_json(config).get("model_type") in ARCHITECTURES:
-        return config.parent, read_dual_weights(find_weights(place, WEIGHTS))
+        return config.parent, read_dual_weights(place, WEIGHTS)
     open_clip = place.find(OPEN_CLIP_CONFIG)
     if open_clip is not None:
-        weights = read_dual_weights(find_weights(place, OPEN_CLIP_WEIGHTS))
+        weights = read_dual_weights(place, OPEN_CLIP_WEIGHTS)
         return open_clip_files(read_json(open_clip), weights, open_clip.parent, folder, tokenizer)
     if config is None:
         raise CheckpointError(
@@ -300,17 +294,6 @@ def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> 
         )
     expect_architecture(read_json(config))
     raise AssertionError("refused above")
-
-
-def _read_config(folder: Path) -> Any:
-    from transformers import AutoConfig
-
-    try:
-        return load_or_explain(
-            lambda: AutoConfig.from_pretrained(folder), what="the configuration", source=folder.name
-        )
-    except ModelError as error:
-        raise CheckpointError(str(error)) from error
 
 
 def _identity(place: ModelFiles, config: Any) -> str:
@@ -330,11 +313,8 @@ def _write_assets(
         own.architectures = [kind]
         own.save_pretrained(folder / side)
     (folder / "image" / FINGERPRINT_FILE).write_text(f"{identity}\n", encoding="utf-8")
-    try:
-        load_processor(str(files)).save_pretrained(folder / "image")
-        _load_tokenizer(files, tokenizer, config.text_config.vocab_size).save_pretrained(folder / "text")
-    except ModelError as error:
-        raise CheckpointError(str(error)) from error
+    load_processor(str(files)).save_pretrained(folder / "image")
+    _load_tokenizer(files, tokenizer, config.text_config.vocab_size).save_pretrained(folder / "text")
 
 
 def _load_tokenizer(files: Path, named: str | None, num_words: int) -> Any:
@@ -344,18 +324,13 @@ def _load_tokenizer(files: Path, named: str | None, num_words: int) -> Any:
         CheckpointError: there is no tokenizer, or it has words that the model does not know.
         ModelError: the tokenizer cannot be loaded.
     """
-    from transformers import AutoTokenizer
-
     # Without these files, transformers would make a tokenizer without words.
     if named is None and not any((files / name).is_file() for name in TOKENIZER_FILES):
         raise CheckpointError(
             f"it has no tokenizer (none of {', '.join(TOKENIZER_FILES)}): download all files of the model, or give the "
             f"folder or hub id of its tokenizer with --vocabulary"
         )
-    source = named or str(files)
-    tokenizer: Any = load_or_explain(
-        lambda: AutoTokenizer.from_pretrained(source), what="the tokenizer", source=Path(source).name
-    )
+    tokenizer = load_tokenizer(named or str(files))
     highest = max(tokenizer.get_vocab().values(), default=0)
     if highest >= num_words:
         raise CheckpointError(
@@ -372,16 +347,6 @@ def _build(spec: Mapping[str, Any], name: str, overrides: Sequence[str], assets:
     for path, value in map(parse_override, overrides):
         tree = apply_override(tree, path, value)
     return build_model(validated(TwoTowerSpec, tree), assets=assets)
-
-
-def _fill(model: TwoTower, weights: Weights) -> None:
-    """Copy the weights into a model one at a time, so that memory never holds a second copy of all."""
-    wanted = model.state_dict()
-    weights = {_known(name, wanted): weight for name, weight in weights.items()}
-    expect_fit(weights, wanted)
-    with torch.no_grad():
-        for name, weight in weights.items():
-            wanted[name].copy_(single_precision({name: weight})[name])
 
 
 def _known(name: str, wanted: Weights) -> str:

@@ -95,24 +95,25 @@ class ModelFiles:
         expect_memory(size or 0, f"the weights of {self.name}")
 
 
-def open_hub_model(repo_id: str, *, revision: str | None = None) -> ModelFiles:
-    """Find a model of the hub; its configurations and tokenizer are downloaded if the cache lacks them.
+def open_model(source: str) -> ModelFiles:
+    """Find a model: a folder of this machine, or one of the hub, whose configurations and tokenizer are downloaded.
 
     Args:
-        repo_id: ``owner/name``.
-        revision: a branch, tag or commit; None is the main branch.
+        source: a folder, or ``owner/name``.
 
     Raises:
         CheckpointError: the model does not exist, or neither the hub nor its cache has it.
     """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return ModelFiles(folder, folder.resolve().name)
     from huggingface_hub import snapshot_download
 
     try:
-        snapshot = snapshot_download(repo_id, revision=revision, allow_patterns=list(SMALL_FILES))
+        snapshot = Path(snapshot_download(source, allow_patterns=list(SMALL_FILES)))
     except Exception as error:  # the hub's client fails in many ways
-        raise _unreachable(repo_id, error) from error
-    folder = Path(snapshot)
-    return ModelFiles(folder, repo_id, folder.name)
+        raise _unreachable(source, error) from error
+    return ModelFiles(snapshot, source, snapshot.name)
 
 
 def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
@@ -150,12 +151,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return tree
 
 
-def find_weights(place: ModelFiles, names: tuple[str, ...]) -> list[Path]:
-    """Return the files of the weights: all parts of the first of these names that exists.
-
-    Raises:
-        CheckpointError: none of these files exists, or a part is missing.
-    """
+def _find_weights(place: ModelFiles, names: tuple[str, ...]) -> list[Path]:
+    """Return the files of the weights: all parts of the first of these names that exists."""
     for name in names:
         path = place.find(name)
         if path is None:
@@ -176,14 +173,19 @@ def _parts(place: ModelFiles, index: Path) -> list[Path]:
     return [path for _, path in paths if path is not None]
 
 
-def read_dual_weights(paths: list[Path]) -> Weights:
+def read_dual_weights(place: ModelFiles, names: tuple[str, ...]) -> Weights:
     """Read weights; they are memory-mapped, so that each takes memory only when it is used.
 
+    Args:
+        place: the place of the files.
+        names: the names of files; all parts of the first that exists are read.
+
     Raises:
-        CheckpointError: a file is damaged or wants to run code, or the weights exceed this machine's memory.
+        CheckpointError: none of these files exists, or a part is missing; a file is damaged or wants to run code; or
+            the weights exceed this machine's memory.
     """
     weights: Weights = {}
-    for path in paths:
+    for path in _find_weights(place, names):
         weights |= dense_weights(_read(path))
     numbers = sum(weight.numel() for weight in weights.values())
     expect_memory(_SINGLE * numbers, f"its {numbers:,} weights, in single precision,")

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from openvse.backbones.pretrained import load_tokenizer
 from openvse.conversion.weights import Names, Weights, renamed, shape
-from openvse.errors import CheckpointError
+from openvse.errors import CheckpointError, ModelError
 
 CLIP_TOKENIZER = "openai/clip-vit-base-patch32"  # the tokenizer of every model that does not bring its own
 TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
@@ -212,13 +213,10 @@ def _preprocessing(options: Mapping[str, Any], side: int) -> dict[str, Any]:
 
 
 def _copy_tokenizer(source: str, folder: Path) -> None:
-    from transformers import AutoTokenizer
-
     try:
-        AutoTokenizer.from_pretrained(source).save_pretrained(folder)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        load_tokenizer(source).save_pretrained(folder)
+    except ModelError as error:
         raise CheckpointError(
-            f"its tokenizer cannot be loaded ({reason}): put vocab.json and merges.txt of CLIP's tokenizer next to its "
+            f"its tokenizer cannot be loaded ({error}): put vocab.json and merges.txt of CLIP's tokenizer next to its "
             f"weights, or give a folder with them with --vocabulary"
         ) from error

@@ -43,13 +43,19 @@ RESNET: Names = {
 }
 
 
-def bert(weights: Weights, *, model: str) -> tuple[dict[str, Any], Names]:
-    """Return the text encoder of a fine-tuned BERT, and the names of its weights except the projection's.
+def text_encoder(
+    weights: Weights, *, embed_dim: int, projection: str, model: str = "bert-base-uncased"
+) -> tuple[dict[str, Any], Names]:
+    """Return the text encoder of VSE-infinity or VSE+2AD, a fine-tuned BERT or a GRU, and the names of its weights.
 
     Args:
         weights: the weights of the text encoder, as released.
+        embed_dim: D.
+        projection: the name of the layer behind BERT.
         model: the name of the BERT from which the training started.
     """
+    if not any(name.startswith("bert.") for name in weights):
+        return bigru(weights, embed_dim=embed_dim), BIGRU
     encoder = {
         "name": "transformers_text",
         "model": model,
@@ -58,7 +64,14 @@ def bert(weights: Weights, *, model: str) -> tuple[dict[str, Any], Names]:
         "size_augmentation": "bert_style",
     }
     # Older versions of transformers also save the positions.
-    return encoder, {"bert.embeddings.position_ids": None, "bert.": "encoder.backbone."}
+    names = {"bert.embeddings.position_ids": None, "bert.": "encoder.backbone."}
+    return encoder, {**names, f"{projection}.": "encoder.projection.linear."}
+
+
+def regions(feature_dim: int, *, residual: bool) -> dict[str, Any]:
+    """Return the image encoder of VSE-infinity or VSE+2AD for stored regions."""
+    projection = "residual_mlp" if residual else "linear"
+    return {"name": "precomputed", "feature_dim": feature_dim, "projection": projection}
 
 
 def bert_config(weights: Weights) -> dict[str, Any]:
@@ -173,15 +186,15 @@ def plan_vse_infinity(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
     image_encoder = (
         _infinity_grids(grid, checkpoint.options, notes)
         if "image_encoder.fc.weight" in checkpoint.image
-        else _infinity_regions(grid, feature_dim)
+        else regions(feature_dim, residual="mlp.layers.0.weight" in grid)
     )
-    text_encoder, text_names = _infinity_text(checkpoint.text, embed_dim)
-    uses_bert = text_encoder["name"] == "transformers_text"
+    encoder, text_names = text_encoder(checkpoint.text, embed_dim=embed_dim, projection="linear")
+    uses_bert = encoder["name"] == "transformers_text"
     recipe = {
         "name": "converted/vse_infinity",
         "embed_dim": embed_dim,
         "image": {"encoder": image_encoder, "aggregator": "gpo"},
-        "text": {"encoder": text_encoder, "aggregator": "gpo"},
+        "text": {"encoder": encoder, "aggregator": "gpo"},
         "objective": {
             "ranking": {
                 "name": "contrast",
@@ -202,11 +215,6 @@ def plan_vse_infinity(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
     return ReleasedPlan(recipe, weights, "bert-base-uncased" if uses_bert else place, tuple(notes))
 
 
-def _infinity_regions(image: Weights, feature_dim: int) -> dict[str, Any]:
-    projection = "residual_mlp" if "mlp.layers.0.weight" in image else "linear"
-    return {"name": "precomputed", "feature_dim": feature_dim, "projection": projection}
-
-
 def _infinity_grids(image: Weights, options: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     source = label(options, "backbone_source", "detector")
     if "backbone_source" not in options:
@@ -218,13 +226,6 @@ def _infinity_grids(image: Weights, options: Mapping[str, Any], notes: list[str]
         "image_size": scaled_size(options),
         "pixels": "caffe" if "detector" in source else "imagenet",
     }
-
-
-def _infinity_text(text: Weights, embed_dim: int) -> tuple[dict[str, Any], Names]:
-    if any(name.startswith("bert.") for name in text):
-        encoder, names = bert(text, model="bert-base-uncased")
-        return encoder, {**names, "linear.": "encoder.projection.linear."}
-    return bigru(text, embed_dim=embed_dim), BIGRU
 
 
 ADPOOL: Names = {
@@ -272,22 +273,21 @@ def plan_vse_2ad(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
             "pixels": "caffe",
         }
     else:
-        image_encoder = {
-            "name": "precomputed",
-            "feature_dim": feature_dim,
-            "projection": "residual_mlp" if residual else "linear",
-        }
+        image_encoder = regions(feature_dim, residual=residual)
     image_names = {**(RESIDUAL_MLP if residual else LINEAR), **RESNET, **ADPOOL}
-    text_encoder, text_names, vocabulary = _2ad_text(checkpoint, embed_dim)
+    model = label(options, "bert_type", "bert-base-uncased")
+    encoder, text_names = text_encoder(checkpoint.text, embed_dim=embed_dim, projection="fc", model=model)
+    words = f"data/vocab/{label(options, 'data_name', 'f30k')}_precomp_vocab.json"
     aggregator = {"name": "adpool", "token_weights": "per_dimension"}
     recipe = {
         "name": "converted/vse_2ad",
         "embed_dim": embed_dim,
         "image": {"encoder": image_encoder, "aggregator": aggregator},
-        "text": {"encoder": text_encoder, "aggregator": aggregator},
+        "text": {"encoder": encoder, "aggregator": aggregator},
         "objective": {"ranking": _2ad_ranking(options)},
     }
     weights = sides(renamed(image, image_names), renamed(checkpoint.text, {**text_names, **ADPOOL}))
+    vocabulary = model if encoder["name"] == "transformers_text" else words
     return ReleasedPlan(recipe, weights, vocabulary, (COUNTING, *_scale_note(options)))
 
 
@@ -309,16 +309,6 @@ def _scale_note(options: Mapping[str, Any]) -> tuple[str, ...]:
         f"it was trained with --scale {scale:g}, but adaptive_top_k counts negatives as with --scale {SCALE}: its "
         f"embeddings are the same, and only further training differs",
     )
-
-
-def _2ad_text(checkpoint: ReleasedCheckpoint, embed_dim: int) -> tuple[dict[str, Any], Names, str]:
-    text: Weights = checkpoint.text
-    if any(name.startswith("bert.") for name in text):
-        model = label(checkpoint.options, "bert_type", "bert-base-uncased")
-        encoder, names = bert(text, model=model)
-        return encoder, {**names, "fc.": "encoder.projection.linear."}, model
-    data = label(checkpoint.options, "data_name", "f30k")
-    return bigru(text, embed_dim=embed_dim), BIGRU, f"data/vocab/{data}_precomp_vocab.json"
 
 
 PIE_NET: Names = {
@@ -380,7 +370,9 @@ def plan_pvse(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
         "name": "converted/pvse",
         "embed_dim": embed_dim,
         "image": {
-            "encoder": _pvse_clips(checkpoint, legacy=legacy) if video else _pvse_images(checkpoint),
+            "encoder": _pvse_clips(checkpoint, legacy=legacy)
+            if video
+            else {**_pvse_cnn(checkpoint), "projection": "none", "size_augmentation": "none", "pooled": True},
             "aggregator": aggregator,
         },
         "text": {
@@ -410,10 +402,6 @@ def plan_pvse(checkpoint: ReleasedCheckpoint) -> ReleasedPlan:
         else "vocab/{coco,mrw,tgif}_vocab.pkl"
     )
     return ReleasedPlan(recipe, weights, place, notes)
-
-
-def _pvse_images(checkpoint: ReleasedCheckpoint) -> dict[str, Any]:
-    return {**_pvse_cnn(checkpoint), "projection": "none", "size_augmentation": "none", "pooled": True}
 
 
 def _pvse_clips(checkpoint: ReleasedCheckpoint, *, legacy: bool) -> dict[str, Any]:

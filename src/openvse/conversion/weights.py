@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from openvse.errors import CheckpointError, OpenVSEError
 
@@ -104,17 +104,22 @@ def expect_fit(weights: Weights, wanted: Mapping[str, Tensor]) -> None:
             )
 
 
-def single_precision(weights: Weights) -> Weights:
-    """Return real numbers in single precision, and all other tensors unchanged.
+@torch.no_grad()
+def fill(model: nn.Module, weights: Weights) -> None:
+    """Copy weights into a model one at a time, so that memory never holds a second copy of all.
 
     Raises:
-        CheckpointError: a weight is not finite, or too large for single precision.
+        CheckpointError: the weights are not those of the model (see ``expect_fit``), or one is not finite, or too large
+            for single precision.
     """
-    return {name: _single(name, w.detach()) if w.dtype in REAL else w for name, w in weights.items()}
+    wanted = model.state_dict()
+    expect_fit(weights, wanted)
+    for name, weight in weights.items():
+        wanted[name].copy_(_single(name, weight) if weight.dtype in REAL else weight)
 
 
 def _single(name: str, weight: Tensor) -> Tensor:
-    single = weight.float()
+    single = weight.detach().float()
     bad = single.numel() - int(single.isfinite().sum())
     if bad:
         raise CheckpointError(

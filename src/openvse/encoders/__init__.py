@@ -45,28 +45,4 @@ __all__ = [
 ]
 
 # These need PyTorch, and the vocabulary and its words do not: the runtime of exported models uses only the latter.
-__getattr__, _names = lazy_names(
-    "openvse.encoders",
-    {
-        "AUGMENTATIONS": "openvse.encoders.augmentations",
-        "Augmentation": "openvse.encoders.augmentations",
-        "BagOfWords": "openvse.encoders.bag_of_words",
-        "BiGRU": "openvse.encoders.bigru",
-        "Encoder": "openvse.encoders.base",
-        "GLOBAL_VECTORS": "openvse.encoders.global_vectors",
-        "GlobalVector": "openvse.encoders.global_vectors",
-        "ImageEncoder": "openvse.encoders.image_encoder",
-        "PROJECTIONS": "openvse.encoders.projections",
-        "Projection": "openvse.encoders.projections",
-        "RoleGraphEncoder": "openvse.encoders.role_graph",
-        "TEXT_ENCODERS": "openvse.encoders.text_encoders",
-        "TextEncoder": "openvse.encoders.base",
-        "TokenStatesEncoder": "openvse.encoders.base",
-        "TransformersText": "openvse.encoders.transformers_text",
-    },
-)
-
-
-def __dir__() -> list[str]:
-    """Return the public names, including those that have not been imported yet."""
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -125,7 +125,13 @@ class TokenAugmentation(nn.Module):
         continuing: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        _check(mode, TokenMode, rate)
+        allowed = list(get_args(TokenMode))
+        if mode not in allowed:
+            raise RecipeError(
+                f"unknown size_augmentation {mode!r}{nearest(mode, allowed)} (allowed: {', '.join(allowed)})"
+            )
+        if not 0 <= rate < 1:
+            raise RecipeError(f"augmentation_rate is {rate}: give a probability from 0 to below 1")
         if mode == "bert_style" and (mask_id is None or not replacements):
             raise RecipeError(
                 "size_augmentation 'bert_style' needs a tokenizer with a mask token: use 'drop'"
@@ -133,13 +139,9 @@ class TokenAugmentation(nn.Module):
         self.mode = mode
         self.rate = rate
         self.mask_id = mask_id
-        self.register_buffer(
-            "replacements", torch.tensor(list(replacements), dtype=torch.int64), persistent=False
-        )
-        self.register_buffer("protected", torch.tensor(list(protected), dtype=torch.int64), persistent=False)
-        self.register_buffer(
-            "continuing", torch.tensor(list(continuing), dtype=torch.int64), persistent=False
-        )
+        sets = {"replacements": replacements, "protected": protected, "continuing": continuing}
+        for name, ids in sets.items():
+            self.register_buffer(name, torch.tensor(list(ids), dtype=torch.int64), persistent=False)
 
     def forward(
         self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]
@@ -170,13 +172,3 @@ class TokenAugmentation(nn.Module):
         drawn = self.replacements[torch.randint(len(self.replacements), ids.shape, device=ids.device)]
         ids = torch.where(swapped, drawn, ids.masked_fill(masked, self.mask_id or 0))
         return ids, chosen & ~masked & ~swapped
-
-
-def _check(mode: str, modes: Any, rate: float) -> None:
-    allowed = list(get_args(modes))
-    if mode not in allowed:
-        raise RecipeError(
-            f"unknown size_augmentation {mode!r}{nearest(mode, allowed)} (allowed: {', '.join(allowed)})"
-        )
-    if not 0 <= rate < 1:
-        raise RecipeError(f"augmentation_rate is {rate}: give a probability from 0 to below 1")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -53,9 +52,6 @@ class TextEncoder(Encoder):
         return None
 
 
-_DIGITS = 12  # number of digits of a digest in a fingerprint, as for other checkpoints
-
-
 class TokenStatesEncoder(TextEncoder):
     """A text encoder whose raw token states can be stored if its text model is frozen.
 
@@ -79,21 +75,3 @@ class TokenStatesEncoder(TextEncoder):
     @abstractmethod
     def why_not_stored(self) -> str | None:
         """Return why stored states cannot replace the text model in training, and what to do; None if they can."""
-
-
-def digest_of(weights: nn.Module, *also: Iterable[object], names: Collection[str] | None = None) -> str:
-    """Return a digest of the named parameters of a module and of some plain values.
-
-    The digest depends on the weights in memory, so a saved model has the digest of the checkpoint that it started from.
-
-    Args:
-        weights: the module, in single precision.
-        also: the plain values; their ``repr`` must be the same on every machine.
-        names: the names of the parameters that count; None means all.
-    """
-    digest = hashlib.sha256(repr([list(values) for values in also]).encode())
-    counted = [each for each in weights.named_parameters() if names is None or each[0] in names]
-    for name, parameter in counted:
-        digest.update(f"{name}{list(parameter.shape)}".encode())
-        digest.update(parameter.detach().cpu().contiguous().numpy().data)
-    return digest.hexdigest()[:_DIGITS]

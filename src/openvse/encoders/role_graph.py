@@ -221,9 +221,8 @@ class RoleGraphEncoder(WordsEncoder):
     def _rows(self, graph: RoleGraph) -> list[tuple[int, int, int]]:
         words, nodes = self._read(graph)
         slot_of = {node.number: node.slot for node in nodes}
-        reads = {
-            node.slot: int(node.role == ACTION) for node in nodes
-        }  # an action reads the event, which is bit 0
+        # An action reads the event, which is bit 0.
+        reads = {node.slot: int(node.role == ACTION) for node in nodes}
         for action, entity in graph.edges:
             if action in slot_of and entity in slot_of:
                 reads[slot_of[action]] |= 1 << slot_of[entity]

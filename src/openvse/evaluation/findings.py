@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,6 +62,21 @@ def largest_changes(
     order = np.argsort(-gains, kind="stable")
     better, worse = order[gains[order] > 0], order[gains[order] < 0][::-1]
     return better[:count], worse[:count]
+
+
+def one_per_image(numbers: Iterable[int], images: Sequence[int], count: int) -> Iterator[int]:
+    """Yield queries in their order, at most one for each image, so that its sentences do not fill a list.
+
+    Args:
+        numbers: the numbers of the queries.
+        images: the image of each query.
+        count: the largest number of queries.
+    """
+    seen: set[int] = set()
+    for number in numbers:
+        if images[number] not in seen and len(seen) < count:
+            seen.add(images[number])
+            yield number
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,8 @@ def check_side(model: TwoTower, folder: Path, description: Description, name: st
     parts = []
     for size, inputs in zip(sizes, examples(tower, side, sizes), strict=True):
         embedded: EmbeddingSet = tower(inputs)
-        found = deviation(f"{name} tower", embedded.vectors.numpy(), run(inputs))
+        given = [inputs.values] if inputs.mask is None else [inputs.values, inputs.mask]
+        found = deviation(f"{name} tower", embedded.vectors.numpy(), run(*given))
         at = "" if side.longest is None else f" with {size} {side.inputs[0]}"
         judge(found, f"the exported {name} tower{at}", is_int8=description.precision == "int8")
         parts.append(found)
@@ -167,47 +168,38 @@ def _worst(parts: Sequence[Deviation]) -> Deviation:
     )
 
 
-def judge(found: Deviation, what: str, *, is_int8: bool = False, tolerance: float = TOLERANCE) -> None:
+def judge(found: Deviation, what: str, *, is_int8: bool = False, tolerance: float | None = None) -> None:
     """Raise ModelError if embeddings of an export are too far from those of the model.
 
     Args:
         found: how far they are.
         what: the name of what was exported, which begins the message.
         is_int8: whether the weights are integers, so that only the cosine counts.
-        tolerance: the largest difference of a number of a float32 embedding.
+        tolerance: the largest difference of a number of a float32 embedding; None is ``TOLERANCE``.
     """
+    allowed = TOLERANCE if tolerance is None else tolerance
     if is_int8 and not found.cosine >= _LOWEST_COSINE:
         raise ModelError(
             f"{what} gives embeddings in int8 whose cosine with those of the model falls to {found.cosine:.2f}: leave "
             f"out --int8"
         )
-    if not is_int8 and not found.largest <= tolerance:
+    if not is_int8 and not found.largest <= allowed:
         raise ModelError(
             f"{what} gives embeddings that differ from those of the model by {found.largest:.1e} (allowed: "
-            f"{tolerance:g}), so it is not written: report it"
+            f"{allowed:g}), so it is not written: report it"
         )
 
 
 def _runner(folder: Path, description: Description, name: str) -> Any:
-    """Return a function that runs the program of a side on a batch."""
+    """Return a function that runs the program of a side on the tensors of a batch."""
     side: Side = getattr(description, name)
     if description.format == "torch_export":
         module = torch.export.load(str(folder / side.file)).module()
-
-        def run(inputs: Inputs) -> np.ndarray:
-            given = [inputs.values] if inputs.mask is None else [inputs.values, inputs.mask]
-            embedded: torch.Tensor = module(*given)
-            return embedded.numpy()
-
-        return run
+        return lambda *given: module(*given).numpy()
     runtime = OnnxModel(folder)
-
-    def run_onnx(inputs: Inputs) -> np.ndarray:
-        given = [inputs.values] if inputs.mask is None else [inputs.values, inputs.mask]
-        arrays = {key: tensor.numpy() for key, tensor in zip(side.inputs, given, strict=True)}
-        return runtime.run(name, arrays)
-
-    return run_onnx
+    return lambda *given: runtime.run(
+        name, {key: tensor.numpy() for key, tensor in zip(side.inputs, given, strict=True)}
+    )
 
 
 @dataclass(frozen=True)

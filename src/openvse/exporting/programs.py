@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from openvse.aggregators import GPO, AdPool, RankedPooling
 from openvse.aggregators.base import Aggregator
-from openvse.encoders import BiGRU, ImageEncoder, TransformersText
+from openvse.encoders import BiGRU, TransformersText
 from openvse.errors import ModelError
 from openvse.model import Tower
 from openvse.types import EmbeddingSet, Inputs
@@ -131,11 +131,6 @@ def longest_text(encoder: object, longest: int) -> int:
     if isinstance(encoder, BiGRU) and encoder.max_words is not None:
         return encoder.max_words + 2 * encoder.boundaries
     return longest
-
-
-def reads_features(encoder: ImageEncoder) -> bool:
-    """Return whether an image encoder has no network, so that it reads stored features."""
-    return isinstance(encoder.backbone.net, nn.Identity)
 
 
 def traced(program: nn.Module, example: Sequence[Tensor], longest: int | None, side: str) -> Any:

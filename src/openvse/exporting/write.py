@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+from torch import nn
 
 from openvse import __version__
 from openvse.backbones.fine_tuning import without_adapters
@@ -31,7 +32,6 @@ from openvse.exporting.programs import (
     longest_text,
     program_of,
     quantize,
-    reads_features,
     traced,
     write_onnx,
     write_program,
@@ -208,7 +208,7 @@ def _write_text(model: TwoTower, folder: Path, format: ProgramFormat, longest: i
 def _write_image(model: TwoTower, folder: Path, format: ProgramFormat, longest: int) -> Side:
     encoder = model.image.encoder
     name = f"image{_SUFFIXES[format]}"
-    if reads_features(encoder):
+    if isinstance(encoder.backbone.net, nn.Identity):  # no network, so it reads stored features
         side = Side(name, ("features", "mask"), longest, encoder.feature_dim, None)
         most = longest
     else:

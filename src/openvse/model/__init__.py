@@ -38,29 +38,4 @@ __all__ = [
 ]
 
 # These need PyTorch, and the curve from score to probability does not: the runtime of exported models uses it.
-__getattr__, _names = lazy_names(
-    "openvse.model",
-    {
-        "JoinedMember": "openvse.model.joined",
-        "Model": "openvse.model.base",
-        "ModelConfig": "openvse.model.folder",
-        "Origin": "openvse.model.start",
-        "Start": "openvse.model.start",
-        "Tower": "openvse.model.tower",
-        "TwoTower": "openvse.model.two_tower",
-        "assemble": "openvse.model.joined",
-        "embed": "openvse.model.two_tower",
-        "evaluating": "openvse.model.tower",
-        "join": "openvse.model.joined",
-        "joined_members": "openvse.model.joined",
-        "read_config": "openvse.model.folder",
-        "read_weights": "openvse.model.folder",
-        "take_weights": "openvse.model.start",
-        "tower_curves": "openvse.model.tower",
-    },
-)
-
-
-def __dir__() -> list[str]:
-    """Return the public names, including those that have not been imported yet."""
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

@@ -13,11 +13,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import UInt8
+from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from openvse import __version__
 from openvse.backbones.fine_tuning import without_adapters
-from openvse.files import write_whole
-from openvse.model.folder import CARD, model_card, write_folder
+from openvse.files import replacing_files, write_whole
+from openvse.model.folder import CARD, CONFIG, FORMAT_VERSION, WEIGHTS, model_card
 from openvse.specs import ModelSpec
 
 _fingerprints: WeakKeyDictionary[Model, tuple[object, str]] = WeakKeyDictionary()
@@ -97,16 +99,24 @@ class Model(nn.Module, ABC):
     def save(self, folder: str | Path) -> Path:
         """Write the model folder: config.json, model.safetensors and the files that the encoders need.
 
-        Adapters are merged into the weights.
+        New files are written next to the old ones and then renamed, the weights last. Adapters are merged into the
+        weights, and paths of this machine are cut to their last name.
+
+        Raises:
+            DiskError: the disk is full or cannot be written to; the old files are complete.
         """
-        return write_folder(
-            Path(folder),
-            without_adapters(self),
-            task=self.task,
-            spec=self.spec,
-            provenance=self.provenance,
-            assets=self.save_assets,
-        )
+        config = {
+            "library_name": "openvse",
+            "format_version": FORMAT_VERSION,
+            "task": self.task,
+            "model": self.spec.portable().model_dump(mode="json"),
+            "provenance": {"openvse": __version__, **self.provenance},
+        }
+        with replacing_files(Path(folder), last=(CONFIG, WEIGHTS)) as partial:
+            self.save_assets(partial)
+            (partial / CONFIG).write_text(json.dumps(config, indent=2, default=str) + "\n", encoding="utf-8")
+            save_model(without_adapters(self), str(partial / WEIGHTS))
+        return Path(folder)
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
         """Upload the model folder and a model card to the Hugging Face hub, and return the address."""

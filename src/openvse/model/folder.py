@@ -8,19 +8,18 @@ in each split, the results on validation.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from safetensors import SafetensorError
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_model
 from torch import nn
 
 from openvse import __version__
 from openvse.errors import ModelError
-from openvse.files import replacing_files
 from openvse.output.table import Table
 from openvse.specs import ModelSpec
 
@@ -56,42 +55,6 @@ class ModelConfig:
     task: str
     spec: Mapping[str, Any]
     provenance: Mapping[str, Any]
-
-
-def write_folder(
-    folder: Path,
-    modules: nn.Module,
-    *,
-    task: str,
-    spec: ModelSpec,
-    provenance: Mapping[str, Any],
-    assets: Callable[[Path], None],
-) -> Path:
-    """Write a model folder: new files are written next to the old ones and then renamed, the weights last.
-
-    Args:
-        folder: the folder, which is created if it is missing.
-        modules: the model, whose weights are written.
-        task: a name in the registry of tasks.
-        spec: the parts of the model; paths of this machine are cut to their last name.
-        provenance: the origin of the model.
-        assets: the function that writes the files needed besides the weights.
-
-    Raises:
-        DiskError: the disk is full or cannot be written to; the old files are complete.
-    """
-    config = {
-        "library_name": "openvse",
-        "format_version": FORMAT_VERSION,
-        "task": task,
-        "model": spec.portable().model_dump(mode="json"),
-        "provenance": {"openvse": __version__, **provenance},
-    }
-    with replacing_files(folder, last=(CONFIG, WEIGHTS)) as partial:
-        assets(partial)
-        (partial / CONFIG).write_text(json.dumps(config, indent=2, default=str) + "\n", encoding="utf-8")
-        save_model(modules, str(partial / WEIGHTS))
-    return folder
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -185,11 +148,8 @@ def _training(provenance: Mapping[str, Any]) -> str:
     data = provenance.get("data")
     if isinstance(data, Mapping):
         splits = data.get("splits")
-        counts = (
-            ""
-            if not isinstance(splits, Mapping)
-            else ", ".join(f"{n} {split}" for split, n in splits.items())
-        )
+        known = splits.items() if isinstance(splits, Mapping) else ()
+        counts = ", ".join(f"{n} {split}" for split, n in known)
         lines.append(f"- Data: {data.get('name', 'not stated')}" + (f" ({counts})" if counts else ""))
         if data.get("licence"):
             lines.append(f"- Terms of the data: {data['licence']}")

@@ -52,7 +52,7 @@ def build_model(
     torch.manual_seed(seed)
     image_files = assets if start is None else start.assets_for("image", own.image)
     text_files = assets if start is None else start.assets_for("text", own.text)
-    image = build_image_encoder(spec.image, spec.embed_dim, image_files)
+    image = build_image_encoder(spec.image.encoder, spec.embed_dim, image_files and image_files / "image")
     text = build_text_encoder(spec.text, spec.embed_dim, captions, text_files, grow=assets is None)
     return _put_together(own if assets else own.portable(), image, text)
 
@@ -75,7 +75,7 @@ def _build_joined(members: Sequence[JoinedMember], image_files: Path, text_files
         if inner := joined_members(spec):
             models.append(_build_joined(inner, *own))
             continue
-        image = build_image_encoder(spec.image, spec.embed_dim, own[0])
+        image = build_image_encoder(spec.image.encoder, spec.embed_dim, own[0] / "image")
         models.append(_put_together(spec, image, build_text_encoder(spec.text, spec.embed_dim, (), own[1])))
     return assemble(models, members)
 

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from openvse.corpus import Corpus
-from openvse.errors import DataError, OpenVSEError
+from openvse.errors import DataError
 from openvse.evaluation import (
     Member,
     Report,
@@ -69,13 +69,12 @@ def calibrate_towers(model: TwoTower, request: Request) -> FittedCurve:
         OpenVSEError: several feature stores are named.
         DataError: the data cannot be used, or are too small.
     """
-    if len(request.features) > 1:
-        raise OpenVSEError("--features is given several times: give the one store of the model")
+    request.check_stores(1)
     corpus = open_captioned(request)
     chosen = corpus if request.split == "all" else corpus.split(request.split)
     if reason := too_small_to_calibrate(chosen.relevance):
         raise DataError(f"{chosen.name} is too small for a curve from score to probability: {reason}")
-    store = open_store(request.features[0] if request.features else None, model.image.encoder)
+    store = open_store(request.store(0), model.image.encoder)
     embedded = embed_corpus(model, chosen, store, batch_size=request.batch_size, progress=request.progress)
     member = Member(embedded.images, embedded.texts, model.similarity)
     counted = count_scores(member, embedded.corpus)

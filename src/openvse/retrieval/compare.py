@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from openvse.batches import with_features
 from openvse.corpus import Corpus, seen_in_training
 from openvse.errors import DataError
 from openvse.evaluation import AnsweredQueries, AnsweredQuery, Comparison, MeasuredRun, Row
 from openvse.evaluation.findings import largest_changes
-from openvse.evaluation.report import Outcomes, QueryOutcomes
+from openvse.evaluation.report import Outcomes
 from openvse.features import open_store
 from openvse.model import TwoTower
-from openvse.retrieval.evaluate import SIDES, embed_requested, open_captioned, report_on, shown_item
+from openvse.retrieval.evaluate import SIDES, Direction, embed_requested, open_captioned, report_on
 from openvse.training.kind import LoadedRun, Request
 from openvse.types import FeatureSource
 
@@ -52,44 +52,34 @@ class ComparedTowers:
 
     def _examples(self, title: str, side: str, first: Row, second: Row, count: int) -> AnsweredQueries:
         ranks = tuple(-row.queries()[side] for row in (first, second))
-        found = tuple(self._outcomes(row, side) for row in (first, second))
+        found = tuple(Direction(self.corpus, side, self._outcomes(row)) for row in (first, second))
         better, worse = (
             tuple(
-                self._example(side, int(query), ranks, found, (len(first.runs), len(second.runs)))
-                for query in queries
+                _example(int(number), ranks, found, (len(first.runs), len(second.runs))) for number in numbers
             )
-            for queries in largest_changes(np.log(ranks[0] / ranks[1]), count)
+            for numbers in largest_changes(np.log(ranks[0] / ranks[1]), count)
         )
         return AnsweredQueries(title, better, worse)
 
-    def _outcomes(self, row: Row, side: str) -> QueryOutcomes:
-        number = next(number for number, run in enumerate(self.runs) if run is row.runs[0])
-        both = self.outcomes[number]
-        return both.i2t if side == "i2t" else both.t2i
+    def _outcomes(self, row: Row) -> Outcomes:
+        return next(o for run, o in zip(self.runs, self.outcomes, strict=True) if run is row.runs[0])
 
-    def _example(
-        self,
-        side: str,
-        number: int,
-        ranks: Sequence[Float[np.ndarray, "Q"]],
-        found: Sequence[QueryOutcomes],
-        runs: tuple[int, int],
-    ) -> AnsweredQuery:
-        query = int(found[0].queries[number])
-        pairs = self.corpus.relevance
-        asking, asked = (pairs.images, pairs.texts) if side == "i2t" else (pairs.texts, pairs.images)
-        right: Int[np.ndarray, "R"] = asked[asking == query]
-        first = [int(each.found[number, 0]) for each in found]
-        return AnsweredQuery(
-            query=shown_item(self.corpus, query, is_image=side == "i2t"),
-            right=shown_item(self.corpus, int(right[0]), is_image=side != "i2t"),
-            found=(
-                shown_item(self.corpus, first[0], is_image=side != "i2t"),
-                shown_item(self.corpus, first[1], is_image=side != "i2t"),
-            ),
-            results=(_place(ranks[0][number], runs[0]), _place(ranks[1][number], runs[1])),
-            hits=(first[0] in right, first[1] in right),
-        )
+
+def _example(
+    number: int,
+    ranks: Sequence[Float[np.ndarray, "Q"]],
+    found: Sequence[Direction],
+    runs: tuple[int, int],
+) -> AnsweredQuery:
+    right = found[0].right(number)
+    first = [int(each.found.found[number, 0]) for each in found]
+    return AnsweredQuery(
+        query=found[0].query(number),
+        right=found[0].result(right[0]),
+        found=(found[0].result(first[0]), found[0].result(first[1])),
+        results=(_place(ranks[0][number], runs[0]), _place(ranks[1][number], runs[1])),
+        hits=(first[0] in right, first[1] in right),
+    )
 
 
 def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> ComparedTowers:

@@ -24,10 +24,10 @@ from openvse.evaluation import (
     measure_reliability,
     shown_images,
 )
-from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, one_per_image
 from openvse.evaluation.judged import JudgedReport
 from openvse.evaluation.protocols import TestProtocol
-from openvse.evaluation.report import QueryOutcomes
+from openvse.evaluation.report import Outcomes
 from openvse.features import open_store, open_token_states
 from openvse.files import replacing
 from openvse.model import Model, TwoTower
@@ -96,7 +96,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     expect_data(protocol, corpus.name)
     judge = _judge(protocol, models, request)
     chosen = corpus if request.split == "all" else corpus.split(request.split)
-    _check_stores(request, len(models))
+    request.check_stores(len(models))
     stores = [open_store(request.store(n), model.image.encoder) for n, model in enumerate(models)]
     embedded = embed_requested(models, chosen, stores, request)
     leaks = leakage_lines(models, embedded.corpus)
@@ -223,15 +223,6 @@ def leakage_lines(models: Sequence[Model], corpus: Corpus) -> tuple[str, ...]:
     return tuple(filter(None, found))
 
 
-def _check_stores(request: Request, num_models: int) -> None:
-    """Raise OpenVSEError if the feature stores are neither one for all models nor one for each."""
-    if len(request.features) not in (0, 1, num_models):
-        raise OpenVSEError(
-            f"--features is given {len(request.features)} times for {num_models} model(s): give it once for all of "
-            f"them, or once per model, in their order"
-        )
-
-
 def _published(models: Sequence[TwoTower], num_images: int, folds: int) -> dict[str, dict[str, float]]:
     """Return the published results of the model's recipe for such a test set; none for an ensemble."""
     if len(models) > 1:
@@ -271,73 +262,80 @@ def _queries(evaluation: RetrievalEvaluation, report: Report, count: int) -> Ite
     if report.outcomes is None or evaluation.corpus is None:
         return
     for side, title in SIDES:
-        found = report.outcomes.i2t if side == "i2t" else report.outcomes.t2i
-        yield _Direction(evaluation.corpus, side, found).queries(title, count)
+        yield Direction(evaluation.corpus, side, report.outcomes).queries(title, count)
 
 
-class _Direction:
-    """The queries of one direction, with what each of them has found."""
+class Direction:
+    """The queries of one direction, with what each of them has found.
 
-    def __init__(self, corpus: Corpus, side: str, found: QueryOutcomes) -> None:
-        self._corpus, self._found, self._asks_with_image = corpus, found, side == "i2t"
+    Args:
+        corpus: the images and sentences.
+        side: i2t or t2i.
+        outcomes: what the queries of both directions have found.
+    """
+
+    def __init__(self, corpus: Corpus, side: str, outcomes: Outcomes) -> None:
+        self._corpus, self._asks_with_image = corpus, side == "i2t"
+        self.found = outcomes.i2t if self._asks_with_image else outcomes.t2i
         pairs = corpus.relevance
-        asking, asked = (pairs.images, pairs.texts) if side == "i2t" else (pairs.texts, pairs.images)
+        asking, asked = (pairs.images, pairs.texts) if self._asks_with_image else (pairs.texts, pairs.images)
         order = np.argsort(asking, kind="stable")
         self._asked = asked[order]
         self._starts = np.searchsorted(asking[order], np.arange(asking.max() + 2))
 
+    def query(self, number: int) -> Shown:
+        """Return a query."""
+        return _shown(self._corpus, int(self.found.queries[number]), is_image=self._asks_with_image)
+
+    def result(self, position: int) -> Shown:
+        """Return what a query may find."""
+        return _shown(self._corpus, int(position), is_image=not self._asks_with_image)
+
+    def right(self, number: int) -> Int[np.ndarray, "R"]:
+        """Return the positions of the right answers to a query."""
+        query = int(self.found.queries[number])
+        return self._asked[self._starts[query] : self._starts[query + 1]]
+
     def queries(self, title: str, count: int) -> AnsweredQueries:
         """Return those that are right at once by the widest margin, and those whose right answer is farthest."""
-        ranks = self._found.ranks
+        ranks = self.found.ranks
         margins = np.where(ranks == 1, self._margins(), -np.inf)
         best = [number for number in np.argsort(-margins, kind="stable").tolist() if ranks[number] == 1]
         worst = [number for number in np.argsort(-ranks, kind="stable").tolist() if ranks[number] > 1]
+        images = (
+            self.found.queries.tolist()
+            if self._asks_with_image
+            else [int(self.right(number)[0]) for number in range(len(ranks))]
+        )
         return AnsweredQueries(
             title,
-            tuple(map(self._shown, self._different(best, count))),
-            tuple(map(self._shown, self._different(worst, count))),
+            tuple(map(self._answered, one_per_image(best, images, count))),
+            tuple(map(self._answered, one_per_image(worst, images, count))),
         )
-
-    def _right(self, number: int) -> Int[np.ndarray, "R"]:
-        query = int(self._found.queries[number])
-        return self._asked[self._starts[query] : self._starts[query + 1]]
 
     def _margins(self) -> Float[np.ndarray, "Q"]:
         """Return by how much the first result of each query scores better than the first wrong one after it."""
-        scores = self._found.scores
+        scores = self.found.scores
         margins = np.zeros(len(scores))
-        for number, found in enumerate(self._found.found):
-            wrong = np.flatnonzero(~np.isin(found, self._right(number)))
+        for number, found in enumerate(self.found.found):
+            wrong = np.flatnonzero(~np.isin(found, self.right(number)))
             margins[number] = scores[number, 0] - scores[number, wrong[0] if len(wrong) else -1]
         return margins
 
-    def _different(self, numbers: Sequence[int], count: int) -> Iterator[int]:
-        """Yield queries in their order, at most one for each image, so that its captions do not fill the list."""
-        seen: set[int] = set()
-        for number in numbers:
-            image = int(self._found.queries[number]) if self._asks_with_image else int(self._right(number)[0])
-            if image not in seen and len(seen) < count:
-                seen.add(image)
-                yield number
-
-    def _shown(self, number: int) -> AnsweredQuery:
-        right, rank = self._right(number), int(self._found.ranks[number])
-        found = self._found.found[number, :SHOWN].tolist()
+    def _answered(self, number: int) -> AnsweredQuery:
+        right, rank = self.right(number), int(self.found.ranks[number])
+        found = self.found.found[number, :SHOWN].tolist()
         hits = tuple(position in right for position in found)
         return AnsweredQuery(
-            query=shown_item(self._corpus, int(self._found.queries[number]), is_image=self._asks_with_image),
-            found=tuple(
-                shown_item(self._corpus, position, is_image=not self._asks_with_image) for position in found
-            ),
+            query=self.query(number),
+            found=tuple(map(self.result, found)),
             hits=hits,
-            right=None
-            if any(hits)
-            else shown_item(self._corpus, int(right[0]), is_image=not self._asks_with_image),
+            right=None if any(hits) else self.result(right[0]),
             results=("right at once" if rank == 1 else f"right at {rank:,}",),
         )
 
 
-def shown_item(corpus: Corpus, position: int, *, is_image: bool) -> Shown:
+def _shown(corpus: Corpus, position: int, *, is_image: bool) -> Shown:
     """Return an image or a sentence of a corpus for a page that shows it."""
     if is_image:
         return Shown(corpus.image_ids[position], corpus.image_paths[position])

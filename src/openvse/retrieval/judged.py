@@ -179,21 +179,10 @@ def judge_eccv_caption(
         problems += _left_out(np.array(sorted(judged.captions)), items.text_numbers, "captions")
         items = items.with_texts(np.isin(items.text_numbers, list(judged.captions)))
     retrieval: dict[str, Direction] = {}
+    images, texts = (items.images, items.image_numbers), (items.texts, items.text_numbers)
     for name, positives, asking, asked, swapped in (
-        (
-            "image to text",
-            judged.i2t,
-            (items.images, items.image_numbers),
-            (items.texts, items.text_numbers),
-            False,
-        ),
-        (
-            "text to image",
-            judged.t2i,
-            (items.texts, items.text_numbers),
-            (items.images, items.image_numbers),
-            True,
-        ),
+        ("image to text", judged.i2t, images, texts, False),
+        ("text to image", judged.t2i, texts, images, True),
     ):
         queries, relevant, missing = _listed(positives, asking[1], asked[1])
         missing = missing[np.isin(missing, queries)]
@@ -284,18 +273,13 @@ def _correlations(
 ) -> Iterator[tuple[str, Correlation]]:
     text_image, text_text, image_image = found["sits"], found["sts"], found["sis"]
     images, texts = items.images, items.texts
-    for name, pairs, member, (first, second) in (
-        ("image-text", text_image, Member(images, texts, similarity), (text_image.second, text_image.first)),
-        ("text-text", text_text, Member(texts, texts, similarity), (text_text.first, text_text.second)),
-        (
-            "image-image",
-            image_image,
-            Member(images, images, similarity),
-            (image_image.first, image_image.second),
-        ),
+    for name, pairs, sides, listed in (
+        ("image-text", text_image, (images, texts), (text_image.second, text_image.first)),
+        ("text-text", text_text, (texts, texts), (text_text.first, text_text.second)),
+        ("image-image", image_image, (images, images), (image_image.first, image_image.second)),
     ):
-        listed = torch.from_numpy(first), torch.from_numpy(second)
-        scores = member.score_pairs(*listed, images.vectors.device).cpu().numpy()
+        rows, columns = map(torch.from_numpy, listed)
+        scores = Member(*sides, similarity).score_pairs(rows, columns, images.vectors.device).cpu().numpy()
         yield name, bootstrap_correlation(pairs.first, pairs.ratings, scores.astype(np.float64))
 
 

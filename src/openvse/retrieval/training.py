@@ -8,14 +8,7 @@ from typing import ClassVar
 from accelerate import Accelerator
 from torch import nn
 
-from openvse.batches import (
-    EpochBatches,
-    PairDataset,
-    PairsOfImages,
-    image_loader,
-    text_loader,
-    with_features,
-)
+from openvse.batches import PairDataset, PairsOfImages, image_loader, text_loader, with_features
 from openvse.corpus import Corpus, SharedTexts
 from openvse.datasets import open_corpus
 from openvse.encoders import TextEncoder, TokenStatesEncoder
@@ -81,14 +74,13 @@ class RetrievalTask(Task[Batch]):
         texts = text_loader(model.text.encoder, training.captions, text_features)
         dataset = PairDataset(training, images, texts)
         super().__init__(recipe, model, objectives, dataset, data_of(corpus), accelerator)
-        self._by_image: PairsOfImages | None = None
         if recipe.data.captions_per_image is not None:
             self.unit = "images"
-            self._by_image = PairsOfImages(training.relevance, recipe.data.captions_per_image)
+            self._drawn = PairsOfImages(training.relevance, recipe.data.captions_per_image)
         validation = corpus.split("validation")
         if recipe.training.validation_images is not None:
             validation = validation.select(spread(len(validation), recipe.training.validation_images))
-        self._validation, self._features, self._text_features = validation, features, text_features
+        self.validation, self._features, self._text_features = validation, features, text_features
         self._chance = chance_metrics(validation.relevance)
         self._counted: CountedCorpus | None = None
 
@@ -129,7 +121,7 @@ class RetrievalTask(Task[Batch]):
     ) -> dict[str, float]:
         """Rank the validation split by a model, and keep what its report has besides metrics."""
         embedded = embed_corpus(
-            model, self._validation, features, text_features=text_features, processes=processes
+            model, self.validation, features, text_features=text_features, processes=processes
         )
         member = Member(embedded.images, embedded.texts, model.similarity)
         self._counted = count_scores(member, embedded.corpus)
@@ -154,27 +146,9 @@ class RetrievalTask(Task[Batch]):
         chance = f"(chance {self._chance['rsum']:.1f})"
         return f"rsum {metrics['rsum']:5.1f} {chance}  R@1 i2t {metrics['i2t_r1']:4.1f} t2i {metrics['t2i_r1']:4.1f}"
 
-    @property
-    def num_validated(self) -> int:
-        """The number of images that the validation ranks."""
-        return len(self._validation)
-
     def curves(self) -> dict[str, list[float]]:
         """Return the curves of both aggregators, as ``image.NAME`` and ``text.NAME``."""
         return tower_curves({"image": self.model.image, "text": self.model.text})
-
-    def _batches(self, epoch: int, start: int) -> EpochBatches:
-        if self._by_image is None:
-            return super()._batches(epoch, start)
-        return EpochBatches(
-            self._by_image,
-            self.recipe.training.batch_size,
-            seed=self.recipe.seed,
-            epoch=epoch,
-            start=start,
-            rank=self.accelerator.process_index,
-            num_processes=self.accelerator.num_processes,
-        )
 
 
 def _same_states(one: TextEncoder, other: TextEncoder) -> bool:
@@ -230,6 +204,6 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
     text_features = open_text_features(recipe, model.text.encoder, texts, inputs)
     task = RetrievalTask(recipe, model, objectives, corpus, features, text_features, inputs.accelerator)
     task.coverage = coverage
-    if warning := small_split_warning(task.num_validated, "images", "a recall"):
+    if warning := small_split_warning(len(task.validation), "images", "a recall"):
         inputs.watcher.warn(warning)
     return task

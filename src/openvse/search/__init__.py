@@ -61,19 +61,4 @@ __all__ = [
 ]
 
 # These need PyTorch; the index and the engine do not, since an exported model is searched with arrays.
-__getattr__, _names = lazy_names(
-    "openvse.search",
-    {
-        "DuplicateGroup": "openvse.search.duplicates",
-        "HitReranker": "openvse.search.rerank",
-        "StoredFeatures": "openvse.search.stored_features",
-        "duplicates_in_folder": "openvse.search.duplicates",
-        "duplicates_in_index": "openvse.search.duplicates",
-        "find_stored_features": "openvse.search.stored_features",
-    },
-)
-
-
-def __dir__() -> list[str]:
-    """Return the public names, including those that have not been imported yet."""
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

@@ -13,7 +13,4 @@ if TYPE_CHECKING:
 __all__ = ["SentencePooling", "TextTower"]
 
 # The library takes seconds to import, and is an extra.
-__getattr__, __dir__ = lazy_names(
-    "openvse.sentences",
-    {"SentencePooling": "openvse.sentences.pooling", "TextTower": "openvse.sentences.text_tower"},
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -15,6 +15,7 @@ from openvse.errors import ModelError, OpenVSEError
 from openvse.model.folder import CONFIG
 from openvse.tasks.run import BEST, RECIPE
 from openvse.training.checkpoint import CHECKPOINT
+from openvse.training.records import METRICS, read_records
 
 _SEED = re.compile(r"[-_.]*(?:seed|s)[-_]?\d+$")
 
@@ -59,10 +60,7 @@ class NamedRun:
         """Return a line that says how far the run has come, or "" if it has finished or does not say."""
         if self.folder is None:
             return ""
-        planned, done = (
-            _planned_epochs(self.folder / RECIPE),
-            _validated_epochs(self.folder / "metrics.jsonl"),
-        )
+        planned, done = _planned_epochs(self.folder / RECIPE), _validated_epochs(self.folder / METRICS)
         if not planned or not done or done >= planned:
             return ""
         return f"{self.source} has finished {done} of {planned} epochs: its best model so far is measured"
@@ -200,16 +198,9 @@ def _planned_epochs(path: Path) -> int:
 
 
 def _validated_epochs(path: Path) -> int:
-    """Return the last epoch with a validation; a last line that is still being written is left out."""
-    last = 0
+    """Return the last epoch with a validation; 0 if there is none, or no record."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
+        validations = read_records(path).of("validation")
+    except OpenVSEError:
         return 0
-    for line in lines:
-        if '"kind": "validation"' in line:
-            try:
-                last = int(json.loads(line)["epoch"])
-            except (ValueError, KeyError, TypeError):
-                continue
-    return last
+    return int(validations[-1]["epoch"]) if validations else 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from openvse.training.checkpoint import Progress
 from openvse.training.records import MetricsLog, Watcher
 from openvse.training.task import AnyTask
 
-_MODELS = ("before", "after")
 _SHOWN = ("rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "accuracy")
 _TITLES = {"rsum": "RSUM", "i2t": "image to text", "t2i": "text to image"}
 
@@ -45,97 +44,8 @@ class Measured:
     replicates: Mapping[str, Float[np.ndarray, "R"]]
 
 
-@dataclass
-class BeforeAfter:
-    """The start and the best trained epoch so far, on the same validation split.
-
-    Attributes:
-        before: the start; None if it was not or could not be measured.
-        after: the best epoch of training, even if it is worse than the start.
-    """
-
-    before: Measured | None = None
-    after: Measured | None = None
-
-    def differences(self) -> dict[str, Difference]:
-        """Return the change of each metric that has replicates on both sides; it is empty before both are measured."""
-        before, after = self.before, self.after
-        if before is None or after is None:
-            return {}
-        one, other = (dict(sorted(each.replicates.items())) for each in (before, after))
-        return paired_differences(before.metrics, after.metrics, one, other)
-
-    def record(self) -> dict[str, Any]:
-        """Return the differences as plain values, for a log and for a model's provenance."""
-        return {
-            name: {
-                "before": each.first,
-                "after": each.second,
-                "difference": each.change,
-                "interval": list(each.interval),
-            }
-            for name, each in self.differences().items()
-        }
-
-    def rows(self) -> list[list[str]]:
-        """Return the rows of a table: metric, before, after, difference, interval."""
-        found = self.differences()
-        return [
-            [
-                _title(name),
-                f"{found[name].first:.1f}",
-                f"{found[name].second:.1f}",
-                f"{found[name].change:+.1f}",
-                "{:+.1f} to {:+.1f}".format(*found[name].interval),
-            ]
-            for name in _SHOWN
-            if name in found
-        ]
-
-    def to_markdown(self) -> str:
-        """Return the table in Markdown."""
-        return self._table().to_markdown()
-
-    def to_text(self) -> str:
-        """Return the table for a terminal of 80 columns."""
-        return self._table().to_text()
-
-    def _table(self) -> Table:
-        return Table(_header(self.after), self.rows())
-
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
-        sides = {name: getattr(self, name) for name in _MODELS}
-        return {
-            name: {
-                "epoch": side.epoch,
-                "metrics": dict(side.metrics),
-                "replicates": {key: torch.from_numpy(row.copy()) for key, row in side.replicates.items()},
-            }
-            for name, side in sides.items()
-            if side is not None
-        }
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned."""
-        for name in _MODELS:
-            if side := state.get(name):
-                rows = {key: row.numpy() for key, row in side["replicates"].items()}
-                setattr(self, name, Measured(side["epoch"], side["metrics"], rows))
-
-
-def _header(after: Measured | None) -> Sequence[str]:
-    epoch = "" if after is None else f" (epoch {after.epoch})"
-    return ["validation", "before", f"after{epoch}", "difference", f"{CONFIDENCE:.0%} interval"]
-
-
-def _title(metric: str) -> str:
-    side, _, k = metric.partition("_r")
-    return f"{_TITLES[side]} R@{k}" if k and side in _TITLES else _TITLES.get(metric, metric)
-
-
 class FromStart:
-    """Compares the epochs of a run with the model that it started from, in the process that validates.
+    """Compares the start of a run with its best epoch so far, in the process that validates.
 
     Args:
         start: the model from which the run begins.
@@ -144,12 +54,14 @@ class FromStart:
         watcher: the object that is notified.
 
     Attributes:
-        compared: the results before and after; part of the checkpoint.
+        before: the start; None if it was not or could not be measured.
+        after: the best epoch of training, even if it is worse than the start.
     """
 
     def __init__(self, start: Start, task: AnyTask, folder: Path, watcher: Watcher) -> None:
         self.start, self.task, self.folder, self.watcher = start, task, folder, watcher
-        self.compared = BeforeAfter()
+        self.before: Measured | None = None
+        self.after: Measured | None = None
 
     def measure(self, log: MetricsLog | None) -> float | None:
         """Measure the start, make it the best model so far, and return its score; None if it cannot be measured."""
@@ -161,7 +73,7 @@ class FromStart:
             return None
         finally:
             model.to("cpu")
-        self.compared.before = Measured(0, metrics, dict(self.task.replicates))
+        self.before = Measured(0, metrics, dict(self.task.replicates))
         self.watcher.note(f"before: {self.task.summary(metrics)}")
         if log is not None:
             log.write("before", 0, 0, metrics)
@@ -171,9 +83,9 @@ class FromStart:
 
     def offer(self, epoch: int, metrics: Mapping[str, float]) -> None:
         """Record the validation of an epoch; the best one is the result after training."""
-        after, metric = self.compared.after, self.task.metric
-        if after is None or metrics[metric] > after.metrics[metric]:
-            self.compared.after = Measured(epoch, metrics, dict(self.task.replicates))
+        metric = self.task.metric
+        if self.after is None or metrics[metric] > self.after.metrics[metric]:
+            self.after = Measured(epoch, metrics, dict(self.task.replicates))
 
     def give_way(self, progress: Progress) -> None:
         """Empty ``best/`` of a start that is no longer the best model: it may have other files."""
@@ -182,11 +94,11 @@ class FromStart:
 
     def provenance(self) -> dict[str, Any]:
         """Return what a model's folder records about its start and the changes since then."""
-        return {**self.start.provenance(), "changes": self.compared.record()}
+        return {**self.start.provenance(), "changes": _record(self._differences())}
 
     def conclude(self, log: MetricsLog | None, progress: Progress) -> None:
         """Report and write the results before and after and their difference, at the end of a run."""
-        if not (found := self.compared.differences()):
+        if self.after is None or not (found := self._differences()):
             return
         changes = {name: each.change for name, each in found.items()}
         bounds = {
@@ -199,15 +111,16 @@ class FromStart:
         written = {
             "start": self.start.provenance(),
             "best_epoch": progress.best_epoch,
-            "metrics": self.compared.record(),
+            "metrics": _record(found),
         }
+        table = _table(found, self.after.epoch)
         write_report(
             self.folder,
             "before_after",
-            markdown=f"# Before and after\n\n{self.compared.to_markdown()}\n",
+            markdown=f"# Before and after\n\n{table.to_markdown()}\n",
             json=json.dumps(written, indent=2) + "\n",
         )
-        self.watcher.note(self.compared.to_text())
+        self.watcher.note(table.to_text())
         metric = self.task.metric
         if progress.best_epoch == 0 and metric in found:
             self.watcher.warn(
@@ -215,3 +128,63 @@ class FromStart:
                 f"{found[metric].second:.1f}): best/ keeps the start. "
                 f"Lower optimizer.learning_rate, train fewer parts, or give more data"
             )
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        return {
+            name: {
+                "epoch": side.epoch,
+                "metrics": dict(side.metrics),
+                "replicates": {key: torch.from_numpy(row.copy()) for key, row in side.replicates.items()},
+            }
+            for name, side in (("before", self.before), ("after", self.after))
+            if side is not None
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state`` returned."""
+        for name, side in state.items():
+            rows = {key: row.numpy() for key, row in side["replicates"].items()}
+            setattr(self, name, Measured(side["epoch"], side["metrics"], rows))
+
+    def _differences(self) -> dict[str, Difference]:
+        """Return the change of each metric that has replicates on both sides; it is empty before both are measured."""
+        if self.before is None or self.after is None:
+            return {}
+        one, other = (dict(sorted(each.replicates.items())) for each in (self.before, self.after))
+        return paired_differences(self.before.metrics, self.after.metrics, one, other)
+
+
+def _record(found: Mapping[str, Difference]) -> dict[str, Any]:
+    """Return differences as plain values, for a file and for a model's provenance."""
+    return {
+        name: {
+            "before": each.first,
+            "after": each.second,
+            "difference": each.change,
+            "interval": list(each.interval),
+        }
+        for name, each in found.items()
+    }
+
+
+def _table(found: Mapping[str, Difference], epoch: int) -> Table:
+    """Return the differences as a table that fits into a terminal of 80 columns."""
+    rows = [
+        [
+            _title(name),
+            f"{found[name].first:.1f}",
+            f"{found[name].second:.1f}",
+            f"{found[name].change:+.1f}",
+            "{:+.1f} to {:+.1f}".format(*found[name].interval),
+        ]
+        for name in _SHOWN
+        if name in found
+    ]
+    header = ["validation", "before", f"after (epoch {epoch})", "difference", f"{CONFIDENCE:.0%} interval"]
+    return Table(header, rows)
+
+
+def _title(metric: str) -> str:
+    side, _, k = metric.partition("_r")
+    return f"{_TITLES[side]} R@{k}" if k and side in _TITLES else _TITLES.get(metric, metric)

@@ -75,6 +75,14 @@ class Request:
             return self.features[0]
         return self.features[number] if self.features else None
 
+    def check_stores(self, num_models: int) -> None:
+        """Raise OpenVSEError if the feature stores are neither one for all models nor one for each."""
+        if len(self.features) not in (0, 1, num_models):
+            raise OpenVSEError(
+                f"--features is given {len(self.features)} times for {num_models} model(s): give it once for all of "
+                f"them, or once per model, in their order"
+            )
+
 
 @dataclass(frozen=True)
 class LoadedRun:
@@ -98,19 +106,15 @@ class Evaluation(Protocol):
     @property
     def warnings(self) -> Sequence[str]:
         """Warnings that the user should read before the figures."""
-        ...
 
     def to_markdown(self) -> str:
         """Return the figures as a table."""
-        ...
 
     def to_json(self) -> str:
         """Return the figures as JSON."""
-        ...
 
     def write(self, folder: Path) -> Sequence[Path]:
         """Write the figures to files, and return the paths of the files."""
-        ...
 
 
 @runtime_checkable
@@ -120,15 +124,12 @@ class Compared(Protocol):
     @property
     def runs(self) -> Sequence[MeasuredRun]:
         """The runs, in the order in which they were named."""
-        ...
 
     def comparison(self, rows: Sequence[Row]) -> Comparison:
         """Return a comparison of rows of these runs, without contrasts yet."""
-        ...
 
     def examples(self, first: Row, second: Row, count: int) -> Sequence[AnsweredQueries]:
         """Return the queries on which two rows differ most, at most ``count`` gains and losses of each kind."""
-        ...
 
 
 class TaskKind(ABC):

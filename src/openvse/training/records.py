@@ -77,42 +77,27 @@ class Watcher(Protocol):
 
     def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
         """Called when training starts or continues."""
-        ...
+        return
 
     def step(self, report: StepReport) -> None:
         """Called after a step."""
-        ...
+        return
 
     def epoch(self, report: EpochReport) -> None:
         """Called after an epoch and its validation."""
-        ...
+        return
 
     def warn(self, message: str) -> None:
         """Called with a warning that needs the user's attention."""
-        ...
+        return
 
     def note(self, message: str) -> None:
         """Called with a message that is not a warning."""
-        ...
+        return
 
 
-class Silent:
+class Silent(Watcher):
     """A watcher that does nothing."""
-
-    def started(self, *, total_steps: int, done_steps: int, num_epochs: int) -> None:
-        """Do nothing."""
-
-    def step(self, report: StepReport) -> None:
-        """Do nothing."""
-
-    def epoch(self, report: EpochReport) -> None:
-        """Do nothing."""
-
-    def warn(self, message: str) -> None:
-        """Do nothing."""
-
-    def note(self, message: str) -> None:
-        """Do nothing."""
 
 
 class MetricsLog:
@@ -278,13 +263,11 @@ class RunRecords:
 
     def seconds(self) -> float | None:
         """Return the training time in seconds, as far as it was recorded."""
-        times = self.series("time", "seconds").values
-        return max(times) if times else None
+        return max(self.series("time", "seconds").values, default=None)
 
     def memory(self) -> float | None:
         """Return the peak memory of training in bytes; None if it was not recorded."""
-        peaks = self.series("time", "memory_bytes").values
-        return max(peaks) if peaks else None
+        return max(self.series("time", "memory_bytes").values, default=None)
 
     def seconds_by_speed(self, batch_size: int) -> float | None:
         """Return the training time from the speeds of the steps, for runs that did not record it; None if unknown."""

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from openvse.batches import EpochBatches
+from openvse.batches import EpochBatches, PairsOfImages
 from openvse.encoders import Coverage
 from openvse.errors import TrainingError
 from openvse.model import Model
@@ -84,6 +84,8 @@ class Task(ABC, Generic[BatchT]):
         self.intervals: Mapping[str, tuple[float, float]] = {}
         self.replicates: Mapping[str, Float[np.ndarray, "R"]] = {}
         self.coverage: Coverage | None = None
+        # PyTorch does not demand a length of a Dataset; ours have one.
+        self._drawn: int | PairsOfImages = len(training)  # type: ignore[arg-type]
 
     @property
     def steps_per_epoch(self) -> int:
@@ -146,7 +148,7 @@ class Task(ABC, Generic[BatchT]):
 
     def _batches(self, epoch: int, start: int) -> EpochBatches:
         return EpochBatches(
-            len(self.training),  # type: ignore[arg-type]  # PyTorch does not demand a length of a Dataset; ours have one
+            self._drawn,
             self.recipe.training.batch_size,
             seed=self.recipe.seed,
             epoch=epoch,

@@ -146,7 +146,7 @@ class Trainer:
             if self.average is not None:
                 self.average.load_state(state["average"])
             if self.begun is not None:
-                self.begun.compared.load_state(state["start"])
+                self.begun.load_state(state["start"])
             self._continue_random_numbers(state["random"])
         except (KeyError, IndexError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:160]
@@ -187,7 +187,7 @@ class Trainer:
             progress.seconds = clock.tick()
             if progress.step % spec.log_every == 0 or progress.step == self.task.steps_per_epoch:
                 speed = clock.steps_per_s(progress.step) * spec.batch_size
-                self._report(log, self._step_report(terms, rate, speed), step.diagnostics())
+                self._report(log, terms, rate, speed, step.diagnostics())
             if self._agree(clock.checkpoint_is_due(spec.checkpoint_every_s)):
                 self._checkpoint()
                 clock.checkpoint_written()
@@ -290,19 +290,20 @@ class Trainer:
         if len(self.objectives):
             self.objectives[index].load_state_dict(self.objectives[index - 1].state_dict(), strict=False)
 
-    def _step_report(self, terms: dict[str, float], rate: float, speed: float) -> StepReport:
-        progress = self.progress
-        return StepReport(
-            progress.epoch + 1, progress.step, progress.global_step, terms, rate, speed, self.task.unit
-        )
-
-    def _report(self, log: MetricsLog | None, report: StepReport, diagnostics: dict[str, float]) -> None:
+    def _report(
+        self,
+        log: MetricsLog | None,
+        terms: dict[str, float],
+        rate: float,
+        speed: float,
+        diagnostics: dict[str, float],
+    ) -> None:
+        epoch, step, done = self.progress.epoch + 1, self.progress.step, self.progress.global_step
         if log is not None:
-            extra = {"learning_rate": report.learning_rate, "images_per_s": report.images_per_s}
-            log.write("train", report.epoch, report.global_step, {**report.terms, **extra})
+            log.write("train", epoch, done, {**terms, "learning_rate": rate, "images_per_s": speed})
             if diagnostics:
-                log.write("diagnostics", report.epoch, report.global_step, diagnostics)
-        self.watcher.step(report)
+                log.write("diagnostics", epoch, done, diagnostics)
+        self.watcher.step(StepReport(epoch, step, done, terms, rate, speed, self.task.unit))
 
     def _agree(self, due: bool) -> bool:
         """Return whether a checkpoint is due in any process: clocks differ, but all processes must write together."""
@@ -322,7 +323,7 @@ class Trainer:
                 "scaler": {} if scaler is None else scaler.state_dict(),
                 "random": random,
                 **({} if self.average is None else {"average": self.average.state()}),
-                **({} if self.begun is None else {"start": self.begun.compared.state()}),
+                **({} if self.begun is None else {"start": self.begun.state()}),
             }
             save_checkpoint(self.folder / CHECKPOINT, self.progress, state)
 

@@ -37,25 +37,4 @@ __all__ = [
     "write_results",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    "openvse.vqa",
-    {
-        "AnswerProtocol": "openvse.vqa.report",
-        "AnswerReport": "openvse.vqa.report",
-        "AnswerVocabulary": "openvse.vqa.answers",
-        "Answerer": "openvse.vqa.answerer",
-        "Explained": "openvse.vqa.explain",
-        "Prediction": "openvse.vqa.predict",
-        "WordNet": "openvse.vqa.wordnet",
-        "answer_accuracy": "openvse.vqa.accuracy",
-        "build_answerer": "openvse.vqa.build",
-        "evaluate_answers": "openvse.vqa.evaluator",
-        "exact_match": "openvse.vqa.accuracy",
-        "find_wordnet": "openvse.vqa.wordnet",
-        "most_frequent_answers": "openvse.vqa.evaluator",
-        "predict_batches": "openvse.vqa.predict",
-        "question_dataset": "openvse.vqa.predict",
-        "read_results": "openvse.vqa.predict",
-        "write_results": "openvse.vqa.predict",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

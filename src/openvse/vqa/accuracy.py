@@ -110,10 +110,7 @@ def wups(
     Raises:
         DataError: the numbers of the two differ, or a question has no answer.
     """
-    if len(predictions) != len(answers) or not all(answers):
-        raise DataError(
-            f"{len(predictions)} predictions for {len(answers)} questions: give one for each that has an answer"
-        )
+    _check(len(predictions), answers)
 
     def closeness(one: str, other: str) -> float:
         value = similarity(one, other)

@@ -56,7 +56,7 @@ def build_answerer(
     image = None
     if spec.image is not None:
         files = assets if start is None else start.assets_for("image", own.image)
-        image_encoder = build_image_encoder(spec.image, spec.embed_dim, files)
+        image_encoder = build_image_encoder(spec.image.encoder, spec.embed_dim, files and files / "image")
         image = Tower(image_encoder, build_aggregator(spec.image, spec.embed_dim, "image", image_encoder))
     files = assets if start is None else start.assets_for("text", own.text)
     text_encoder = build_text_encoder(spec.text, spec.embed_dim, questions, files, grow=assets is None)

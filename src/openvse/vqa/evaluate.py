@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from openvse.corpus import QuestionSet, seen_in_training
 from openvse.datasets import open_questions
 from openvse.errors import DataError, ModelError, OpenVSEError
-from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, one_per_image
 from openvse.features import open_store, open_token_states
 from openvse.training.kind import Request, expect_data, published_for, under_protocol
 from openvse.types import FeatureSource
@@ -81,7 +81,9 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         raise OpenVSEError(
             "--exchanged is for a model that looks at images, and this one reads only questions"
         )
-    store = _store(model, request.features)
+    if model.sees:
+        request.check_stores(1)
+    store = None if model.image is None else open_store(request.store(0), model.image.encoder)
     questions = open_questions(
         request.data,
         require_images=model.sees and store is None,
@@ -141,14 +143,6 @@ def _training(questions: QuestionSet) -> QuestionSet | None:
         return None
 
 
-def _store(model: Answerer, features: Sequence[Path]) -> FeatureSource | None:
-    if not features or model.image is None:
-        return None
-    if len(features) > 1:
-        raise OpenVSEError("--features is given several times for one model: give it once")
-    return open_store(features[0], model.image.encoder)
-
-
 def findings_of(evaluation: AnswersEvaluation, count: int) -> Findings:
     """Return what a report shows of an evaluation.
 
@@ -195,17 +189,8 @@ def _queries(evaluation: AnswersEvaluation, count: int) -> AnsweredQueries:
         )
 
     images = scored.questions.images_of().tolist()
-    best = _different([number for number in sure if worth[number] >= 1], images, count)
-    worst = _different([number for number in sure if worth[number] == 0], images, count)
+    best = one_per_image([number for number in sure if worth[number] >= 1], images, count)
+    worst = one_per_image([number for number in sure if worth[number] == 0], images, count)
     return AnsweredQueries(
         "Questions, the most confident answers first", *(tuple(map(shown, some)) for some in (best, worst))
     )
-
-
-def _different(numbers: Sequence[int], images: Sequence[int], count: int) -> Iterator[int]:
-    """Yield at most one question about each image."""
-    seen: set[int] = set()
-    for number in numbers:
-        if images[number] not in seen and len(seen) < count:
-            seen.add(images[number])
-            yield number

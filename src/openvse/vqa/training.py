@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,14 +40,6 @@ from openvse.vqa.predict import predict_batches, question_dataset
 from openvse.vqa.recipe import VQARecipe
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """The validation questions, and the stored features of their images."""
-
-    questions: QuestionSet
-    features: FeatureSource | None
-
-
 class AnsweringTask(Task[QuestionBatch]):
     """Trains a model that answers questions.
 
@@ -57,6 +49,7 @@ class AnsweringTask(Task[QuestionBatch]):
         training: batches of the training questions.
         validation: batches of the validation questions.
         held_out: the validation questions, for a start with a vocabulary of its own.
+        features: the stored features of their images.
         prior: the frequency of each answer in training.
         data: the data set, for the model's provenance.
         accelerator: the accelerator, which knows the processes.
@@ -74,13 +67,14 @@ class AnsweringTask(Task[QuestionBatch]):
         model: Answerer,
         training: QuestionDataset,
         validation: QuestionDataset,
-        held_out: HeldOut,
+        held_out: QuestionSet,
+        features: FeatureSource | None,
         prior: Float[Tensor, "A"],
         data: Mapping[str, Any],
         accelerator: Accelerator,
     ) -> None:
         super().__init__(recipe, model, (), training, data, accelerator)
-        self._validation, self._held_out = validation, held_out
+        self._validation, self._held_out, self._features = validation, held_out, features
         self._frequent, self._chance = int(prior.argmax()), 0.0
         # The prediction of a model that knows only the frequencies.
         self._uninformed = prior.clamp(1e-6, 1 - 1e-6).logit().to(accelerator.device)
@@ -104,11 +98,11 @@ class AnsweringTask(Task[QuestionBatch]):
         """Return what the start reaches on the validation split with its own words and answers."""
         if not isinstance(start, Answerer):
             raise TrainingError(f"it {start.purpose}, which is another task")
-        stores = self._held_out.features
+        stores = self._features
         if start.image is not None and self.model.image is not None:
             same = start.image.encoder.fingerprint in (None, self.model.image.encoder.fingerprint)
             stores = stores if same else None
-        _, dataset = question_dataset(start.to(self.model.device), self._held_out.questions, stores)
+        _, dataset = question_dataset(start.to(self.model.device), self._held_out, stores)
         return self._measure(start, dataset)
 
     def _measure(self, model: Answerer, dataset: QuestionDataset) -> dict[str, float]:
@@ -183,7 +177,8 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         model,
         training,
         validation,
-        HeldOut(held_out, features),
+        held_out,
+        features,
         training.frequencies(),
         data_of(corpus),
         inputs.accelerator,
