@@ -207,7 +207,7 @@ def test_embeddings_of_a_model_are_read(album: Path) -> None:
     from tests.analysis.small import named
 
     model = small_model()
-    (embedded,) = embed_all([named(model)], Request(str(album), "all"), limit=4)
+    (embedded,) = embed_all(named(model), Request(str(album), "all"), limit=4)
     assert embedded.corpus.image_ids == ("00.png", "04.png", "07.png", "11.png")
     torch.testing.assert_close(
         embedded.images.vectors, model.encode_image(list(embedded.corpus.image_paths)).vectors

@@ -10,14 +10,13 @@ import torch
 from jaxtyping import Float, Int
 
 from openvse.aggregators import Mean
-from openvse.analysis.opening import NamedTowers
 from openvse.analysis.result import Analysis
 from openvse.corpus import Corpus
 from openvse.encoders import TransformersText
 from openvse.encoders.projections import NoProjection
 from openvse.errors import OpenVSEError
 from openvse.functional import pad
-from openvse.model import Tower, embed
+from openvse.model import Tower, TwoTower, embed
 from openvse.output.figures import COLUMN, colour, legend_below, new_figure
 from openvse.output.table import Table
 from openvse.types import EmbeddingSet
@@ -53,9 +52,9 @@ def embed_captions(model: str, captions: Sequence[str]) -> EmbeddingSet:
     return embed(tower, ((chosen, pad([tokens[at] for at in chosen])) for chosen in batches), "cpu")
 
 
-def embed_by_towers(towers: Sequence[NamedTowers], captions: Sequence[str]) -> dict[str, EmbeddingSet]:
+def embed_by_towers(towers: Mapping[str, TwoTower], captions: Sequence[str]) -> dict[str, EmbeddingSet]:
     """Embed captions by the text side of each model."""
-    return {named.name: named.model.encode_text(list(captions)) for named in towers}
+    return {name: model.encode_text(list(captions)) for name, model in towers.items()}
 
 
 def pairs_of_images(corpus: Corpus) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:

@@ -72,7 +72,7 @@ def calibrate_towers(model: TwoTower, request: Request) -> FittedCurve:
     if len(request.features) > 1:
         raise OpenVSEError("--features is given several times: give the one store of the model")
     corpus = open_captioned(request)
-    chosen = corpus if request.split == "all" else corpus.split(request.split)
+    chosen = request.part(corpus)
     if reason := too_small_to_calibrate(chosen.relevance):
         raise DataError(f"{chosen.name} is too small for a curve from score to probability: {reason}")
     store = open_store(request.features[0] if request.features else None, model.image.encoder)

@@ -102,8 +102,7 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> ComparedTow
     Raises:
         OpenVSEError: the data or a store cannot be used, or the models cannot read the same images.
     """
-    corpus = open_captioned(request)
-    corpus = corpus if request.split == "all" else corpus.split(request.split)
+    corpus = request.part(open_captioned(request))
     runs: list[MeasuredRun] = []
     outcomes: list[Outcomes] = []
     done = 0

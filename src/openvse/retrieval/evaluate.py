@@ -95,7 +95,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     corpus = open_captioned(request)
     expect_data(protocol, corpus.name)
     judge = _judge(protocol, models, request)
-    chosen = corpus if request.split == "all" else corpus.split(request.split)
+    chosen = request.part(corpus)
     _check_stores(request, len(models))
     stores = [open_store(request.store(n), model.image.encoder) for n, model in enumerate(models)]
     embedded = embed_requested(models, chosen, stores, request)

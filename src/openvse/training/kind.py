@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from openvse.errors import ModelError, OpenVSEError
 from openvse.evaluation.processes import ALONE, Processes
@@ -14,12 +14,16 @@ from openvse.specs import ModelSpec, RunRecipe
 from openvse.types import OnProgress
 
 if TYPE_CHECKING:
+    from openvse.corpus import Corpus, QuestionSet
     from openvse.evaluation import AnsweredQueries, Comparison, MeasuredRun, Row
     from openvse.evaluation.findings import Findings
     from openvse.evaluation.protocols import TestProtocol
     from openvse.model import Model
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
+
+
+Data = TypeVar("Data", "Corpus", "QuestionSet")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,10 @@ class Request:
     seed: int = 0
     keep: int = 0
     processes: Processes = ALONE
+
+    def part(self, data: Data) -> Data:
+        """Return the split of a corpus or of questions; all of it for the split "all"."""
+        return data if self.split == "all" else data.split(self.split)
 
     def store(self, number: int) -> Path | None:
         """Return the feature store of the model with this number, counted from 0; None to read the images."""

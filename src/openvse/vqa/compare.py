@@ -93,7 +93,7 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
     every = open_questions(
         request.data, require_images=not request.features, allow_outside=request.allow_outside
     )
-    asked = every if request.split == "all" else every.split(request.split)
+    asked = request.part(every)
     runs: list[MeasuredRun] = []
     scored: list[ScoredAnswers] = []
     for number, run in enumerate(loaded):

@@ -88,7 +88,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         allow_outside=request.allow_outside,
     )
     expect_data(protocol, questions.name)
-    chosen = questions if request.split == "all" else questions.split(request.split)
+    chosen = request.part(questions)
     kept, answers, probabilities = answer_questions(model, chosen, store, request)
     left_out = len(chosen) - len(kept)
     warnings = (f"{left_out} question(s) are left out: their images cannot be used",) if left_out else ()
