@@ -177,7 +177,7 @@ def test_rare_words_and_groups(album: Path) -> None:
     embedded = made(album)
     values = np.arange(24)
     groups = recall_by_group(find_hits(embedded, 1), values, "x", at=3)
-    assert sum(group.count for group in groups) == 24 and len(groups) == 5
+    assert sum(group.captions for group in groups) == 24 and len(groups) == 5
     scores = matrix(embedded)
     image_of = dict(zip(embedded.corpus.relevance.texts, embedded.corpus.relevance.images, strict=True))
     hit = [(scores[:, t] >= scores[image_of[t], t]).sum() <= 3 for t in range(24)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -168,6 +168,11 @@ def embed_all(
         )
         found.append(Embedded(name, model, together.corpus, member.images, member.texts, warnings))
     return found
+
+
+def warnings_of(embedded: Iterable[Embedded]) -> tuple[str, ...]:
+    """Return what the user should read before figures of all these models."""
+    return tuple(line for each in embedded for line in each.warnings)
 
 
 def training_captions(request: Request) -> tuple[str, ...]:

@@ -14,10 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from openvse.analysis.result import Analysis, Draw
-from openvse.analysis.trainings import OnExtraction, SharedStores, TellOnce, retrieval_recipe, share_stores
+from openvse.analysis.trainings import OnExtraction, SharedStores, Trainings, retrieval_recipe, share_stores
 from openvse.corpus import Corpus
 from openvse.errors import DataError
-from openvse.evaluation import embed_corpus
 from openvse.files import write_page
 from openvse.media.packed import ImageFile
 from openvse.model import TwoTower
@@ -25,8 +24,6 @@ from openvse.output.documents import html_page
 from openvse.output.figures import COLUMN, QUIET, colour, new_figure
 from openvse.output.table import Table
 from openvse.output.thumbnails import thumbnail
-from openvse.tasks.load import load_as
-from openvse.tasks.run import train
 from openvse.training.records import Watcher
 from openvse.types import Relevance
 
@@ -139,15 +136,14 @@ def score_folds(
     )
     base = retrieval_recipe(plan.recipe, [*plan.overrides, "data.source=unused"])
     stores = share_stores(base, plan.corpus, plan.folder, extracted)
-    teller = TellOnce(watcher)
+    trainings = Trainings(watcher)
     for number in range(count):
         source = f"data.source={_write_fold(plan, number, stores)}"
         # Without stored features, images are read from where they are.
         more = stores.overrides if stores.images else (*stores.overrides, "data.allow_outside=true")
         recipe = retrieval_recipe(plan.recipe, [*plan.overrides, source, *more])
-        teller.begin(f"training {number + 1} of {count}: without fold {number + 1}")
-        result = train(recipe, plan.folder / f"fold_{number + 1}", resume=True, watcher=teller)
-        model = load_as(TwoTower, result.best)
+        told = f"training {number + 1} of {count}: without fold {number + 1}"
+        model = trainings.best(recipe, plan.folder / f"fold_{number + 1}", told)
         _score(plan, number, model, stores, found)
     return found
 
@@ -180,7 +176,7 @@ def _score(plan: FoldPlan, number: int, model: TwoTower, stores: SharedStores, f
     """Fill in the scores of the pairs of a fold."""
     inside = np.flatnonzero(plan.fold == number)
     held = plan.corpus.select(inside)
-    embedded = embed_corpus(model, held, stores.images, text_features=stores.texts)
+    embedded = stores.embed(model, held)
     if len(embedded.corpus) < len(held):
         raise DataError(
             f"{len(held) - len(embedded.corpus)} image(s) cannot be read: check the data by 'openvse data check'"

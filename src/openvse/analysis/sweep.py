@@ -17,21 +17,18 @@ import numpy as np
 
 from openvse.analysis.opening import Embedded
 from openvse.analysis.result import Analysis, Draw
-from openvse.analysis.trainings import OnExtraction, SharedStores, TellOnce, retrieval_recipe, share_stores
+from openvse.analysis.trainings import OnExtraction, SharedStores, Trainings, retrieval_recipe, share_stores
 from openvse.analysis.views import measure_views
 from openvse.corpus import Corpus
 from openvse.errors import OpenVSEError, nearest
-from openvse.evaluation import Metrics, embed_corpus, evaluate
+from openvse.evaluation import Metrics, evaluate
 from openvse.evaluation.metrics import RECALLS
 from openvse.evaluation.report import metric_title
 from openvse.files import locked, made, write_whole
-from openvse.model import TwoTower
 from openvse.output.figures import COLUMN, HEAT, colour, new_figure
 from openvse.output.table import Cell, Table
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.retrieval.training import open_data
-from openvse.tasks.load import load_as
-from openvse.tasks.run import train
 from openvse.training.records import Watcher
 from openvse.types import OnProgress
 
@@ -285,7 +282,7 @@ class _Runs:
 
     def __init__(self, sweep: Sweep) -> None:
         self._sweep = sweep
-        self._teller = TellOnce(sweep.watcher)
+        self._trainings = Trainings(sweep.watcher)
         self._shared: dict[str, tuple[Corpus, SharedStores]] = {}
 
     def reach(self, setting: Setting, seed: int, plain: RetrievalRecipe, place: str) -> Metrics:
@@ -297,9 +294,8 @@ class _Runs:
         asked = {"recipe": recipe.to_dict(), "split": sweep.split}
         if (known := _known(folder / RESULT, asked)) is not None:
             return known
-        self._teller.begin(place)
-        model = load_as(TwoTower, train(recipe, folder, resume=True, watcher=self._teller).best)
-        kept = embed_corpus(model, corpus.split(sweep.split), stores.images, text_features=stores.texts)
+        model = self._trainings.best(recipe, folder, place)
+        kept = stores.embed(model, corpus.split(sweep.split))
         report = evaluate(kept.images, kept.texts, kept.corpus.relevance, model.similarity, resamples=0)
         metrics = dict(report.metrics)
         if kept.images.vectors.shape[1] > 1:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from openvse.analysis.opening import Embedded
+from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis
 from openvse.errors import OpenVSEError
 from openvse.output.figures import HEAT, PAGE, colour, new_figure
@@ -114,7 +114,7 @@ def analyze_views(embedded: Sequence[Embedded]) -> Analysis:
             "similarity": Table(("model", "side", "view", "other view", "cosine"), cosines),
         },
         {"": lambda: _draw(views)},
-        warnings=tuple(line for each in embedded for line in each.warnings),
+        warnings=warnings_of(embedded),
     )
 
 
