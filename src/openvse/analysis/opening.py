@@ -163,9 +163,7 @@ def embed_all(
     )
     found = []
     for (name, model), member in zip(towers.items(), together.members, strict=True):
-        warnings = tuple(
-            line.replace("the model", name, 1) for line in leakage_lines([model], together.corpus)
-        )
+        warnings = leakage_lines([(name, model)], together.corpus)
         found.append(Embedded(name, model, together.corpus, member.images, member.texts, warnings))
     return found
 

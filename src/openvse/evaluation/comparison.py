@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from string import ascii_uppercase
 from textwrap import fill
 from typing import Any
@@ -30,6 +30,7 @@ class MeasuredRun:
         replicates: its metrics on every resample; the resamples are the same for all runs.
         queries: how well it answers each query of each direction; more is better (for retrieval, minus the rank).
         warnings: what a reader should know before reading its figures, such as leakage.
+        found: what it has found for each query, in the form of its task; None if that is not known.
     """
 
     source: str
@@ -38,6 +39,7 @@ class MeasuredRun:
     replicates: Replicates
     queries: Mapping[str, Float[np.ndarray, "Q"]]
     warnings: tuple[str, ...] = ()
+    found: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class Comparison:
     size: Mapping[str, int]
     seed: int
     resamples: int
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...] = ()
     contrasts: tuple[RowContrast, ...] = ()
     problems: tuple[str, ...] = ()
     folds: int = 1

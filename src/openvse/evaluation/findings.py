@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,6 +62,16 @@ def largest_changes(
     order = np.argsort(-gains, kind="stable")
     better, worse = order[gains[order] > 0], order[gains[order] < 0][::-1]
     return better[:count], worse[:count]
+
+
+def one_an_image(numbers: Iterable[int], image_of: Callable[[int], int], count: int) -> Iterator[int]:
+    """Yield at most ``count`` queries in their order, one for each image, so that one image does not fill the list."""
+    seen: set[int] = set()
+    for number in numbers:
+        image = image_of(number)
+        if image not in seen and len(seen) < count:
+            seen.add(image)
+            yield number
 
 
 @dataclass(frozen=True)

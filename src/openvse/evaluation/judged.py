@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,7 +16,7 @@ from openvse.evaluation.metrics import RECALL_AT, grouped_intervals, recall_at_k
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.ranking import QueryRanks, rank_by_counting
 from openvse.evaluation.report import metric_title
-from openvse.output.documents import write_report
+from openvse.output.documents import Document
 from openvse.output.table import Table
 from openvse.types import EmbeddingSet, Relevance
 
@@ -63,7 +61,7 @@ class Correlation:
 
 
 @dataclass(frozen=True)
-class JudgedReport:
+class JudgedReport(Document):
     """Retrieval and correlations against published judgements.
 
     Attributes:
@@ -84,19 +82,10 @@ class JudgedReport:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def to_json(self) -> str:
-        """Return the report as indented JSON."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def to_markdown(self) -> str:
-        """Return the report as a page in Markdown."""
+    def sections(self) -> list[str]:
+        """Return a table of each kind of figures, and how they were measured."""
         names = list(next(iter(self.retrieval.values())).metrics)
-        header = [
-            "",
-            *(metric_title(f"i2t_{name}").removeprefix("i2t ") for name in names),
-            "queries",
-            "gallery",
-        ]
+        titles = [metric_title(f"i2t_{name}").removeprefix("i2t ") for name in names]
         rows = []
         for side, one in self.retrieval.items():
             figures = [f"{one.metrics[name]:.1f}" for name in names]
@@ -104,7 +93,10 @@ class JudgedReport:
             if one.intervals:
                 bounds = [one.intervals[name] for name in names]
                 rows.append(["", *(f"{low:.1f} to {high:.1f}" for low, high in bounds), "", ""])
-        sections = [f"# {self.protocol} on {self.name}", Table(header, rows).to_markdown()]
+        sections = [
+            f"# {self.protocol} on {self.name}",
+            Table(["", *titles, "queries", "gallery"], rows).to_markdown(),
+        ]
         if self.correlations:
             told = [
                 [kind, f"{one.mean:.1f} ± {one.spread:.1f}", f"{one.pairs:,}", f"{one.queries:,}"]
@@ -113,13 +105,7 @@ class JudgedReport:
             sections.append(Table(["", "Spearman x 100", "pairs", "queries"], told).to_markdown())
         lines = [*self.notes, *([f"model {self.model}"] if self.model else [])]
         sections.append("\n".join(f"- {line}" for line in lines))
-        if self.problems:
-            sections += ["## Problems", "\n".join(f"- {problem}" for problem in self.problems)]
-        return "\n\n".join(section for section in sections if section) + "\n"
-
-    def save(self, folder: str | Path) -> Path:
-        """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
-        return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
+        return sections
 
 
 def rank_among(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -14,7 +12,7 @@ from openvse.corpus import SharedTexts
 from openvse.evaluation.metrics import RECALLS, Metrics, Replicates
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.reliability import Reliability
-from openvse.output.documents import CONFIDENCE, write_report
+from openvse.output.documents import CONFIDENCE, Document
 from openvse.output.table import Table
 
 _RECALLS = (*RECALLS, "rsum")
@@ -116,7 +114,7 @@ class Outcomes:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Document):
     """Metrics with their protocol, intervals and chance level, and published results for comparison.
 
     Attributes:
@@ -148,30 +146,16 @@ class Report:
     replicates: Replicates = field(default_factory=dict, repr=False, compare=False)
     outcomes: Outcomes | None = field(default=None, repr=False, compare=False)
 
-    def to_json(self) -> str:
-        """Return the whole report as indented JSON."""
-        written = asdict(replace(self, replicates={}, outcomes=None))
-        del written["replicates"], written["outcomes"]
-        return json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def to_markdown(self) -> str:
-        """Return the report as a page in Markdown: recalls, ranks, protocol and problems."""
-        sections = [
+    def sections(self) -> list[str]:
+        """Return recalls, ranks, protocol and probabilities."""
+        return [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
             measured_table("", _RECALLS, self.metrics, self.intervals, self.beside()).to_markdown(),
             Table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], [*self._rank_rows()]).to_markdown(),
             *self._several(),
             "\n".join(f"- {line}" for line in self.protocol_lines()),
+            self.reliability.to_markdown() if self.reliability else "",
         ]
-        if self.reliability:
-            sections.append(self.reliability.to_markdown())
-        if self.problems:
-            sections += ["## Problems", "\n".join(f"- {problem}" for problem in self.problems)]
-        return "\n\n".join(sections) + "\n"
-
-    def save(self, folder: str | Path) -> Path:
-        """Write ``report.json`` and ``report.md``, each by write-then-rename, and return the folder."""
-        return write_report(folder, "report", markdown=self.to_markdown(), json=self.to_json())
 
     def beside(self) -> dict[str, Metrics]:
         """Return what the metrics compare with, by label: published results, and chance."""

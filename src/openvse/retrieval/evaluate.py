@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from openvse.evaluation import (
     measure_reliability,
     shown_images,
 )
-from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, one_an_image
 from openvse.evaluation.judged import JudgedReport
 from openvse.evaluation.protocols import TestProtocol
 from openvse.evaluation.report import QueryOutcomes
@@ -33,7 +33,7 @@ from openvse.files import replacing
 from openvse.model import Model, TwoTower
 from openvse.retrieval.judged import NumberedItems, judge_cxc, judge_eccv_caption, number_items
 from openvse.similarities import Similarity
-from openvse.training.kind import Request, expect_data, published_for, under_protocol
+from openvse.training.kind import Evaluation, Request, expect_data, published_for, under_protocol
 from openvse.types import FeatureSource
 
 RELIABILITY = "reliability.png"
@@ -46,25 +46,15 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RetrievalEvaluation:
-    """A retrieval report; see ``training.kind.Evaluation``. ``corpus`` holds the images that could be read."""
+class RetrievalEvaluation(Evaluation):
+    """A retrieval report; ``corpus`` holds the images that could be read."""
 
     report: Report | JudgedReport
-    warnings: tuple[str, ...] = ()
     corpus: Corpus | None = None
-
-    def to_markdown(self) -> str:
-        """Return the report's table."""
-        return self.report.to_markdown()
-
-    def to_json(self) -> str:
-        """Return the whole report as JSON."""
-        return self.report.to_json()
 
     def write(self, folder: Path) -> list[Path]:
         """Write the report as Markdown and JSON, and the reliability plot, if there are probabilities to plot."""
-        self.report.save(folder)
-        written = [folder / "report.json", folder / "report.md"]
+        written = super().write(folder)
         reliability = self.report.reliability if isinstance(self.report, Report) else None
         if reliability is None:
             return written
@@ -99,7 +89,8 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     _check_stores(request, len(models))
     stores = [open_store(request.store(n), model.image.encoder) for n, model in enumerate(models)]
     embedded = embed_requested(models, chosen, stores, request)
-    leaks = leakage_lines(models, embedded.corpus)
+    names = ["the model"] if len(models) == 1 else [f"model {n}" for n in range(1, len(models) + 1)]
+    leaks = leakage_lines(zip(names, models, strict=True), embedded.corpus)
     if judge is not None:
         return _judged(judge, models[0], embedded, request, leaks)
     size = len(embedded.corpus), len(embedded.corpus.captions)
@@ -213,13 +204,9 @@ def _judged(
     return RetrievalEvaluation(replace(report, problems=(*leaks, *report.problems)), leaks)
 
 
-def leakage_lines(models: Sequence[Model], corpus: Corpus) -> tuple[str, ...]:
-    """Return a line for each model that was trained on images of the corpus, as far as it remembers them."""
-    names = ["the model"] if len(models) == 1 else [f"model {number}" for number in range(1, len(models) + 1)]
-    found = (
-        seen_in_training(model.provenance, corpus).describe(name)
-        for name, model in zip(names, models, strict=True)
-    )
+def leakage_lines(models: Iterable[tuple[str, Model]], corpus: Corpus) -> tuple[str, ...]:
+    """Return a line for each named model that was trained on images of the corpus, as far as it remembers them."""
+    found = (seen_in_training(model.provenance, corpus).describe(name) for name, model in models)
     return tuple(filter(None, found))
 
 
@@ -294,8 +281,7 @@ class _Direction:
         worst = [number for number in np.argsort(-ranks, kind="stable").tolist() if ranks[number] > 1]
         return AnsweredQueries(
             title,
-            tuple(map(self._shown, self._different(best, count))),
-            tuple(map(self._shown, self._different(worst, count))),
+            *(tuple(map(self._shown, one_an_image(some, self._image, count))) for some in (best, worst)),
         )
 
     def _right(self, number: int) -> Int[np.ndarray, "R"]:
@@ -311,14 +297,9 @@ class _Direction:
             margins[number] = scores[number, 0] - scores[number, wrong[0] if len(wrong) else -1]
         return margins
 
-    def _different(self, numbers: Sequence[int], count: int) -> Iterator[int]:
-        """Yield queries in their order, at most one for each image, so that its captions do not fill the list."""
-        seen: set[int] = set()
-        for number in numbers:
-            image = int(self._found.queries[number]) if self._asks_with_image else int(self._right(number)[0])
-            if image not in seen and len(seen) < count:
-                seen.add(image)
-                yield number
+    def _image(self, number: int) -> int:
+        """Return the image that a query is, or asks for."""
+        return int(self._found.queries[number]) if self._asks_with_image else int(self._right(number)[0])
 
     def _shown(self, number: int) -> AnsweredQuery:
         right, rank = self._right(number), int(self._found.ranks[number])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from openvse.errors import ModelError, OpenVSEError
 from openvse.evaluation.processes import ALONE, Processes
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from openvse.evaluation.findings import Findings
     from openvse.evaluation.protocols import TestProtocol
     from openvse.model import Model
+    from openvse.output.documents import Document
     from openvse.training.inputs import RunInputs
     from openvse.training.task import AnyTask
 
@@ -99,44 +100,52 @@ class LoadedRun:
     rerank: bool = False
 
 
-@runtime_checkable
-class Evaluation(Protocol):
-    """The result of an evaluation."""
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation.
 
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Warnings that the user should read before the figures."""
-        ...
+    Attributes:
+        report: the figures; None if nothing could be measured.
+        warnings: what the user should read before the figures.
+    """
+
+    report: Document | None
+    warnings: tuple[str, ...]
 
     def to_markdown(self) -> str:
-        """Return the figures as a table."""
-        ...
+        """Return the figures as a table; nothing if there are none."""
+        return "" if self.report is None else self.report.to_markdown()
 
     def to_json(self) -> str:
-        """Return the figures as JSON."""
-        ...
+        """Return the figures as JSON; null if there are none."""
+        return "null" if self.report is None else self.report.to_json()
 
-    def write(self, folder: Path) -> Sequence[Path]:
-        """Write the figures to files, and return the paths of the files."""
-        ...
+    def write(self, folder: Path) -> list[Path]:
+        """Write the figures as Markdown and JSON, and return the paths of the files."""
+        if self.report is None:
+            return []
+        self.report.save(folder)
+        return [folder / "report.json", folder / "report.md"]
 
 
-@runtime_checkable
-class Compared(Protocol):
-    """What a comparison has measured: each run on the same test set."""
+@dataclass(frozen=True)
+class Compared:
+    """What a comparison has measured: each run on the same test set.
 
-    @property
-    def runs(self) -> Sequence[MeasuredRun]:
-        """The runs, in the order in which they were named."""
-        ...
+    Attributes:
+        runs: the runs, in the order in which they were named.
+        frame: the comparison without its rows.
+        examples: a function that returns the queries on which two rows differ most, at most so many gains and losses of
+            each kind; what is found is that of the first run of each row.
+    """
+
+    runs: tuple[MeasuredRun, ...]
+    frame: Comparison
+    examples: Callable[[Row, Row, int], Sequence[AnsweredQueries]]
 
     def comparison(self, rows: Sequence[Row]) -> Comparison:
         """Return a comparison of rows of these runs, without contrasts yet."""
-        ...
-
-    def examples(self, first: Row, second: Row, count: int) -> Sequence[AnsweredQueries]:
-        """Return the queries on which two rows differ most, at most ``count`` gains and losses of each kind."""
-        ...
+        return replace(self.frame, rows=tuple(rows))
 
 
 class TaskKind(ABC):
