@@ -50,6 +50,11 @@ class Curve:
         """The name of the curve in a legend."""
         return f"{self.model}, {self.pool}" if self.pool else self.model
 
+    def effective(self) -> float:
+        """Return how many equal coefficients would be as concentrated: ``(sum |c|)^2 / sum c^2``; 1 for max pooling."""
+        squares = sum(value * value for value in self.values)
+        return sum(map(abs, self.values)) ** 2 / squares if squares else 0.0
+
 
 def k_max(size: int, k: int) -> list[float]:
     """Return the coefficients of the mean of the k largest of ``size`` values; 1 is max pooling, ``size`` the mean."""
@@ -101,8 +106,7 @@ def analyze_coefficients(
     ]
     header = ("model", "side", "pool", "size", "position", "learned", "mean", "max", f"k_max_{k}")
     summary = [
-        (c.label, c.side, c.size, c.values[0], sum(c.values[:k]), c.values[-1], _spread(c.values))
-        for c in curves
+        (c.label, c.side, c.size, c.values[0], sum(c.values[:k]), c.values[-1], c.effective()) for c in curves
     ]
     columns = ("model", "side", "size", "largest", f"top {k} together", "smallest", "effective number")
     return Analysis(
@@ -111,12 +115,6 @@ def analyze_coefficients(
         {"": Table(header, rows)},
         {"": lambda: _draw(curves, k)},
     )
-
-
-def _spread(values: Sequence[float]) -> float:
-    """Return how many equal coefficients would be as concentrated: ``(sum |c|)^2 / sum c^2``; 1 for max pooling."""
-    squares = sum(value * value for value in values)
-    return sum(map(abs, values)) ** 2 / squares if squares else 0.0
 
 
 def _poolings(model: TwoTower) -> Iterator[tuple[str, str, nn.Module]]:

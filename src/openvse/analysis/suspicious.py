@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -158,17 +158,12 @@ def _write_fold(plan: FoldPlan, number: int, stores: SharedStores) -> Path:
     names = [str(path) for path in corpus.image_paths] if stores.images is None else corpus.image_ids
     rows = [
         (names[image], corpus.captions[caption], "validation" if image in validation else "train")
-        for image, caption in _pairs(corpus)
+        for image, caption in zip(corpus.relevance.images, corpus.relevance.texts, strict=True)
         if plan.fold[image] != number
     ]
     path = plan.folder / f"fold_{number + 1}.csv"
     write_page(path, Table(("file_name", "caption", "split"), rows).to_csv())
     return path.resolve()
-
-
-def _pairs(corpus: Corpus) -> Iterator[tuple[int, int]]:
-    relevance = corpus.relevance
-    return zip(relevance.images.tolist(), relevance.texts.tolist(), strict=True)
 
 
 @torch.inference_mode()
@@ -188,10 +183,8 @@ def _score(plan: FoldPlan, number: int, model: TwoTower, stores: SharedStores, f
     )
     by_text = (scores - scores.mean(axis=0)) / scores.std(axis=0).clip(min=1e-9)
     # ``select`` keeps the pairs of an image in their order, sorted by the image.
-    position = {int(image): row for row, image in enumerate(inside)}
     kept = np.flatnonzero(np.isin(plan.corpus.relevance.images, inside))
-    rows = np.array([position[int(image)] for image in plan.corpus.relevance.images[kept]])
-    kept = kept[np.argsort(rows, kind="stable")]
+    kept = kept[np.argsort(plan.corpus.relevance.images[kept], kind="stable")]
     pair = own.images, own.texts
     found.score[kept] = scores[pair]
     found.standing[kept] = (by_image[pair] + by_text[pair]) / 2
@@ -202,8 +195,7 @@ def _score(plan: FoldPlan, number: int, model: TwoTower, stores: SharedStores, f
 NAME = "suspicious"
 
 
-@dataclass(frozen=True)
-class Precision:
+class Precision(NamedTuple):
     """How well a list finds pairs that were exchanged on purpose.
 
     Attributes:
@@ -278,17 +270,19 @@ def analyze_suspicious(
     figures: dict[str, Draw] = {"": lambda: _draw(scores.standing, exchanged)}
     if exchanged is not None:
         measured = measure_precision(order, exchanged)
-        summary = Table(
-            ("exchanged pairs", "precision at their number", "at a fifth of it", "average precision", "by chance"),
-            [(measured.exchanged, measured.at_number, measured.first, measured.average, measured.chance)],
-        )  # fmt: skip
+        columns = (
+            "exchanged pairs",
+            "precision at their number",
+            "at a fifth of it",
+            "average precision",
+            "by chance",
+        )
+        summary = Table(columns, [measured[:-1]])
         tables["precision"] = Table(
-            ("pairs looked at", "precision"),
-            [(at + 1, float(value)) for at, value in enumerate(measured.precision)],
+            ("pairs looked at", "precision"), [*enumerate(measured.precision.tolist(), start=1)]
         )
         figures["precision"] = lambda: _draw_precision(measured)
-    page = _page(corpus, scores, order[:count])
-    return Analysis(NAME, summary, tables, figures, {"": page})
+    return Analysis(NAME, summary, tables, figures, {"": _page(corpus, scores, order[:count])})
 
 
 def _page(corpus: Corpus, scores: PairScores, order: Int[np.ndarray, "n"]) -> str:

@@ -15,6 +15,9 @@ from openvse.evaluation.reliability import Reliability
 from openvse.output.documents import CONFIDENCE, Document
 from openvse.output.table import Table
 
+INTERVAL = f"{CONFIDENCE:.0%} interval"
+"""The name of a row of intervals."""
+
 _RECALLS = (*RECALLS, "rsum")
 _TITLES = {
     "map_at_r": "mAP@R",
@@ -216,15 +219,22 @@ def measured_table(
         intervals: the lower and upper bound of each metric that has an interval.
         beside: metrics to compare with, by label.
     """
-    rows = [["this model", *(f"{metrics[name]:.1f}" for name in names)]]
+    rows = [["this model", *metric_cells(metrics, names)]]
     if intervals:
-        bounds = (intervals.get(name) for name in names)
-        rows.append(
-            [f"{CONFIDENCE:.0%} interval", *("{:.1f} to {:.1f}".format(*b) if b else "" for b in bounds)]
-        )
-    for label, figures in beside.items():
-        rows.append([label, *(f"{figures[name]:.1f}" if name in figures else "" for name in names)])
+        rows.append([INTERVAL, *interval_cells(intervals, names)])
+    rows += [[label, *metric_cells(figures, names)] for label, figures in beside.items()]
     return Table([title, *map(metric_title, names)], rows, strong=frozenset({0}))
+
+
+def metric_cells(metrics: Mapping[str, float], names: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells of some metrics in a table; empty where there is none."""
+    return tuple(f"{metrics[name]:.1f}" if name in metrics else "" for name in names)
+
+
+def interval_cells(intervals: Mapping[str, tuple[float, float]], names: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells of the intervals of some metrics; empty where there is none."""
+    bounds = (intervals.get(name) for name in names)
+    return tuple("{:.1f} to {:.1f}".format(*each) if each else "" for each in bounds)
 
 
 def metric_title(metric: str) -> str:
