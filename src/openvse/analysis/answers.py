@@ -17,7 +17,7 @@ from openvse.datasets import open_questions
 from openvse.errors import DataError
 from openvse.features import open_store
 from openvse.model import Model
-from openvse.output.figures import PAGE, RIGHT, WRONG, blank, lines_of, new_figure
+from openvse.output.figures import PAGE, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
 from openvse.training.kind import Request
 from openvse.vqa.accuracy import answer_accuracy
@@ -166,8 +166,8 @@ def _draw_one(axes: Axes, question: Question, answers: Sequence[tuple[str, str, 
     axes.set_title(lines_of(question.text, 34, most=3), fontsize=7)
     lines = [(f"truth: {_truth(question)}", "black")]
     for name, answer, accuracy in answers:
-        mark = "✓" if accuracy > 0 else "✗"
-        lines.append((f"{mark} {name}: {answer}", RIGHT if accuracy > 0 else WRONG))
+        mark, ink = marked(accuracy > 0)
+        lines.append((f"{mark}{name}: {answer}", ink))
     for at, (text, ink) in enumerate(lines):
         axes.annotate(
             lines_of(text, 36, most=1),

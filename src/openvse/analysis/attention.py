@@ -27,7 +27,7 @@ from openvse.functional import normalize
 from openvse.media.packed import ImageFile
 from openvse.model import Model, TwoTower, evaluating
 from openvse.output.documents import percent
-from openvse.output.figures import PAGE, QUIET, RIGHT, WRONG, blank, lines_of, new_figure
+from openvse.output.figures import PAGE, QUIET, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
 from openvse.similarities import Fused
 from openvse.training.kind import Request
@@ -431,8 +431,7 @@ def _draw_map(axes: Axes, pixels: np.ndarray, one: ImageMap, letters: int) -> No
 
 def _say(axes: Axes, one: ImageMap, letters: int, most: int = 4) -> None:
     """Write the caption of a map below it, in green if it is right and in red if it is wrong."""
-    mark = {True: "✓ ", False: "✗ ", None: ""}[one.right]
-    ink = {True: RIGHT, False: WRONG, None: "black"}[one.right]
+    mark, ink = marked(one.right)
     text = (mark + one.caption).replace(" %", "\N{NO-BREAK SPACE}%")
     axes.set_xlabel(lines_of(text, letters, most), color=ink, fontsize=7)
 

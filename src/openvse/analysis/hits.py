@@ -17,7 +17,7 @@ from openvse.evaluation import evaluate
 from openvse.evaluation.report import QueryOutcomes
 from openvse.media.packed import ImageFile
 from openvse.media.videos import read_poster
-from openvse.output.figures import PAGE, RIGHT, WRONG, blank, lines_of, new_figure
+from openvse.output.figures import PAGE, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
 
 if TYPE_CHECKING:
@@ -36,16 +36,6 @@ class Retrieved:
     position: int
     score: float
     right: bool
-
-    @property
-    def mark(self) -> str:
-        """A tick or a cross."""
-        return "✓" if self.right else "✗"
-
-    @property
-    def ink(self) -> str:
-        """The colour of what is right or wrong."""
-        return RIGHT if self.right else WRONG
 
 
 @dataclass(frozen=True)
@@ -183,7 +173,14 @@ def _tables(corpus: Corpus, shown: Sequence[QueryHits]) -> tuple[Table, Table]:
     ]
     header = ("model", "direction", "query", "first right place", "place", "hit", "score", "right")
     marks = [
-        (q.model, q.side, names[q.side][0][q.query], q.rank, "".join(h.mark for h in q.hits)) for q in shown
+        (
+            q.model,
+            q.side,
+            names[q.side][0][q.query],
+            q.rank,
+            "".join(marked(h.right)[0].strip() for h in q.hits),
+        )
+        for q in shown
     ]
     columns = ("model", "direction", "query", "first right place", "hits")
     return Table(header, rows), Table(columns, marks)
@@ -209,9 +206,10 @@ def _draw_images(shown: Sequence[QueryHits], corpus: Corpus, *, several: bool) -
         row[0].text(0.0, 0.5, f"{name}{said}{place}", va="center", fontsize=7, transform=row[0].transAxes)
         for axes, hit in zip(row[1:], each.hits, strict=False):
             axes.imshow(small_image(corpus.image_paths[hit.position]))
+            mark, ink = marked(hit.right)
             for spine in axes.spines.values():
-                spine.set(visible=True, color=hit.ink, linewidth=1.8)
-            axes.set_xlabel(f"{hit.mark} {hit.score:.2f}", color=hit.ink, fontsize=7, labelpad=1.5)
+                spine.set(visible=True, color=ink, linewidth=1.8)
+            axes.set_xlabel(f"{mark}{hit.score:.2f}", color=ink, fontsize=7, labelpad=1.5)
     return figure
 
 
@@ -225,8 +223,9 @@ def _draw_texts(shown: Sequence[QueryHits], corpus: Corpus, *, several: bool) ->
         right.set_xlim(0, 1)
         lines = [(each.model, "black")] if several else []
         for hit in each.hits:
-            text = lines_of(f"{hit.mark} {hit.score:.2f}  {corpus.captions[hit.position]}", 88, most=1)
-            lines.append((text, hit.ink))
+            mark, ink = marked(hit.right)
+            text = lines_of(f"{mark}{hit.score:.2f}  {corpus.captions[hit.position]}", 88, most=1)
+            lines.append((text, ink))
         if each.rank > len(each.hits):
             lines.append((f"(right at {each.rank})", "black"))
         for at, (text, ink) in enumerate(lines):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member, Scorer
-from openvse.evaluation.metrics import RECALL_AT, grouped_intervals, recall_at_k
+from openvse.evaluation.metrics import RECALL_AT, grouped_intervals
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.ranking import QueryRanks, rank_by_counting
 from openvse.evaluation.report import metric_title
@@ -159,21 +159,15 @@ def rank_among(
         return rank_by_counting(score, pairs, block_size=block_size, every=every).i2t
 
 
-def recalls(
-    ranked: QueryRanks, images: Int[np.ndarray, "Q"], *, resamples: int = BOOTSTRAPS, seed: int = 0
-) -> Direction:
+def recalls(ranked: QueryRanks, images: Int[np.ndarray, "Q"], *, resamples: int = BOOTSTRAPS) -> Direction:
     """Return R@1, R@5 and R@10 of one direction, with intervals.
 
     Args:
         ranked: the ranks.
         images: the image that each of its queries is or belongs to; they are drawn together.
         resamples: the number of resamples for the intervals; 0 leaves them out.
-        seed: the seed of the draws.
     """
-    metrics = {f"r{k}": recall_at_k(ranked.ranks, k) for k in RECALL_AT}
-    found = np.column_stack([ranked.ranks <= k for k in RECALL_AT]).astype(np.float64)
-    intervals = grouped_intervals(found, list(metrics), images, resamples=resamples, seed=seed)
-    return Direction(len(ranked.queries), ranked.num_candidates, metrics, intervals)
+    return _measured(ranked, {f"r{k}": ranked.ranks <= k for k in RECALL_AT}, images, resamples)
 
 
 def precisions(
@@ -182,23 +176,28 @@ def precisions(
     images: Int[np.ndarray, "Q"],
     *,
     resamples: int = BOOTSTRAPS,
-    seed: int = 0,
 ) -> Direction:
     """Return mAP@R, R-Precision and R@1 of one direction whose positives are all placed, with intervals.
 
     Args:
         ranked: the ranks, with places.
         missing: the query of each positive item that is not in the gallery; R counts these items, too.
-        images: the image that each of its queries is or belongs to; they are drawn together.
-        resamples: the number of resamples for the intervals; 0 leaves them out.
-        seed: the seed of the draws.
+        images: see ``recalls``.
+        resamples: see ``recalls``.
     """
     assert ranked.places is not None
     every = ranked.places.with_missing(missing).columns()
-    names = ("map_at_r", "rprecision")
-    columns = np.column_stack([*(every[:, SEVERAL.index(name)] for name in names), ranked.ranks <= 1])
-    metrics = dict(zip((*names, "r1"), (100.0 * columns.mean(axis=0)).tolist(), strict=True))
-    intervals = grouped_intervals(columns, list(metrics), images, resamples=resamples, seed=seed)
+    columns = {name: every[:, SEVERAL.index(name)] for name in ("map_at_r", "rprecision")}
+    return _measured(ranked, {**columns, "r1": ranked.ranks <= 1}, images, resamples)
+
+
+def _measured(
+    ranked: QueryRanks, columns: Mapping[str, np.ndarray], images: Int[np.ndarray, "Q"], resamples: int
+) -> Direction:
+    """Return the means of what counts for each query, in percent, with intervals."""
+    counted = np.column_stack([*columns.values()]).astype(np.float64)
+    metrics = dict(zip(columns, (100.0 * counted.mean(axis=0)).tolist(), strict=True))
+    intervals = grouped_intervals(counted, list(columns), images, resamples=resamples, seed=0)
     return Direction(len(ranked.queries), ranked.num_candidates, metrics, intervals)
 
 
