@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from openvse.analysis.result import Analysis, Draw
-from openvse.analysis.trainings import OnExtraction, SharedStores, Trainings, retrieval_recipe, share_stores
+from openvse.analysis.trainings import SharedStores, Trainings, retrieval_recipe, share_stores
 from openvse.corpus import Corpus
 from openvse.errors import DataError
 from openvse.files import write_page
@@ -25,7 +25,7 @@ from openvse.output.figures import COLUMN, QUIET, colour, new_figure
 from openvse.output.table import Table
 from openvse.output.thumbnails import thumbnail
 from openvse.training.records import Watcher
-from openvse.types import Relevance
+from openvse.types import OnProgress, Relevance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,7 +115,7 @@ def swap_captions(corpus: Corpus, share: float, seed: int) -> tuple[Corpus, Bool
 
 
 def score_folds(
-    plan: FoldPlan, watcher: Watcher | None = None, extracted: OnExtraction | None = None
+    plan: FoldPlan, watcher: Watcher | None = None, progress: OnProgress | None = None
 ) -> PairScores:
     """Train one model without each fold, and score the pairs of the fold with it.
 
@@ -124,7 +124,7 @@ def score_folds(
     Args:
         plan: what to train on what.
         watcher: is notified about the training.
-        extracted: is called with the progress of extracting features.
+        progress: a function that is called while features are extracted.
 
     Raises:
         OpenVSEError: the recipe is not for retrieval, or cannot be trained on these data.
@@ -135,7 +135,7 @@ def score_folds(
         *(np.zeros(pairs) for _ in range(2)), *(np.zeros(pairs, dtype=np.int64) for _ in range(2))
     )
     base = retrieval_recipe(plan.recipe, [*plan.overrides, "data.source=unused"])
-    stores = share_stores(base, plan.corpus, plan.folder, extracted)
+    stores = share_stores(base, plan.corpus, plan.folder, progress)
     trainings = Trainings(watcher)
     for number in range(count):
         source = f"data.source={_write_fold(plan, number, stores)}"

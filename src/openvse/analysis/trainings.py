@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,7 @@ from openvse.tasks.recipes import load_recipe
 from openvse.tasks.run import train
 from openvse.training.inputs import AUTO
 from openvse.training.records import Silent, Watcher
-
-OnExtraction = Callable[[WorkProgress], None]
+from openvse.types import OnProgress
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def retrieval_recipe(recipe: str, overrides: Sequence[str]) -> RetrievalRecipe:
 
 
 def share_stores(
-    recipe: RetrievalRecipe, corpus: Corpus, folder: Path, extracted: OnExtraction | None = None
+    recipe: RetrievalRecipe, corpus: Corpus, folder: Path, progress: OnProgress | None = None
 ) -> SharedStores:
     """Open the stores that a recipe names, and extract once below ``folder`` what it would extract for each run.
 
@@ -66,7 +65,12 @@ def share_stores(
         StoreError: a store does not fit the encoders of the recipe.
     """
     model = build_model(recipe, captions=corpus.captions, seed=recipe.seed)
-    images, overrides = None, []
+    images, texts, overrides = None, None, []
+
+    def extracted(state: WorkProgress) -> None:
+        if progress is not None:
+            progress(f"extracting {state.unit}", state.done, state.total)
+
     where = recipe.data.features
     if where == AUTO and not model.image.encoder.fine_tune:
         where = str(folder / "features")
@@ -75,28 +79,16 @@ def share_stores(
     if where not in (None, AUTO):
         images = open_store(Path(str(where)), model.image.encoder)
         overrides.append(f"data.features={Path(str(where)).resolve()}")
-    texts = _texts(recipe, model, corpus, folder, extracted)
+    where, encoder = recipe.data.text_features, model.text.encoder
+    if isinstance(encoder, TokenStatesEncoder):
+        if where == AUTO and encoder.why_not_stored() is None:
+            where = str(folder / "text_features")
+            extract_text_features(encoder, corpus.captions, Path(where), progress=extracted)
+        if where not in (None, AUTO):
+            texts = open_store(Path(str(where)), encoder)
     if texts is not None:
         overrides.append(f"data.text_features={texts.path.resolve()}")
     return SharedStores(images, texts, tuple(overrides))
-
-
-def _texts(
-    recipe: RetrievalRecipe,
-    model: TwoTower,
-    corpus: Corpus,
-    folder: Path,
-    extracted: OnExtraction | None,
-) -> FeatureStore | None:
-    where, encoder = recipe.data.text_features, model.text.encoder
-    if where is None or not isinstance(encoder, TokenStatesEncoder):
-        return None
-    if where == AUTO:
-        if encoder.why_not_stored() is not None:
-            return None
-        where = str(folder / "text_features")
-        extract_text_features(encoder, corpus.captions, Path(where), progress=extracted)
-    return open_store(Path(where), encoder)
 
 
 class Trainings:
