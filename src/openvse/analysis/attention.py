@@ -31,7 +31,7 @@ from openvse.output.figures import PAGE, QUIET, blank, lines_of, marked, new_fig
 from openvse.output.table import Table
 from openvse.similarities import Fused
 from openvse.training.kind import Request
-from openvse.types import EmbeddingSet, Features, FeatureSource, Inputs
+from openvse.types import EmbeddingSet, Features, FeatureSource
 from openvse.vqa.accuracy import answer_accuracy
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.explain import Explained, explain
@@ -259,22 +259,17 @@ def _located(model: TwoTower, image_id: str, path: ImageFile, features: FeatureS
     else:
         at = features.positions([image_id])
         raw = features.gather(at)
-        place = Located(raw, *_boxes(model, features, at, raw))
+        if isinstance(features, FeatureStore) and features.has_boxes:
+            place = Located(raw, features.boxes(at)[0], False)
+        else:
+            covers = model.image.encoder.backbone.covers_image
+            place = Located(raw, grid_cells(raw.values.shape[1]) if covers else None, True)
     if place.boxes is None:
         raise OpenVSEError(
             f"{image_id}: the places of its local features are not known: name a model that reads grids or boxes, or a "
             f"feature store with boxes"
         )
     return place
-
-
-def _boxes(
-    model: TwoTower, features: FeatureSource, at: np.ndarray, raw: Inputs
-) -> tuple[Float[Tensor, "N 4"] | None, bool]:
-    if isinstance(features, FeatureStore) and features.has_boxes:
-        return features.boxes(at)[0], False
-    covers = model.image.encoder.backbone.covers_image
-    return (grid_cells(raw.values.shape[1]) if covers else None), True
 
 
 def pick_images(corpus: Corpus, count: int, seed: int) -> Corpus:
@@ -364,6 +359,8 @@ def _groups(maps: Sequence[ImageMap]) -> list[list[ImageMap]]:
 
 
 def _draw(maps: Sequence[ImageMap]) -> Figure:
+    from matplotlib.cm import ScalarMappable
+
     rows = _groups(maps)
     columns = 1 + max(map(len, rows))
     # With one map for each image, two images share a line.
@@ -392,19 +389,14 @@ def _draw(maps: Sequence[ImageMap]) -> Figure:
             axes.set_title(one.view + ("\n" if columns * across > 4 else " ") + f"({one.kind})")
             if not shared:
                 _say(axes, one, letters)
-    _draw_scale(figure, grid.ravel().tolist())
-    return figure
-
-
-def _draw_scale(figure: Figure, under: list[Axes]) -> None:
-    """Say what the colours mean: each map is scaled by itself."""
-    from matplotlib.cm import ScalarMappable
-
+    # The colours mean what this scale says: each map is scaled by itself.
+    under = grid.ravel().tolist()
     drawn = figure.colorbar(
         ScalarMappable(cmap=_HEAT), ax=under, orientation="horizontal", shrink=0.4, aspect=60, pad=0.01
     )
     drawn.set_ticks([0, 1], labels=["least", "most of each map"])
     drawn.ax.tick_params(length=0, labelsize=6.5)
+    return figure
 
 
 def _draw_map(axes: Axes, pixels: np.ndarray, one: ImageMap, letters: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from openvse.errors import OpenVSEError
-from openvse.evaluation.comparison import Comparison, compared_metrics, counted
+from openvse.evaluation.comparison import Comparison, compared_metrics
 from openvse.evaluation.metrics import RECALLS
 from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.report import INTERVAL, interval_cells, metric_cells, metric_title
@@ -199,8 +199,7 @@ def compared_table(comparison: Comparison, facts: Mapping[str, RowFacts]) -> Tab
 
 def compared_notes(comparison: Comparison, facts: Mapping[str, RowFacts]) -> list[str]:
     """Return what a reader needs to know about the table, a line at a time."""
-    folds = f", mean of {comparison.folds} folds" if comparison.folds > 1 else ""
-    lines = [f"on {comparison.name}: {counted(comparison.size)}{folds}"]
+    lines = [f"on {comparison.name}: {comparison.about()}"]
     if any(row.spread for row in comparison.rows):
         lines.append("±: standard deviation over the seeds of a row")
     lines.append(
@@ -213,8 +212,7 @@ def compared_notes(comparison: Comparison, facts: Mapping[str, RowFacts]) -> lis
         lines.append("a row of one seed: its interval leaves out how far another seed would move it")
     if any(facts[row.name].minutes for row in comparison.rows):
         lines.append("minutes: training time of a run, from the fastest to the slowest of a row")
-    warned = (line for row in comparison.rows for run in row.runs for line in run.warnings)
-    return [*lines, *comparison.problems, *dict.fromkeys(warned)]
+    return [*lines, *dict.fromkeys(comparison.warnings())]
 
 
 def _metrics(comparison: Comparison) -> tuple[str, list[str]]:
