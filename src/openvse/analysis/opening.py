@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, OpenVSEError
-from openvse.evaluation import Member, embed_ensemble, mean_scores
+from openvse.evaluation import Member, embed_ensemble
 from openvse.features import open_store
 from openvse.model import Model, TwoTower
 from openvse.retrieval.evaluate import leakage_lines, open_captioned
@@ -50,11 +47,6 @@ class Embedded:
     def member(self) -> Member:
         """The embeddings with the similarity that scores them."""
         return Member(self.images, self.texts, self.model.similarity)
-
-    def scores(self, rows: slice, columns: slice) -> Float[Tensor, "i t"]:
-        """Score a block of images against a block of texts."""
-        with torch.inference_mode():
-            return mean_scores([self.member], rows, columns, self.images.vectors.device)
 
 
 def open_models(words: Sequence[str], device: str) -> dict[str, Model]:

@@ -409,12 +409,9 @@ def _cell(value: float | None) -> Cell:
     return "" if value is None else value
 
 
-def _title(metric: str) -> str:
-    return "cosine of two views" if metric == VIEW_COSINE else metric_title(metric)
-
-
 def _draw(sweep: Sweep, found: Sequence[Swept], metric: str) -> Figure:
-    label = f"{_title(metric)} on {sweep.split}"
+    title = "cosine of two views" if metric == VIEW_COSINE else metric_title(metric)
+    label = f"{title} on {sweep.split}"
     varied = [axis for axis in sweep.axes if len(axis.values) > 1]
     if len(varied) == 2:
         return _draw_grid(varied, found, metric, label)
