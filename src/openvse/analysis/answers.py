@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,14 +117,11 @@ def analyze_answers(
         )
         for at, q in enumerate(questions)
     ]
-    only = [
-        sum(row.accuracy[at] > 0 and not any(o.accuracy[at] > 0 for o in rows if o is not row)
-            for at in range(len(questions)))
-        for row in rows
-    ]  # fmt: skip
+    right = np.array([row.accuracy for row in rows]) > 0
+    alone = (right & (right.sum(axis=0) == 1)).sum(axis=1).tolist()
     summary = [
-        (row.name, len(questions), 100 * float(np.mean(row.accuracy)), alone)
-        for row, alone in zip(rows, only, strict=True)
+        (row.name, len(questions), 100 * float(np.mean(row.accuracy)), wins)
+        for row, wins in zip(rows, alone, strict=True)
     ]
     shown = [
         (questions[at], [(row.name, row.answers[at], row.accuracy[at]) for row in rows]) for at in chosen
@@ -138,8 +136,7 @@ def analyze_answers(
 
 def truths_of(question: Question) -> list[str]:
     """Return the answers to a question that people gave, each once, the most frequent one first."""
-    counts = {answer: [*question.answers].count(answer) for answer in question.answers}
-    return sorted(counts, key=lambda answer: -counts[answer])
+    return [answer for answer, _ in Counter(question.answers).most_common()]
 
 
 def _truth(question: Question) -> str:
