@@ -14,7 +14,6 @@ from openvse.analysis.opening import Embedded, warnings_of
 from openvse.analysis.result import Analysis, Draw
 from openvse.corpus import Corpus
 from openvse.evaluation import evaluate
-from openvse.evaluation.report import QueryOutcomes
 from openvse.media.packed import ImageFile
 from openvse.media.videos import read_poster
 from openvse.output.figures import PAGE, blank, lines_of, marked, new_figure
@@ -70,24 +69,17 @@ def find_hits(embedded: Embedded, top: int = SHOWN) -> list[QueryHits]:
     )
     assert report.outcomes is not None
     pairs = set(zip(relevance.images.tolist(), relevance.texts.tolist(), strict=True))
-    found = _queries(embedded, "t2i", report.outcomes.t2i, pairs)
-    return found + _queries(embedded, "i2t", report.outcomes.i2t, pairs)
-
-
-def _queries(
-    embedded: Embedded, side: str, outcomes: QueryOutcomes, pairs: set[tuple[int, int]]
-) -> list[QueryHits]:
     queries = []
-    for query, rank, found in zip(outcomes.queries, outcomes.ranks, outcomes.found, strict=True):
-        asked = [(int(query), int(each)) if side == "i2t" else (int(each), int(query)) for each in found]
-        scores = embedded.member.score_pairs(
-            torch.tensor([image for image, _ in asked]), torch.tensor([text for _, text in asked]), "cpu"
-        )
-        hits = tuple(
-            Retrieved(int(position), score, pair in pairs)
-            for position, score, pair in zip(found, scores.tolist(), asked, strict=True)
-        )
-        queries.append(QueryHits(embedded.name, side, int(query), int(rank), hits))
+    for side, outcomes in (("t2i", report.outcomes.t2i), ("i2t", report.outcomes.i2t)):
+        for query, rank, found in zip(outcomes.queries, outcomes.ranks, outcomes.found, strict=True):
+            asked = [(int(query), int(each)) if side == "i2t" else (int(each), int(query)) for each in found]
+            images, texts = torch.tensor(asked).T
+            scores = embedded.member.score_pairs(images, texts, "cpu").tolist()
+            hits = tuple(
+                Retrieved(int(position), score, pair in pairs)
+                for position, score, pair in zip(found, scores, asked, strict=True)
+            )
+            queries.append(QueryHits(embedded.name, side, int(query), int(rank), hits))
     return queries
 
 

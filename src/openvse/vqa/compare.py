@@ -39,14 +39,6 @@ def _examples(questions: QuestionSet, first: Row, second: Row, count: int) -> li
     return [AnsweredQueries("Questions", better, worse)]
 
 
-def _only_model(run: LoadedRun) -> Answerer:
-    if len(run.models) > 1:
-        raise ModelError(
-            f"{run.source} has several models, and a model that answers questions is compared by itself: name one model"
-        )
-    return cast(Answerer, run.models[0])
-
-
 def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
     """Answer the same questions with each model, one model in memory at a time.
 
@@ -67,7 +59,11 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
     questions: QuestionSet | None = None
     runs: list[MeasuredRun] = []
     for number, run in enumerate(loaded):
-        source, model = run.source, _only_model(run)
+        source, (model, *others) = run.source, cast("tuple[Answerer, ...]", run.models)
+        if others:
+            raise ModelError(
+                f"{source} has several models, and a model that answers questions is compared by itself: name one model"
+            )
         store = None if model.image is None else open_store(request.store(number), model.image.encoder)
         kept, answers, _ = answer_questions(model, asked, store, request)
         if runs and len(kept) < len(asked):
